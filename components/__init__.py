@@ -1,0 +1,28 @@
+if __name__ != "unified_tree.components":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.components, not as {__name__}")
+
+from unified_tree.components.attention_cost import AttentionCost
+from unified_tree.components.composition import Composition
+from unified_tree.components.compressed import compressed, overlap
+from unified_tree.components.draft import draft
+from unified_tree.components.full import full
+from unified_tree.components.hf_config import from_hf_config
+from unified_tree.components.indexer import indexer
+from unified_tree.components.mamba import mamba
+from unified_tree.components.models import composition_for, model_names
+from unified_tree.components.swa import swa
+
+__all__ = [
+    "AttentionCost",
+    "Composition",
+    "composition_for",
+    "compressed",
+    "draft",
+    "from_hf_config",
+    "full",
+    "indexer",
+    "mamba",
+    "model_names",
+    "overlap",
+    "swa",
+]

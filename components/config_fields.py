@@ -1,0 +1,104 @@
+"""Reading a `config.json` field by field: a value is what it must be, or an error names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unified_tree.errors import ConfigurationError
+
+LEGACY_LAYER_KINDS = {
+    "attention": "full_attention",
+    "mamba": "linear_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+}
+"""Names of layer kinds in older files, and what `transformers` 5 calls them."""
+
+
+class ConfigFields:
+    """The fields of one model's configuration. A null counts as missing.
+
+    Where a method takes several names they are spellings of one field; the first that is present counts, and errors name
+    the first. Every method raises ConfigurationError naming the field and the `model_type`.
+    """
+
+    __slots__ = ("_values", "model_type")
+
+    def __init__(self, values: Mapping[str, Any], model_type: str) -> None:
+        self._values = values
+        self.model_type = model_type
+
+    def overlaid(self, values: Mapping[str, Any]) -> ConfigFields:
+        """The same fields with `values` in front."""
+        return ConfigFields({**self._values, **values}, self.model_type)
+
+    def get(self, *names: str) -> Any:
+        """The raw value, or None."""
+        return next((self._values[name] for name in names if self._values.get(name) is not None), None)
+
+    def error(self, name: str, problem: str) -> ConfigurationError:
+        """The error to raise about field `name`; `problem` continues the sentence."""
+        return ConfigurationError(f"{self.model_type}: config field {name!r} {problem}")
+
+    def count(self, *names: str, default: int | None = None, at_least: int = 1) -> int:
+        """An integer of `at_least` or more; `default` where it is missing and a default is given."""
+        value = self.get(*names)
+        if value is None:
+            if default is None:
+                raise self.error(names[0], "is missing")
+            return default
+        if type(value) is not int or value < at_least:
+            raise self.error(names[0], f"must be an integer of {at_least} or more, not {value!r}")
+        return value
+
+    def optional_count(self, *names: str) -> int | None:
+        """A positive integer, or None where it is missing."""
+        return None if self.get(*names) is None else self.count(*names)
+
+    def flag(self, name: str) -> bool:
+        """A boolean; False where it is missing."""
+        value = self.get(name)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise self.error(name, f"must be true or false, not {value!r}")
+        return value
+
+    def quotient(self, name: str, dividend: int, divisor: int) -> int:
+        """`dividend / divisor`, which must come out even; `name` is the field to blame."""
+        if dividend % divisor:
+            raise self.error(name, f"does not come out even: {dividend} / {divisor}")
+        return dividend // divisor
+
+    def list_of(self, kind: type, name: str) -> list[Any] | None:
+        """A list whose entries are all of `kind`, or None where it is missing."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self.error(name, f"must be a list, not {value!r}")
+        for position, entry in enumerate(value):
+            if type(entry) is not kind:
+                raise self.error(name, f"must hold {kind.__name__} entries only, not {entry!r} at position {position}")
+        return list(value)
+
+    def kinds(self, name: str, length: int, known: Sequence[str], default: Sequence[str]) -> list[str]:
+        """One kind a layer, each of `known`; `default` where the field is missing."""
+        entries = self.list_of(str, name)
+        if entries is None:
+            return list(default)
+        if len(entries) != length:
+            raise self.error(name, f"has {len(entries)} entries for {length} layers")
+        kinds = [str(LEGACY_LAYER_KINDS.get(entry, entry)) for entry in entries]
+        for position, kind in enumerate(kinds):
+            if kind not in known:
+                raise self.error(name, f"is {kind!r} at layer {position}; known are {', '.join(known)}")
+        return kinds
+
+    def layer_indices(self, name: str, length: int, *, first: int = 0) -> set[int]:
+        """Layer numbers counted from `first`, returned counted from 0; empty where the field is missing."""
+        entries = self.list_of(int, name) or []
+        for entry in entries:
+            if not first <= entry < first + length:
+                raise self.error(name, f"names layer {entry}; there are {length}")
+        return {entry - first for entry in entries}

@@ -1,0 +1,74 @@
+"""Nemotron-H: Mamba2, full attention, MLP and expert blocks, each a layer of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unified_tree.components.composition import Composition
+from unified_tree.components.config_fields import ConfigFields
+from unified_tree.components.families.attention_fields import FULL, LINEAR, grouped_query, grouped_query_layer
+from unified_tree.components.families.mamba_hybrids import mamba2_layer
+from unified_tree.components.layers import AttentionLayer, StateLayer, compose
+from unified_tree.components.serving import Serving
+from unified_tree.components.weights import plain_mlp
+
+PATTERN_KINDS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+"""The letters of `hybrid_override_pattern` in published files."""
+
+
+def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
+    """A block without state counts towards the attention or Mamba2 block before it (the first such block, if none is)."""
+    blocks = _blocks(fields)
+    attention = grouped_query_layer(fields, serving, grouped_query(fields), 0) if FULL in blocks else None
+    recurrent = _mamba2(fields, serving) if LINEAR in blocks else None
+    stack: list[AttentionLayer | StateLayer] = []
+    stateless = 0
+    for kind in blocks:
+        if kind == FULL and attention is not None:
+            stack.append(attention)
+        elif kind == LINEAR and recurrent is not None:
+            stack.append(recurrent)
+        else:
+            stateless += _stateless_weights(fields, kind)
+        if stack and stateless:
+            stack[-1] = replace(stack[-1], weights=stack[-1].weights + stateless)
+            stateless = 0
+    return compose(fields.model_type, stack, serving)
+
+
+def _blocks(fields: ConfigFields) -> list[str]:
+    """`layers_block_type`, or the published `hybrid_override_pattern`; `num_hidden_layers` is ignored, as in `transformers`."""
+    for name in ("layers_block_type", "layer_types"):
+        entries = fields.list_of(str, name)
+        if entries is not None:
+            return fields.kinds(name, len(entries), tuple(PATTERN_KINDS.values()), ())
+    pattern = fields.get("hybrid_override_pattern")
+    if pattern is None:
+        raise fields.error("layers_block_type", "is missing, and so is hybrid_override_pattern")
+    if not isinstance(pattern, str) or set(pattern) - set(PATTERN_KINDS):
+        raise fields.error("hybrid_override_pattern", f"must be made of the letters {''.join(PATTERN_KINDS)}, not {pattern!r}")
+    return [PATTERN_KINDS[letter] for letter in pattern]
+
+
+def _mamba2(fields: ConfigFields, serving: Serving) -> StateLayer:
+    return mamba2_layer(
+        fields,
+        serving,
+        heads=("mamba_num_heads", fields.count("mamba_num_heads")),
+        head_dim=fields.count("mamba_head_dim"),
+        groups=("n_groups", fields.count("n_groups", "mamba_n_groups")),
+        state_dim=fields.count("ssm_state_size"),
+        conv_kernel=fields.count("conv_kernel", "mamba_d_conv", at_least=2),
+        chunk_tokens=fields.count("chunk_size", "mamba_chunk_size"),
+    )
+
+
+def _stateless_weights(fields: ConfigFields, kind: str) -> int:
+    """Two matrices an MLP, no gate; experts may work in a latent of `moe_latent_size` between two projections."""
+    hidden = fields.count("hidden_size")
+    if kind == "mlp":
+        return plain_mlp(hidden, fields.count("intermediate_size"))
+    latent = fields.optional_count("moe_latent_size")
+    experts = fields.count("num_experts_per_tok") * plain_mlp(latent or hidden, fields.count("moe_intermediate_size"))
+    shared = plain_mlp(hidden, fields.count("moe_shared_expert_intermediate_size"))
+    return hidden * fields.count("n_routed_experts") + experts + shared + 2 * hidden * (latent or 0)

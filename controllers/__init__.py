@@ -1,0 +1,9 @@
+if __name__ != "unified_tree.controllers":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers, not as {__name__}")
+
+from unified_tree.controllers.lease import Lease, PageTable, StateCopy
+from unified_tree.controllers.page_allocator import PageAllocator
+from unified_tree.controllers.prefix_cache import PrefixCache
+from unified_tree.controllers.stats import CacheStats, PoolStats
+
+__all__ = ["CacheStats", "Lease", "PageAllocator", "PageTable", "PoolStats", "PrefixCache", "StateCopy"]

@@ -1,0 +1,81 @@
+"""The device pools of a cache: free lists, and evicting when one is short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.page_allocator import PageAllocator
+from unified_tree.errors import OutOfPagesError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.stats import Counters
+    from unified_tree.tree import UnifiedTree
+
+
+class DevicePages:
+    """One allocator a component with device pages of its own; takes from the tree what the free lists lack."""
+
+    def __init__(self, tree: UnifiedTree, page_counts: Mapping[str, int], counters: Counters) -> None:
+        self._tree = tree
+        self._counters = counters
+        self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in tree.components if c.shares is None}
+
+    def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
+        """Page ids that were reserved; see PageAllocator.allocate."""
+        return self.allocators[name].allocate(page_count)
+
+    def free(self, name: str, ids: NDArray[np.int64]) -> None:
+        """Take pages back; see PageAllocator.free."""
+        self.allocators[name].free(ids)
+
+    def give_back(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
+        """Take pages of several pools back."""
+        for name, ids in pages.items():
+            self.allocators[name].free(ids)
+
+    def reserve(self, needs: Mapping[str, int]) -> None:
+        """See to it that each pool has so many free pages. Raises OutOfPagesError with nothing changed.
+
+        Cost: O(log n) a victim; nothing where the free lists suffice.
+        """
+        short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
+        if not short:
+            return
+        for name in short:
+            allocator, evictable = self.allocators[name], self._tree.evictable_pages(name)
+            if needs[name] - allocator.free_pages > evictable:
+                self._refuse(
+                    f"{allocator.free_pages} are free and {evictable} evictable of {allocator.page_count}", name, needs
+                )
+        self._evict(short, needs)
+        for name in short:
+            if self.allocators[name].free_pages < needs[name]:
+                self._refuse("but what could be evicted stands above what is locked", name, needs)
+
+    def try_reserve(self, name: str) -> bool:
+        """Whether the pool has a free page now, evicting one if it can."""
+        allocator = self.allocators[name]
+        if not allocator.free_pages and self._tree.evictable_pages(name):
+            self._evict((name,), {name: 1})
+        return allocator.free_pages > 0
+
+    def _refuse(self, why: str, name: str, needs: Mapping[str, int]) -> None:
+        self._counters.refused += 1
+        raise OutOfPagesError(f"{name}: {needs[name]} pages needed, {why}")
+
+    def _evict(self, names: Iterable[str], needs: Mapping[str, int]) -> None:
+        counters = self._counters
+        for name in names:
+            missing = needs[name] - self.allocators[name].free_pages
+            if missing <= 0:
+                continue  # came free with the victims of another pool
+            result = self._tree.evict({name: missing})
+            self.give_back(result.freed)
+            counters.evictions += result.victims
+            counters.tombstones += result.tombstones
+            counters.deleted_nodes += result.deleted_nodes
+            counters.victims[name] = counters.victims.get(name, 0) + result.victims

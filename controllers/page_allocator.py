@@ -1,0 +1,84 @@
+"""Page ids of one device pool: which are free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIRST_CAPACITY = 256
+
+
+class PageAllocator:
+    """Hands out page ids 0 … page_count - 1 and takes them back. A pool of any size costs nothing to create.
+
+    Pages never used are counted, not listed; pages given back lie on a stack and go out again first.
+
+    Args:
+        name: of the component, for messages.
+        page_count: pages in the pool; None for no limit.
+    """
+
+    __slots__ = ("_allocated", "_stack", "_stack_size", "_unused", "name", "page_count", "used_pages")
+
+    def __init__(self, name: str, page_count: int | None) -> None:
+        if page_count is not None and (type(page_count) is not int or page_count <= 0):
+            raise ConfigurationError(f"{name}: a pool needs a positive number of pages, not {page_count!r}")
+        self.name = name
+        self.page_count = page_count
+        self.used_pages = 0
+        self._unused = 0  # ids from here on were never handed out
+        self._stack = np.empty(FIRST_CAPACITY, np.int64)
+        self._stack_size = 0
+        self._allocated = np.zeros(FIRST_CAPACITY, np.bool_)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that can be handed out now; a very large number where there is no limit."""
+        return (1 << 62 if self.page_count is None else self.page_count) - self.used_pages
+
+    def allocate(self, page_count: int) -> NDArray[np.int64]:
+        """`page_count` page ids, int64. Raises OutOfPagesError with nothing changed. Cost: O(page_count)."""
+        if page_count > self.free_pages:
+            raise OutOfPagesError(f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free")
+        recycled = min(page_count, self._stack_size)
+        ids = np.empty(page_count, np.int64)
+        if recycled:
+            self._stack_size -= recycled
+            ids[:recycled] = self._stack[self._stack_size : self._stack_size + recycled]
+        if recycled < page_count:
+            fresh = page_count - recycled
+            ids[recycled:] = np.arange(self._unused, self._unused + fresh)
+            self._unused += fresh
+            if self._unused > self._allocated.size:
+                self._allocated = _grown(self._allocated, self._unused, fill=0)
+        self._allocated[ids] = True
+        self.used_pages += page_count
+        return ids
+
+    def free(self, ids: NDArray[np.int64]) -> None:
+        """Take pages back. Raises PageError with nothing changed for a page that is not out. Cost: O(len(ids))."""
+        count = ids.size
+        if count == 0:
+            return
+        if int(ids.min()) < 0 or int(ids.max()) >= self._unused or not self._allocated[ids].all():
+            raise PageError(f"{self.name}: freed a page that is not allocated, among {ids[:8].tolist()}")
+        self._allocated[ids] = False
+        if self._stack_size + count > self._stack.size:
+            self._stack = _grown(self._stack, self._stack_size + count)
+        self._stack[self._stack_size : self._stack_size + count] = ids
+        self._stack_size += count
+        self.used_pages -= count
+
+
+def _grown(array: NDArray[Any], size: int, fill: int | None = None) -> NDArray[Any]:
+    grown = np.empty(max(size, 2 * array.size), array.dtype)
+    grown[: array.size] = array
+    if fill is not None:
+        grown[array.size :] = fill
+    return grown

@@ -1,0 +1,39 @@
+"""How the device budget of a replay is split between pools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.component import Trailing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.server_settings import ServerSettings
+
+
+def split_for_server(
+    composition: Composition, device_bytes: int, settings: ServerSettings, page_counts: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Pages by pool: what the composition proposes for so many running requests, with room for one step's chunk.
+
+    A chunk is written whole before what has left the window is given back, so a window pool smaller than a chunk and its
+    window could run nothing.
+
+    Args:
+        page_counts: pools whose size is settled.
+
+    Raises ConfigurationError where not even one request would fit.
+    """
+    settled = dict(page_counts or {})
+    pages = composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled)
+    too_small = {}
+    for component in composition.components:
+        if component.shares is None and isinstance(component.coverage, Trailing) and component.name not in settled:
+            least = -(-(component.coverage.window_tokens + settings.chunk_tokens) // composition.page_size) + 1
+            if pages[component.name] < least:
+                too_small[component.name] = least
+    if not too_small:
+        return pages
+    return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | too_small)

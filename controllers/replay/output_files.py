@@ -1,0 +1,53 @@
+"""The files a replay writes besides its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.replay.export import write_csv, write_json
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unified_tree.controllers.replay.row_result import RowResult
+
+PLOT_ENDINGS = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFiles:
+    """Where the rows go besides the terminal."""
+
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+
+    def check(self) -> None:
+        """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
+        for path in (self.csv, self.json, self.plot):
+            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+                raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
+        if self.plot is not None:
+            if self.plot.suffix.lower() not in PLOT_ENDINGS:
+                raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
+            try:
+                import matplotlib as _  # noqa: F401  may be absent
+            except ModuleNotFoundError as error:
+                raise ConfigurationError("--plot needs matplotlib; run: pip install 'unified-tree[replay]'") from error
+
+    def write(self, rows: Sequence[RowResult], sweep: Sequence[RowResult], title: str) -> None:
+        """Write what was asked for. Raises ConfigurationError for a file that cannot be written."""
+        try:
+            if self.csv is not None:
+                write_csv(self.csv, rows)
+            if self.json is not None:
+                write_json(self.json, rows)
+            if self.plot is not None:
+                from unified_tree.controllers.replay.plot import write_plot
+
+                write_plot(self.plot, rows, sweep, title)
+        except OSError as error:
+            raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,68 @@
+"""One request on its way through the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.prefix_cache import Lease
+    from unified_tree.controllers.replay.workload import Int64s, Request
+
+
+class ServedRequest:
+    """A request in the queue or at work; it keeps its figures through preemptions.
+
+    Attributes:
+        target: prefilled up to here and then decoded; after a preemption, up to where the answer had come.
+        computed, granted: tokens computed, and tokens that there are pages for.
+        decoding_from: the step at which `computed` was `target`; None before.
+        event_number: its one valid event.
+    """
+
+    __slots__ = (
+        "admitted",
+        "computed",
+        "decoding_from",
+        "event_number",
+        "granted",
+        "lease",
+        "request",
+        "spent_ns",
+        "target",
+        "tokens",
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.target = request.prompt_tokens
+        self.admitted = False
+        self.spent_ns = 0
+        self.stop()
+
+    def start(self, lease: Lease, tokens: Int64s) -> None:
+        """It was admitted: `tokens` are its prompt and answer, what the lease does not resume is to be computed."""
+        self.admitted = True
+        self.lease: Lease | None = lease
+        self.tokens: Int64s | None = tokens
+        self.computed = self.granted = lease.compute_from
+
+    def stop(self) -> None:
+        """It lost its place; nothing of it is computed any more, as far as it knows."""
+        self.lease = None
+        self.tokens = None
+        self.computed = self.granted = 0
+        self.decoding_from: int | None = None
+        self.event_number = 0
+
+    def decoded_to(self, step: int) -> None:
+        """It has decoded one token a step until `step`."""
+        assert self.decoding_from is not None
+        self.computed = max(self.computed, self.target + step - self.decoding_from)
+
+    @property
+    def total(self) -> int:
+        """Tokens of prompt and answer."""
+        return self.request.prompt_tokens + self.request.output_tokens
+
+    def __lt__(self, other: ServedRequest) -> bool:
+        return self.request.index < other.request.index

@@ -1,0 +1,32 @@
+"""How fast the simulated server is, and how loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unified_tree.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How the server runs.
+
+    Attributes:
+        concurrency: requests running at once, at most.
+        chunk_tokens: prompt tokens a step computes.
+        step_ms: milliseconds a step takes.
+        time_scale: arrival times are multiplied by it; 0.5 is twice the load, 0 has every request arrive at once.
+    """
+
+    concurrency: int = 32
+    chunk_tokens: int = 8192
+    step_ms: float = 20.0
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.chunk_tokens < 1:
+            raise ConfigurationError(
+                f"concurrency and chunk_tokens must be one or more: {self.concurrency}, {self.chunk_tokens}"
+            )
+        if not 0 < self.step_ms < float("inf") or not 0 <= self.time_scale < float("inf"):
+            raise ConfigurationError(f"step_ms must be above zero and time_scale not below: {self.step_ms}, {self.time_scale}")

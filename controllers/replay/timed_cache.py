@@ -1,0 +1,67 @@
+"""PrefixCache with a stopwatch: how long the library itself takes, apart from the simulation around it."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from unified_tree.keys import Key
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.prefix_cache import Lease, PrefixCache
+    from unified_tree.controllers.replay.workload import Int64s
+
+
+class TimedCache:
+    """The calls of a scheduler, timed, errors included; building the key counts as well.
+
+    Attributes:
+        cache: what is timed.
+        spent_ns: nanoseconds in the library since the caller last set this to zero.
+    """
+
+    __slots__ = ("cache", "spent_ns")
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self.cache = cache
+        self.spent_ns = 0
+
+    def acquire(self, tokens: Int64s, checkpoints: tuple[int, ...]) -> Lease:
+        """`PrefixCache.acquire` for a key of these tokens, whose answer no later prompt will go on from."""
+        start_ns = perf_counter_ns()
+        try:
+            return self.cache.acquire(Key(tokens), checkpoints, save_output=False)
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns
+
+    def allocate(self, lease: Lease, length_tokens: int) -> None:
+        """`PrefixCache.allocate`."""
+        start_ns = perf_counter_ns()
+        try:
+            self.cache.allocate(lease, length_tokens)
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns
+
+    def advance(self, lease: Lease, computed_tokens: int) -> None:
+        """`PrefixCache.advance`."""
+        start_ns = perf_counter_ns()
+        try:
+            self.cache.advance(lease, computed_tokens)
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns
+
+    def commit(self, lease: Lease, tokens: Int64s, states: dict[int, int]) -> None:
+        """`PrefixCache.commit`."""
+        start_ns = perf_counter_ns()
+        try:
+            self.cache.commit(lease, tokens, states=states)
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns
+
+    def release(self, lease: Lease) -> None:
+        """`PrefixCache.release`."""
+        start_ns = perf_counter_ns()
+        try:
+            self.cache.release(lease)
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns

@@ -1,0 +1,134 @@
+"""What is replayed: requests whose prompts are sequences of content blocks.
+
+Serving traces do not hold text. They hold one id per block of tokens, equal ids for equal blocks. A `Request` keeps those ids
+packed as runs of consecutive numbers and makes token ids only when it is served: every token of a block carries the
+block's id, so equal blocks are equal tokens. What the trace cannot identify (the rest of a partly filled last block, and
+the answer) is the request's own: its tokens carry an id that no block and no other request has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+
+OWN_TOKENS = 1 << 40
+"""Token ids from here on belong to one request each; block ids are below."""
+NO_CHAIN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of a workload.
+
+    Attributes:
+        index: its place in arrival order, from zero.
+        arrival_s: seconds after the workload's start, before any scaling.
+        runs: int64, `[first id, count, first id, count, …]` of the prompt's whole blocks; ids are dense over the workload.
+        block_tokens: tokens in a block.
+        prompt_tokens, output_tokens: lengths of the prompt and of the answer.
+        chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
+            `NO_CHAIN` for a request on its own.
+    """
+
+    index: int
+    arrival_s: float
+    runs: Int64s
+    block_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    chain: int = NO_CHAIN
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens in whole blocks: the only ones that another request may share."""
+        return int(self.runs[1::2].sum()) * self.block_tokens
+
+    def blocks(self) -> Int64s:
+        """The ids of the prompt's whole blocks, shape [blocks]."""
+        return expand_runs(self.runs)
+
+    def tokens(self) -> Int64s:
+        """Token ids of the prompt and then the answer, shape [prompt_tokens + output_tokens]. Cost: O(length), in numpy."""
+        tokens = np.full(self.prompt_tokens + self.output_tokens, OWN_TOKENS + self.index, np.int64)
+        shared = np.repeat(self.blocks(), self.block_tokens)
+        tokens[: shared.size] = shared
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests in arrival order.
+
+    Attributes:
+        name: what the report calls it.
+        requests: by arrival, `requests[i].index == i`.
+        block_count: all block ids are below it.
+        notes: what the reader had to decide or leave out, one line each.
+    """
+
+    name: str
+    requests: tuple[Request, ...]
+    block_count: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all requests."""
+        return sum(request.prompt_tokens for request in self.requests)
+
+
+def expand_runs(runs: Int64s) -> Int64s:
+    """`[start, count, …]` to the ids it stands for.
+
+    >>> expand_runs(np.array([7, 3, 1, 2])).tolist()
+    [7, 8, 9, 1, 2]
+    """
+    starts, counts = runs[::2], runs[1::2]
+    if starts.size == 1:
+        return np.arange(starts[0], starts[0] + counts[0], dtype=np.int64)
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if ends.size else 0
+    return np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
+
+
+def pack_runs(ids: Int64s) -> Int64s:
+    """Ids to `[start, count, …]`, the inverse of `expand_runs`.
+
+    >>> pack_runs(np.array([7, 8, 9, 1, 2])).tolist()
+    [7, 3, 1, 2]
+    """
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    firsts = np.flatnonzero(np.concatenate(([True], np.diff(ids) != 1)))
+    runs = np.empty(2 * firsts.size, np.int64)
+    runs[::2] = ids[firsts]
+    runs[1::2] = np.diff(firsts, append=ids.size)
+    return runs
+
+
+def cut_runs(runs: Int64s, count: int) -> Int64s:
+    """The runs of the first `count` ids of `runs`; all of them if there are no more."""
+    ends = np.cumsum(runs[1::2])
+    if not ends.size or count >= ends[-1]:
+        return runs
+    if count <= 0:
+        return np.empty(0, np.int64)
+    last = int(np.searchsorted(ends, count))
+    cut = runs[: 2 * (last + 1)].copy()
+    cut[-1] -= ends[last] - count
+    return cut
+
+
+def in_arrival_order(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """The requests sorted by arrival (equal times keep their order) and numbered."""
+    ordered = sorted(requests, key=lambda request: request.arrival_s)
+    return tuple(request if request.index == i else replace(request, index=i) for i, request in enumerate(ordered))

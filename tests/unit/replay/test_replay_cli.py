@@ -1,0 +1,156 @@
+"""The command line: what it writes, and that bad input ends in one line and exit code 2."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from unified_tree.controllers.replay.commands import app
+
+FIELDS = {
+    "policy",
+    "requests",
+    "rejected",
+    "prompt_tokens",
+    "hit_tokens",
+    "hit_tokens_device",
+    "hit_tokens_host",
+    "hit_tokens_storage",
+    "recomputed_tokens",
+    "evictions",
+    "us_per_request_mean",
+    "us_per_request_p50",
+    "us_per_request_p99",
+}
+SMALL = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path):
+    files = [tmp_path / name for name in ("rows.csv", "rows.json", "rows.png")]
+    result = run(*SMALL, "--policy", "lru,cost", "--csv", files[0], "--json", files[1], "--plot", files[2])
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+    rows = json.loads(files[1].read_text())
+    assert [row["policy"] for row in rows] == ["lru", "cost", "clairvoyant", "unbounded", "ungated"]
+    for row in rows:
+        assert row.keys() >= FIELDS
+        assert row["policy"] in result.stdout
+        assert row["hit_tokens"] + row["recomputed_tokens"] == row["prompt_tokens"]
+        assert row["hit_tokens"] == row["hit_tokens_device"] + row["hit_tokens_host"] + row["hit_tokens_storage"]
+        assert row["requests"] == 60
+        assert row["us_per_request_p50"] <= row["us_per_request_p99"]
+    with files[0].open(newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [row["policy"] for row in table] == [row["policy"] for row in rows]
+    assert int(table[0]["hit_tokens"]) == rows[0]["hit_tokens"]
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_and_a_config_file(tmp_path):
+    trace, config, out = tmp_path / "trace", tmp_path / "config.json", tmp_path / "rows.json"
+    line = {"timestamp": 0, "input_length": 1200, "output_length": 3, "hash_ids": [0, 1, 2]}
+    trace.write_text("".join(json.dumps(line | {"timestamp": 1000 * i}) + "\n" for i in range(4)))
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 256,
+                "intermediate_size": 512,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "vocab_size": 1000,
+            }
+        )
+    )
+    result = run("replay", trace, "--config", config, "--device-gib", 0.1, "--policy", "lru", "--jobs", 1, "--json", out)
+    assert result.exit_code == 0, result.output
+    for row in json.loads(out.read_text()):
+        assert (row["requests"], row["hit_tokens"], row["prompt_tokens"]) == (4, 3 * 1024, 4 * 1200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["replay", "/nowhere/trace.jsonl"], "/nowhere/trace.jsonl: cannot be read"),
+        (["replay", "--model", "gpt-17"], "gpt-17"),
+        (["replay", "--config", "/nowhere/config.json"], "/nowhere/config.json"),
+        (["replay", "--config", "x", "--model", "gpt-oss-20b"], "not both"),
+        (["replay", "--policy", "random"], "unknown eviction policy 'random'"),
+        (["replay", "--device-gib", "0"], "--device-gib"),
+        (["replay", "--device-gib", "nan"], "--device-gib"),
+        (["replay", "--device-gib", "1e-9"], "cannot hold"),
+        (["replay", "--device-gib", "much"], "--device-gib"),
+        (["replay", "--page-size", "0"], "page_size"),
+        (["replay", "--page-size", "-64"], "page_size"),
+        (["replay", "--pages", "full"], "--pages"),
+        (["replay", "--pages", "full=0"], "full"),
+        (["replay", "--pages", "nothing=5"], "nothing"),
+        (["replay", "--concurrency", "0"], "concurrency"),
+        (["replay", "--chunk-tokens", "-1"], "chunk_tokens"),
+        (["replay", "--step-ms", "0"], "step_ms"),
+        (["replay", "--time-scale", "-1"], "time_scale"),
+        (["replay", "--requests", "0"], "--requests"),
+        (["replay", "--seed", "-1"], "--seed"),
+        (["replay", "--jobs", "0"], "--jobs"),
+        (["replay", "--tp", "0"], "tensor_parallel"),
+        (["replay", "--csv", "/nowhere/at/all.csv"], "/nowhere/at/all.csv"),
+        (["replay", "--plot", "rows.docx"], "rows.docx"),
+        (["replay", "--colour"], "--colour"),
+        (["replay", "one", "two"], "two"),
+        (["reply"], "reply"),
+        (["models", "--tp", "0"], "tensor_parallel"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, says):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: ")
+    assert says in result.stderr
+    assert not result.stdout
+
+
+def test_a_bad_line_of_a_trace_is_named_by_the_real_command(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n{"timestamp": 0}\n')
+    command = [sys.executable, "-m", "unified_tree.controllers.replay.cli", "replay", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {path}:2: input_length is missing; the object has the fields: [\"timestamp\"]\n"
+    assert not done.stdout
+
+
+def test_the_driver_needs_neither_torch_nor_click_nor_rich():
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('torch', 'click', 'rich', 'matplotlib')))\n"
+        "import unified_tree.controllers.replay.row, unified_tree.controllers.replay.trace\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_missing_extra_is_one_line():
+    program = (
+        "import sys\n"
+        "sys.modules['click'] = None\n"
+        "from unified_tree.controllers.replay.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: click is not installed; run: pip install 'unified-tree[replay]'\n"
+
+
+def test_models_lists_every_component():
+    result = run("models")
+    assert result.exit_code == 0, result.output
+    for word in ("gpt-oss-20b", "deepseek-v4-flash", "llama-3.1-8b", "swa", "mamba", "indexer", "bytes a token"):
+        assert word in result.stdout

@@ -1,0 +1,207 @@
+"""The simulated server against a cache that only counts pages: time, admission, preemption, rejection."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from unified_tree.controllers.replay.server import Server
+from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.timed_cache import TimedCache
+from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload, pack_runs
+from unified_tree.errors import ConfigurationError, OutOfPagesError
+
+PAGE = 16
+
+
+@dataclass(eq=False)
+class CountedLease:
+    compute_from: int = 0
+    cached_tokens: int = 0
+    save_pages: dict = field(default_factory=dict)
+    pages: int = 0
+
+
+class CountingCache:
+    """Leases of private pages; nothing is ever shared."""
+
+    def __init__(self, page_count):
+        self.free = page_count
+        self.leases = []
+        self.committed = {}
+        self.allocate_calls = 0
+
+    def acquire(self, key, checkpoints=(), *, save_output=True):
+        assert not save_output, "a trace cannot show who goes on from an answer"
+        assert all(0 < length <= len(key) for length in checkpoints)
+        if not self.free:
+            raise OutOfPagesError("no page")
+        lease = CountedLease()
+        self.leases.append(lease)
+        return lease
+
+    def allocate(self, lease, length_tokens):
+        self.allocate_calls += 1
+        more = -(-length_tokens // PAGE) - lease.pages
+        if more > self.free:
+            raise OutOfPagesError("too few pages")
+        self.free -= max(0, more)
+        lease.pages += max(0, more)
+
+    def advance(self, lease, computed_tokens):
+        assert computed_tokens <= lease.pages * PAGE, "computed without pages"
+
+    def commit(self, lease, tokens, states):
+        assert tokens.size <= lease.pages * PAGE, "computed without pages"
+        assert not states
+        self.committed[id(lease)] = tokens
+
+    def release(self, lease):
+        self.leases.remove(lease)
+        self.free += lease.pages
+
+
+class Events:
+    def __init__(self):
+        self.admitted_s = {}
+        self.served = []
+        self.rejected = []
+        self.preemptions = 0
+        self.clock = None
+        self.ended_s = {}
+
+    def offered(self, request, prompt):
+        assert prompt.size == request.prompt_tokens
+
+    def admitted(self, request, lease, now_s):
+        assert request.index not in self.admitted_s, "told once"
+        self.admitted_s[request.index] = now_s
+
+    def preempted(self):
+        self.preemptions += 1
+
+    def ended(self, request, spent_ns, *, rejected):
+        assert spent_ns >= 0
+        self.ended_s[request.index] = self.clock()
+        (self.rejected if rejected else self.served).append(request.index)
+
+
+def request(index, arrival_s=0.0, prompt=160, output=40, chain=NO_CHAIN):
+    runs = pack_runs(np.arange(prompt // PAGE, dtype=np.int64))
+    return Request(
+        index=index,
+        arrival_s=arrival_s,
+        runs=runs,
+        block_tokens=PAGE,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        chain=chain,
+    )
+
+
+def serve(requests, page_count=10_000, most_tokens=None, **settings):
+    cache, events = CountingCache(page_count), Events()
+    workload = Workload(name="w", requests=tuple(requests), block_count=1000)
+    options = {"step_ms": 100.0, "chunk_tokens": 64, **settings}
+    server = Server(TimedCache(cache), workload, ServerSettings(**options), events, most_tokens)
+    events.clock = lambda: server.now_s
+    server.run()
+    assert cache.free == page_count, "every page came home"
+    assert not cache.leases
+    assert sorted(events.served + events.rejected) == [r.index for r in requests]
+    return events, cache
+
+
+def test_a_request_takes_its_chunks_and_then_a_step_a_token():
+    events, _ = serve([request(0, prompt=160, output=40)])
+    assert events.admitted_s == {0: 0.0}
+    assert events.ended_s[0] == pytest.approx(0.1 * (3 + 40))  # 64 + 64 + 32 prompt tokens, 40 tokens
+
+
+def test_no_answer_ends_with_the_prompt():
+    events, _ = serve([request(0, prompt=64, output=0)])
+    assert events.ended_s[0] == pytest.approx(0.1)
+
+
+def test_the_chunk_is_shared_in_order_of_admission():
+    events, _ = serve([request(0, prompt=32, output=0), request(1, prompt=64, output=0)])
+    assert events.ended_s[0] == pytest.approx(0.1)
+    assert events.ended_s[1] == pytest.approx(0.2)
+
+
+def test_decoding_goes_on_beside_prefill():
+    events, _ = serve([request(0, prompt=64, output=10), request(1, prompt=640, output=1)])
+    assert events.ended_s[0] == pytest.approx(0.1 * 11)
+    assert events.ended_s[1] == pytest.approx(0.1 * 12)
+
+
+def test_arrivals_are_scaled_and_idle_time_is_jumped_over():
+    events, cache = serve([request(0), request(1, arrival_s=1e6)], time_scale=0.5)
+    assert events.admitted_s[1] == pytest.approx(5e5)
+    assert cache.allocate_calls < 20, "work is a matter of events, not of steps"
+    events, _ = serve([request(0), request(1, arrival_s=1e6)], time_scale=0)
+    assert events.admitted_s[1] == 0.0
+
+
+def test_the_concurrency_limit_is_first_come_first_served():
+    events, _ = serve([request(i, arrival_s=0.01 * i) for i in range(6)], concurrency=2)
+    assert list(events.admitted_s) == list(range(6))
+    times = list(events.admitted_s.values())
+    assert times[2] >= events.ended_s[0]
+
+
+def test_a_turn_waits_for_the_one_before_it():
+    turns = [request(0, prompt=640, output=100, chain=4), request(1, arrival_s=0.1, chain=4), request(2, arrival_s=0.2)]
+    events, _ = serve(turns)
+    assert events.admitted_s[1] == pytest.approx(events.ended_s[0])
+    assert events.admitted_s[2] < events.admitted_s[1]
+
+
+def test_at_once_and_one_at_a_time_keeps_the_order_of_arrival():
+    requests = [request(i, arrival_s=i, chain=i % 3) for i in range(12)]
+    events, _ = serve(requests, concurrency=1, time_scale=0)
+    assert events.served == list(range(12))
+
+
+def test_what_cannot_fit_is_rejected_and_the_rest_is_served():
+    requests = [request(0), request(1, prompt=1600, chain=7), request(2, chain=7), request(3)]
+    for most_tokens in (None, 50 * PAGE):
+        events, _ = serve(requests, page_count=50, most_tokens=most_tokens)
+        assert events.rejected == [1]
+        assert set(events.served) == {0, 2, 3}
+
+
+def test_running_out_of_pages_preempts_the_youngest_and_all_finish():
+    requests = [request(i, prompt=160, output=320) for i in range(6)]
+    events, _ = serve(requests, page_count=64)
+    assert events.preemptions > 0
+    assert not events.rejected
+    assert events.served[0] == 0, "the oldest never loses its place"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_load_ends_with_all_pages_home(seed):
+    draw = np.random.default_rng(seed)
+    arrivals = np.sort(draw.uniform(0, 30, 60))
+    requests = [
+        request(
+            i,
+            arrival_s=float(arrivals[i]),
+            prompt=int(draw.integers(1, 900)),
+            output=int(draw.integers(0, 300)),
+            chain=int(draw.integers(-1, 9)),
+        )
+        for i in range(60)
+    ]
+    first, _ = serve(requests, page_count=60, concurrency=8)
+    again, _ = serve(requests, page_count=60, concurrency=8)
+    assert first.ended_s == again.ended_s
+    too_long = [r.index for r in requests if r.prompt_tokens + r.output_tokens > 60 * PAGE]
+    assert first.rejected == sorted(first.rejected, key=lambda i: first.ended_s[i])
+    assert set(first.rejected) == set(too_long)
+
+
+@pytest.mark.parametrize("bad", [{"concurrency": 0}, {"chunk_tokens": 0}, {"step_ms": 0}, {"step_ms": float("nan")}, {"time_scale": -1}])
+def test_impossible_settings_are_refused(bad):
+    with pytest.raises(ConfigurationError):
+        ServerSettings(**bad)

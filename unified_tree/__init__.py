@@ -1,0 +1,63 @@
+"""A prefix cache for hybrid language models: one radix tree over every kind of attention state."""
+
+from unified_tree.component import Component, Coverage, Path, Point, Trailing
+from unified_tree.errors import (
+    ConfigurationError,
+    EffectError,
+    InsertError,
+    InvalidKeyError,
+    LeaseError,
+    OutOfPagesError,
+    PageError,
+    ReceiptError,
+    StaleBoundaryError,
+    TraceError,
+    UnifiedTreeError,
+)
+from unified_tree.explain import Explanation, Loss
+from unified_tree.invariants import Violation
+from unified_tree.keys import Key
+from unified_tree.node import NodeId, PageId, Tier
+from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
+from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
+from unified_tree.transfers import Copy, Effect, EffectKind
+from unified_tree.tree import UnifiedTree
+
+__all__ = [
+    "NOWHERE",
+    "POLICIES",
+    "Boundary",
+    "Component",
+    "ConfigurationError",
+    "Copy",
+    "Coverage",
+    "Effect",
+    "EffectError",
+    "EffectKind",
+    "EvictResult",
+    "EvictionPolicy",
+    "Explanation",
+    "InsertError",
+    "InsertResult",
+    "InvalidKeyError",
+    "Key",
+    "LeaseError",
+    "Loss",
+    "Match",
+    "NodeId",
+    "OutOfPagesError",
+    "PageError",
+    "PageId",
+    "Path",
+    "Point",
+    "PolicyFactory",
+    "Receipt",
+    "ReceiptError",
+    "StaleBoundaryError",
+    "Tier",
+    "TraceError",
+    "Trailing",
+    "UnifiedTree",
+    "UnifiedTreeError",
+    "Violation",
+]

@@ -1,0 +1,114 @@
+"""A kind of attention state, declared as data.
+
+The tree never names a kind. It reads three things: which pages a prefix of length `p` needs (the *coverage*), whether a
+missing value shortens a match (*required*), and whose device pages the value lives in (*shares*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unified_tree.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Every page of `[0, p)`: full attention, MLA latents, an indexer's keys, compressed KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trailing:
+    """The pages of the last `min(window_tokens, p)` tokens.
+
+    `window_tokens` counts the *past* tokens the next one needs. A model's `sliding_window` usually counts the query
+    itself, so it is one more. It need not be a multiple of the page size.
+    """
+
+    window_tokens: int
+
+    def __post_init__(self) -> None:
+        if type(self.window_tokens) is not int or self.window_tokens <= 0:
+            raise ConfigurationError(f"Trailing: window_tokens must be a positive integer, not {self.window_tokens!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One state saved at exactly `p`: Mamba, gated delta nets, other linear attention."""
+
+
+Coverage = Path | Trailing | Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One kind of state with its own pool.
+
+    Attributes:
+        name: unique in its tree, e.g. `full`, `swa`, `mamba`, `draft`, `indexer`.
+        coverage: which pages a prefix must have for this component to be resumable there.
+        required: whether a missing value shortens a match. A draft model's KV is not required.
+        tokens_per_slot: 4 for a pool that keeps one entry per four tokens. The page size must be a multiple of it.
+        page_bytes: bytes of one page, over all layers of this component; of one state for `Point`.
+        save_grid_tokens: the token grid on which a state can be saved (a scan kernel's chunk length, say).
+        flops_per_token: FLOPs to compute one token in the layers this component serves, attention scores excluded.
+        shares: the component whose *device* pages hold this component's values (an indexer or a draft in the slots of
+            `full`, a carry-over state in those of `swa`). On host every component has pages of its own.
+        replay_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
+            its windows summed over its layers; None where replay is not known to be exact.
+    """
+
+    name: str
+    coverage: Coverage
+    required: bool = True
+    tokens_per_slot: int = 1
+    page_bytes: int = 0
+    save_grid_tokens: int = 1
+    flops_per_token: float = 0.0
+    shares: str | None = None
+    replay_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigurationError(f"a component's name must be a non-empty string, not {self.name!r}")
+        if not isinstance(self.coverage, Path | Trailing | Point):
+            raise ConfigurationError(f"{self.name}: coverage must be Path(), Trailing(w) or Point(), not {self.coverage!r}")
+        for field in ("tokens_per_slot", "save_grid_tokens"):
+            if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
+                raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
+        if type(self.page_bytes) is not int or self.page_bytes < 0:
+            raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
+
+
+def validate_components(components: Sequence[Component], page_size: int) -> tuple[Component, ...]:
+    """Check that `components` can live in one tree; returns them as a tuple.
+
+    Raises ConfigurationError for a page size of zero or below, no required `Path`, a name used twice, a ratio that does
+    not divide the page, or a `shares` that names no component, a sharer, or one of a different coverage.
+    """
+    if type(page_size) is not int or page_size <= 0:
+        raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
+    by_name: dict[str, Component] = {}
+    for component in components:
+        if component.name in by_name:
+            raise ConfigurationError(f"component {component.name!r} is named twice")
+        by_name[component.name] = component
+        if page_size % component.tokens_per_slot:
+            raise ConfigurationError(
+                f"{component.name}: page_size {page_size} is not a multiple of tokens_per_slot {component.tokens_per_slot}"
+            )
+    for component in components:
+        if component.shares is None:
+            continue
+        owner = by_name.get(component.shares)
+        if owner is None or owner is component or owner.shares is not None:
+            raise ConfigurationError(
+                f"{component.name}: shares {component.shares!r}, which is not a component with pages of its own"
+            )
+        if type(owner.coverage) is not type(component.coverage):
+            raise ConfigurationError(f"{component.name}: shares the pages of {owner.name!r}, whose coverage is of another kind")
+        if component.required and not owner.required:
+            raise ConfigurationError(f"{component.name}: is required but shares the pages of the optional {owner.name!r}")
+    if not any(isinstance(c.coverage, Path) and c.required and c.shares is None for c in components):
+        raise ConfigurationError("a tree needs at least one required Path component with pages of its own")
+    return tuple(components)

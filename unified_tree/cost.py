@@ -1,0 +1,50 @@
+"""What a value is worth: the cost to bring it back, per byte that losing it frees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.component import Path, Point
+from unified_tree.node import Node, Tier, Value
+
+if TYPE_CHECKING:
+    from unified_tree.state import TreeState
+
+FLOPS_PER_RELOADED_BYTE = 4e3
+"""Reloading a byte is as dear as so many FLOPs: 200 TFLOP/s of prefill against 50 GB/s from host."""
+MOST_STEPS_UP = 64
+"""How far up a resumable ancestor is sought; beyond that the distance is taken as found so far."""
+
+
+def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> float:
+    """FLOPs to compute or reload what the loss of `value` takes away, per byte it frees.
+
+    A copy on the other tier makes it a reload. A path's leaf costs its own tokens; what sits at its node (a state, a
+    window) is lost with it. A state or a window costs the tokens back to the boundary before it.
+    Cost: O(nodes up to that boundary), at most MOST_STEPS_UP.
+    """
+    spec = state.components[component]
+    size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
+    copy = value.node.values(Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE)[component]
+    if copy is not None:
+        return FLOPS_PER_RELOADED_BYTE
+    flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0
+    if isinstance(spec.coverage, Path):
+        tokens = value.page_count * state.page_size
+        for other in value.node.values(tier):
+            if other is not None and other is not value and not state.is_path[other.component]:
+                size_bytes += other.page_count * state.components[other.component].page_bytes
+    else:
+        tokens = value.node.end - _boundary_above(value.node)
+        if not isinstance(spec.coverage, Point) and state.replay_tokens is not None:
+            tokens = min(tokens, state.replay_tokens)
+    return flops_per_token * tokens / size_bytes
+
+
+def _boundary_above(node: Node) -> int:
+    at = node.parent
+    for _ in range(MOST_STEPS_UP):
+        if at is None or at.parent is None or at.resumable:
+            break
+        at = at.parent
+    return at.end if at is not None else 0

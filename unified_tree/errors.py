@@ -1,0 +1,47 @@
+"""One family of errors: what was wrong, with which value, and what to do about it."""
+
+from __future__ import annotations
+
+
+class UnifiedTreeError(Exception):
+    """Base class of every error this library raises on purpose."""
+
+
+class InvalidKeyError(UnifiedTreeError, ValueError):
+    """A key is not a one-dimensional sequence of non-negative integers, or its namespace is not a string."""
+
+
+class ConfigurationError(UnifiedTreeError, ValueError):
+    """A component, a composition, a page size, a window or a policy cannot be used as given."""
+
+
+class PageError(UnifiedTreeError, ValueError):
+    """A page id is out of range, given twice, or owned by someone else."""
+
+
+class InsertError(UnifiedTreeError, ValueError):
+    """The pages or states given to an insert do not fit its key or what the tree holds."""
+
+
+class StaleBoundaryError(UnifiedTreeError, LookupError):
+    """A boundary is no longer covered: what it needs was evicted, or its node was deleted."""
+
+
+class ReceiptError(UnifiedTreeError, ValueError):
+    """A receipt was released before, or belongs to another tree."""
+
+
+class EffectError(UnifiedTreeError, ValueError):
+    """An effect was acknowledged or aborted before, or belongs to another tree."""
+
+
+class OutOfPagesError(UnifiedTreeError, MemoryError):
+    """A pool has too few free and evictable pages for a request; nothing was changed."""
+
+
+class LeaseError(UnifiedTreeError, ValueError):
+    """A lease was released before, belongs to another cache, or is asked for what it does not hold."""
+
+
+class TraceError(UnifiedTreeError, ValueError):
+    """A trace cannot be replayed; the message starts with the file and the line number."""

@@ -1,0 +1,107 @@
+"""Taking values out of the tree when a pool is short.
+
+Victims come from the pool's own order, stranded values first. A path value takes its whole node along when nothing can go
+through it any more; a window or a state leaves a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.errors import ConfigurationError
+from unified_tree.node import Tier, Value
+from unified_tree.receipt import EvictResult
+from unified_tree.resumability import refresh
+
+if TYPE_CHECKING:
+    from unified_tree.state import TreeState
+
+
+class Freed:
+    """Pages given up, by component index, and the tallies of an eviction."""
+
+    def __init__(self, state: TreeState, tier: Tier) -> None:
+        self._state = state
+        self._tier = tier
+        self._chunks: dict[tuple[Tier, int], list[bytes]] = {}
+        self.page_counts = [0] * len(state.components)
+        self.victims = 0
+        self.tombstones = 0
+        self.deleted_nodes = 0
+
+    def add(self, values: list[Value]) -> None:
+        """Values that were removed; a sharer's device value has no pages to give."""
+        for value in values:
+            component, tier = value.component, value.tier
+            if tier is Tier.HOST or self._state.owner_of[component] == component:
+                self._chunks.setdefault((tier, component), []).append(value.pages)
+                if tier is self._tier:
+                    self.page_counts[component] += value.page_count
+
+    def by_name(self, tier: Tier) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        """Page ids freed on one tier, by component name."""
+        return {
+            self._state.components[i].name: np.frombuffer(b"".join(chunks), np.int64)
+            for (at, i), chunks in self._chunks.items()
+            if at is tier
+        }
+
+
+def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
+    """See UnifiedTree.evict."""
+    for name, count in needs.items():
+        if name not in state.index or (tier is Tier.DEVICE and state.components[state.index[name]].shares is not None):
+            raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
+        if count < 0:
+            raise ConfigurationError(f"cannot evict {count} pages of {name!r}")
+    freed = Freed(state, tier)
+    for name, count in needs.items():
+        i = state.index[name]
+        pool = state.pools(tier)[i]
+        while freed.page_counts[i] < count:
+            victim = pool.pop_victim()
+            if victim is None:
+                break
+            if pool.is_path and pool.component.required and _must_stay(state, victim):
+                continue
+            pool.policy.evicted(victim)
+            freed.victims += 1
+            drop(state, victim, freed)
+    other = Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE
+    return EvictResult(freed.by_name(tier), freed.by_name(other), freed.victims, freed.tombstones, freed.deleted_nodes)
+
+
+def drop(state: TreeState, value: Value, freed: Freed) -> None:
+    """Remove a value and what cannot stand without it. Cost: O(components), and what `refresh` costs."""
+    node = value.node
+    freed.add(state.remove(value))
+    if state.is_path[value.component] and state.lacks_path(node):
+        for tier in (Tier.DEVICE, Tier.HOST):
+            for other in node.values(tier):
+                if other is not None:
+                    freed.add(state.remove(other))
+        refresh(state, node, window_changed=False)
+        state.delete(node)
+        freed.deleted_nodes += 1
+        return
+    freed.tombstones += 1
+    refresh(state, node, window_changed=not state.is_path[value.component] and value.component not in state.points)
+
+
+def _must_stay(state: TreeState, victim: Value) -> bool:
+    """Whether the node of a path victim would go with something pinned at it, or from above host-only nodes.
+
+    It is out of the order then, and comes back when that lock goes or a host copy comes.
+    """
+    node = victim.node
+    if len(state.components) == 1 and not state.host_value_count:
+        return False
+    if any(value is not None and value.locks for value in (*node.device, *node.host)):
+        state.blocked.add(node)
+        return True
+    if victim.tier is Tier.HOST or not node.children:
+        return False
+    return any(node.host[i] is None for i in state.required_paths)

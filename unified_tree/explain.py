@@ -1,0 +1,106 @@
+"""Why a key did not match further: which component on which tier lost how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unified_tree.matching import match, walk, window_gap
+from unified_tree.node import Node, Tier
+
+if TYPE_CHECKING:
+    from unified_tree.keys import Key
+    from unified_tree.state import TreeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Tokens [begin, end) of a key that cannot be resumed from because of one component.
+
+    Attributes:
+        component: its name, or `unknown` for tokens no node knows: never seen, or deleted since.
+        tier: DEVICE if the host still has it (or could), HOST if it is on neither; None for `unknown`.
+    """
+
+    component: str
+    tier: Tier | None
+    begin: int
+    end: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are lost."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """How far a key resumes and what stands in the way of more.
+
+    Attributes:
+        device_length, reachable_length, path_length, known_length: tokens resumable on device; over device and host; that
+            the paths cover; that nodes know at all.
+        losses: each is what a component alone takes away, so that they overlap where several are missing.
+    """
+
+    device_length: int
+    reachable_length: int
+    path_length: int
+    known_length: int
+    losses: tuple[Loss, ...]
+
+    def __str__(self) -> str:
+        head = f"resumable {self.device_length} on device, {self.reachable_length} with host; paths {self.path_length}"
+        lines = [
+            f"  {loss.component}{'' if loss.tier is None else ' on ' + loss.tier.name.lower()}: "
+            f"[{loss.begin}, {loss.end}), {loss.tokens} tokens"
+            for loss in self.losses
+        ]
+        return "\n".join([head, *lines])
+
+
+def explain(state: TreeState, key: Key) -> Explanation:
+    """See UnifiedTree.explain."""
+    whole = key.length // state.page_size * state.page_size
+    found = match(state, key, whole, touch=False)
+    root = state.roots.get((key.namespace, key.bigram))
+    node, known = walk(state, key, root, whole) if root is not None else (None, 0)
+    losses: list[Loss] = []
+    for tier in (Tier.DEVICE, Tier.HOST):
+        for i, component in enumerate(state.components):
+            if not component.required or node is None:
+                continue
+            reach = _reach_alone(state, node, known, i, device_only=tier is Tier.DEVICE)
+            with_host = reach if tier is Tier.HOST else _reach_alone(state, node, known, i, device_only=False)
+            end = known if tier is Tier.HOST else with_host
+            if reach < end:
+                losses.append(Loss(component=component.name, tier=tier, begin=reach, end=end))
+    if known < key.length:
+        losses.append(Loss(component="unknown", tier=None, begin=known, end=key.length))
+    return Explanation(
+        device_length=found.device.length,
+        reachable_length=found.reachable.length,
+        path_length=found.path_length,
+        known_length=known,
+        losses=tuple(losses),
+    )
+
+
+def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:
+    """The longest length at or above (node, length) that one component alone would allow."""
+    if component in state.points or state.is_path[component]:
+        while node.parent is not None:
+            there = node.device[component] is not None or (not device_only and node.host[component] is not None)
+            if there and (state.is_path[component] or length == node.end):
+                return length
+            node = node.parent
+            length = node.end
+        return 0
+    window = dict(state.windows)[component]
+    while node.parent is not None:
+        gap = window_gap(state, node, length, component, window, device_only=device_only)
+        if gap is None:
+            return length
+        node = gap
+        length = node.end
+    return 0

@@ -1,0 +1,171 @@
+"""The reading half of an insert: walk the key, check everything given, find out what is news.
+
+Raises InsertError or PageError with nothing changed, so that the half that writes cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.errors import InsertError
+from unified_tree.matching import path_reach, walk
+from unified_tree.node import Node, Tier
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.keys import Key
+    from unified_tree.state import TreeState
+
+Pages = Mapping[str, "NDArray[np.int64]"]
+States = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A checked insert: what is given, and where the tree ends.
+
+    Attributes:
+        end: the key's length in whole pages, in tokens.
+        node, matched: the deepest node on the key's path and how far it matches.
+        reach: how far the required paths are on device.
+        given: tail pages by component index.
+        states: state pages by component index and length.
+        absent: sharers whose state the given pages do not hold.
+    """
+
+    key: Key
+    end: int
+    node: Node
+    matched: int
+    reach: int
+    given: dict[int, NDArray[np.int64]]
+    states: dict[int, dict[int, int]]
+    absent: set[int]
+    priority: int
+
+
+def plan_insert(
+    state: TreeState, key: Key, pages: Pages, states: States, without: Collection[str], priority: int
+) -> Plan | None:
+    """Walk and check; raises InsertError or PageError with nothing changed. None for a key without a whole page."""
+    end = key.length // state.page_size * state.page_size
+    given = _given_pages(state, pages, end)
+    by_component = _given_states(state, states, end)
+    absent = {_index(state, name) for name in without}
+    for i in absent.intersection(state.required_paths):
+        raise InsertError(f"{state.components[i].name}: is a required path, so no pages can go in without it")
+    if end == 0:
+        return None
+    node: Node | None = state.roots.get((key.namespace, key.bigram))
+    matched = reach = 0
+    if node is not None:
+        node, matched = walk(state, key, node, end)
+        reach = path_reach(state, node, matched, device_only=True)[1]
+    for i in state.owned_paths[Tier.DEVICE]:
+        component = state.components[i]
+        begin = end - given[i].size * state.page_size if i in given else end
+        if component.required and begin > reach:
+            raise InsertError(
+                f"{component.name}: the pages given begin at token {begin}, but the tree has the path on device up to {reach}"
+            )
+    for i, ids in given.items():
+        _check_pages(state, i, ids, end, node, matched)
+    for i, by_length in by_component.items():
+        _check_states(state, key, i, by_length)
+    if node is None:
+        node = state.root_of((key.namespace, key.bigram))
+    return Plan(key, end, node, matched, reach, given, by_component, absent, priority)
+
+
+def _index(state: TreeState, name: str) -> int:
+    if name not in state.index:
+        raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
+    return state.index[name]
+
+
+def _given_pages(state: TreeState, pages: Pages, end: int) -> dict[int, NDArray[np.int64]]:
+    given = {}
+    for name, ids in pages.items():
+        i = _index(state, name)
+        if state.owner_of[i] != i:
+            raise InsertError(f"{name}: lives in the pages of {state.components[i].shares!r}; give those")
+        if i in state.points:
+            raise InsertError(f"{name}: a state is given by its length, in `states`")
+        array = np.asarray(ids)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InsertError(
+                f"{name}: pages must be a one-dimensional integer array, not {array.dtype} of shape {array.shape}"
+            )
+        if array.size * state.page_size > end:
+            raise InsertError(f"{name}: {array.size} pages given for a key of {end // state.page_size} whole pages")
+        given[i] = array.astype(np.int64, copy=False)
+    return given
+
+
+def _given_states(state: TreeState, states: States, end: int) -> dict[int, dict[int, int]]:
+    given: dict[int, dict[int, int]] = {}
+    for name, by_length in states.items():
+        i = _index(state, name)
+        if i not in state.points or state.owner_of[i] != i:
+            raise InsertError(f"{name}: is not a component with state pages of its own")
+        for length in by_length:
+            if not 0 < length <= end or length % state.page_size:
+                raise InsertError(
+                    f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
+                )
+        given[i] = dict(sorted(by_length.items()))
+    return given
+
+
+def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> None:
+    """Pages the tree keeps already at the same place are no news; all others must not be the tree's."""
+    ledger = state.device_pools[i].ledger
+    begin = end - ids.size * state.page_size
+    if node is None or begin >= matched:
+        ledger.check(ids)
+        return
+    known = known_pages(node, matched, i, begin, state.page_size)
+    news = np.ones(ids.size, np.bool_)
+    overlap = ids[: known.size]
+    news[: known.size] = overlap != known
+    ledger.check(ids[news])
+
+
+def known_pages(node: Node, matched: int, component: int, begin: int, page_size: int) -> NDArray[np.int64]:
+    """The tree's device pages of [begin, matched), -1 where it has none."""
+    known = np.full((matched - begin) // page_size, -1, np.int64)
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.end > begin:
+        value = at.device[component]
+        if value is not None:
+            ids = np.frombuffer(value.pages, np.int64)
+            first = (at.end - begin) // page_size - ids.size
+            last = min(first + ids.size, known.size)
+            if last > max(first, 0):
+                known[max(first, 0) : last] = ids[max(-first, 0) : last - first]
+        at = at.parent
+    return known
+
+
+def _check_states(state: TreeState, key: Key, i: int, by_length: dict[int, int]) -> None:
+    ledger = state.device_pools[i].ledger
+    news = []
+    for length, page in by_length.items():
+        kept = _state_at(state, key, i, length)
+        if kept is None or page != kept:
+            news.append(page)
+    ledger.check(np.asarray(news, np.int64))
+
+
+def _state_at(state: TreeState, key: Key, i: int, length: int) -> int | None:
+    root = state.roots.get((key.namespace, key.bigram))
+    if root is None:
+        return None
+    node, matched = walk(state, key, root, length)
+    value = node.device[i] if matched == length == node.end and node.parent is not None else None
+    return int.from_bytes(value.pages, "little") if value is not None else None

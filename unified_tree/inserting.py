@@ -1,0 +1,270 @@
+"""Putting pages and states into the tree.
+
+`insert_plan` has checked everything, so nothing here can fail: cut nodes where a state, a window or a branch begins, place
+what the tree lacks, collect the rest as duplicates, and bring the boundaries around it up to date.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.insert_plan import Plan, known_pages
+from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
+from unified_tree.receipt import Boundary, InsertResult
+from unified_tree.resumability import refresh
+from unified_tree.splitting import split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.state import TreeState
+
+
+class Insertion:
+    """One insert under way. `run` does it and says what became of it."""
+
+    __slots__ = ("_changed", "_duplicates", "_plan", "_replaced", "_state")
+
+    def __init__(self, state: TreeState, plan: Plan) -> None:
+        self._state = state
+        self._plan = plan
+        self._duplicates: dict[int, list[bytes]] = {}
+        self._replaced: dict[int, list[bytes]] = {}
+        self._changed: dict[Node, bool] = {}  # nodes with new values, and whether a window is among them
+
+    def run(self) -> InsertResult:
+        """See UnifiedTree.insert."""
+        state, plan = self._state, self._plan
+        state.clock += 1
+        deepest = self._grow()
+        canonical = self._offer_paths(deepest)
+        for i, window in state.owned_windows[Tier.DEVICE]:
+            if i in plan.given:
+                canonical[i] = self._offer_window(i, window, deepest)
+        for i, by_length in plan.states.items():
+            self._offer_states(i, by_length, deepest)
+        if state.gated:
+            for node, window_changed in self._changed.items():
+                refresh(state, node, window_changed=window_changed)
+        names = state.components
+        return InsertResult(
+            Boundary(deepest.id, plan.end),
+            plan.matched,
+            self._by_name(self._duplicates),
+            self._by_name(self._replaced),
+            {names[i].name: ids for i, ids in canonical.items()},
+        )
+
+    def _by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
+        if not parts:
+            return {}
+        joined = {self._state.components[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in parts.items()}
+        return {name: ids for name, ids in joined.items() if ids.size}
+
+    def _compare(self, component: int, given: bytes, kept: bytes) -> None:
+        """`given` was offered where the tree keeps `kept`: what differs is a duplicate."""
+        if given != kept:
+            given_ids, kept_ids = np.frombuffer(given, np.int64), np.frombuffer(kept, np.int64)
+            self._duplicates.setdefault(component, []).append(given_ids[given_ids != kept_ids].tobytes())
+
+    def _grow(self) -> Node:
+        """Cut and add nodes so that one ends at every state, and at the key's end where something must sit there.
+
+        Returns the node in which the key's end lies.
+        """
+        state, plan = self._state, self._plan
+        cuts = sorted({length for by_length in plan.states.values() for length in by_length})
+        windows = any(i in plan.given for i, _ in state.owned_windows[Tier.DEVICE])
+        node = plan.node
+        if plan.matched < node.end and (plan.end > plan.matched or windows):
+            node = split(state, node, plan.matched)
+        for length in reversed([cut for cut in cuts if cut <= plan.matched]):
+            at = node
+            while at.start >= length:
+                assert at.parent is not None
+                at = at.parent
+            if at.end > length:
+                upper = split(state, at, length)
+                if at is node and length == plan.end:
+                    node = upper
+        if plan.end == plan.matched:
+            return node
+        width = plan.key.width_bytes
+        page = state.page_size * width
+        for length in [*(cut for cut in cuts if plan.matched < cut < plan.end), plan.end]:
+            edge = plan.key.data[node.end * width : length * width]
+            child = state.new_node(node, edge, length)
+            node.children[edge if len(edge) == page else edge[:page]] = child
+            self._changed[child] = False
+            node = child
+        return node
+
+    def _offer_paths(self, deepest: Node) -> dict[int, NDArray[np.int64]]:
+        """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
+        state, plan = self._state, self._plan
+        canonical = {}
+        for i in state.owned_paths[Tier.DEVICE]:
+            ids = plan.given.get(i)
+            if ids is None or ids.size == 0:
+                continue
+            begin = plan.end - ids.size * state.page_size
+            raw = ids.tobytes()
+            if begin >= plan.matched and deepest.start == begin and continues(deepest, i):
+                self._place(deepest, i, raw)  # the common case: one new leaf takes all
+                canonical[i] = ids
+                continue
+            crossed = []
+            at: Node | None = deepest
+            while at is not None and at.parent is not None and at.end > begin:
+                crossed.append(at)
+                at = at.parent
+            kept = [self._offer_path(node, i, raw, begin) for node in reversed(crossed)]
+            canonical[i] = np.frombuffer(b"".join(kept), np.int64)
+        return canonical
+
+    def _offer_path(self, node: Node, i: int, raw: bytes, begin: int) -> bytes:
+        """Offer one node its share of the given pages, which begin at token `begin`; returns what is kept there."""
+        size, end = self._state.page_size, self._plan.end
+        first, last = max(node.start, begin), min(node.end, end)
+        given = raw[(first - begin) // size * PAGE_ID_BYTES : (last - begin) // size * PAGE_ID_BYTES]
+        whole = first == node.start and last == node.end
+        value = node.device[i]
+        if value is None:
+            if whole and continues(node, i):
+                self._place(node, i, given)
+            else:
+                self._duplicates.setdefault(i, []).append(given)
+            return given
+        offset = (first - node.start) // size * PAGE_ID_BYTES
+        kept = value.pages[offset : offset + len(given)]
+        if whole and not value.locks and self._carries_more(node, i):
+            if given != kept:
+                self._replace_pages(value, given)
+            self._place_sharers(node, i)
+            return given
+        self._compare(i, given, kept)
+        return kept
+
+    def _place(self, node: Node, i: int, pages: bytes) -> None:
+        self._state.place(node, i, Tier.DEVICE, pages, self._plan.priority)
+        self._place_sharers(node, i)
+
+    def _place_sharers(self, node: Node, i: int) -> None:
+        """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
+        state, plan = self._state, self._plan
+        self._changed[node] = self._changed.get(node, False) or not (state.is_path[i] or i in state.points)
+        owner = node.device[i]
+        assert owner is not None
+        for sharer in state.sharers_of[i]:
+            if sharer in plan.absent or node.device[sharer] is not None:
+                continue
+            if not state.is_path[sharer] or continues(node, sharer):
+                state.place(node, sharer, Tier.DEVICE, owner.pages, plan.priority)
+
+    def _carries_more(self, node: Node, i: int) -> bool:
+        """Whether the given pages hold the state of a sharer that the node lacks, and of all that it has."""
+        state, absent = self._state, self._plan.absent
+        gained = False
+        for sharer in state.sharers_of[i]:
+            if node.device[sharer] is not None:
+                if sharer in absent:
+                    return False
+            elif sharer not in absent and (not state.is_path[sharer] or continues(node, sharer)):
+                gained = True
+        return gained
+
+    def _replace_pages(self, value: Value, given: bytes) -> None:
+        """Swap an unlocked path value's pages for as many given ones, which carry all its sharers."""
+        state = self._state
+        ledger = state.device_pools[value.component].ledger
+        old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
+        ledger.give(old)
+        ledger.take(new)
+        self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
+        value.pages = given
+        for sharer in state.sharers_of[value.component]:
+            shared = value.node.device[sharer]
+            if shared is not None:
+                shared.pages = given
+
+    def _offer_window(self, i: int, window: int, deepest: Node) -> NDArray[np.int64]:
+        """Keep of the given tail only the last window, as suffixes of the nodes it crosses; returns the canonical pages."""
+        state, plan = self._state, self._plan
+        raw = plan.given[i].tobytes()
+        wanted = state.pages_of(min(window, plan.end)) * PAGE_ID_BYTES
+        if len(raw) > wanted:
+            self._compare(i, raw[:-wanted], self._kept_before(i, (len(raw) - wanted) // PAGE_ID_BYTES))
+            raw = raw[-wanted:]
+        kept: list[bytes] = []
+        node = deepest
+        while raw and node.parent is not None:
+            size = min(len(raw), (node.end - node.parent.end) // state.page_size * PAGE_ID_BYTES)
+            kept.append(self._offer_suffix(node, i, raw[-size:]))
+            raw = raw[:-size]
+            node = node.parent
+        return np.frombuffer(b"".join(reversed(kept)), np.int64)
+
+    def _kept_before(self, i: int, page_count: int) -> bytes:
+        """What the tree keeps at the place of the first `page_count` given pages, -1 where it has nothing."""
+        plan, size = self._plan, self._state.page_size
+        begin = plan.end - plan.given[i].size * size
+        kept = np.full(page_count, -1, np.int64)
+        if begin < plan.matched:
+            have = known_pages(plan.node, plan.matched, i, begin, size)[:page_count]
+            kept[: have.size] = have
+        return kept.tobytes()
+
+    def _offer_suffix(self, node: Node, i: int, given: bytes) -> bytes:
+        """Offer one node the last pages of a window; returns what is kept at their place."""
+        value = node.device[i]
+        if value is None:
+            self._place(node, i, given)
+            return given
+        if not value.locks and len(given) >= len(value.pages) and self._carries_more(node, i):
+            old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
+            self._state.remove(value)
+            self._replaced.setdefault(i, []).append(old[~np.isin(old, new)].tobytes())
+            self._place(node, i, given)
+            return given
+        overlap = min(len(given), len(value.pages))
+        self._compare(i, given[len(given) - overlap :], value.pages[len(value.pages) - overlap :])
+        if len(given) > len(value.pages):
+            self._extend_suffix(value, given[: len(given) - overlap])
+        return value.pages[len(value.pages) - len(given) :]
+
+    def _extend_suffix(self, value: Value, front: bytes) -> None:
+        """Put older pages before a suffix the tree has, with the sharers that have all of it and continue."""
+        state = self._state
+        complete = [
+            shared
+            for sharer in state.sharers_of[value.component]
+            if (shared := value.node.device[sharer]) is not None
+            and shared.pages == value.pages
+            and sharer not in self._plan.absent
+        ]
+        state.extend(value, front)
+        for shared in complete:
+            shared.pages = value.pages
+        self._changed[value.node] = True
+
+    def _offer_states(self, i: int, by_length: dict[int, int], deepest: Node) -> None:
+        at = deepest
+        for length, page in reversed(by_length.items()):
+            while at.end > length:
+                assert at.parent is not None
+                at = at.parent
+            assert at.end == length
+            given = page.to_bytes(PAGE_ID_BYTES, "little", signed=True)
+            value = at.device[i]
+            if value is None:
+                self._place(at, i, given)
+            else:
+                self._compare(i, given, value.pages)
+
+
+def continues(node: Node, component: int) -> bool:
+    """Whether a path value at `node` would have one above it on device."""
+    parent = node.parent
+    return parent is not None and (parent.parent is None or parent.device[component] is not None)

@@ -1,0 +1,245 @@
+"""The laws a sound tree obeys, one small function each. A pure reader: what it yields is what is broken.
+
+Each law recomputes from the nodes what the tree keeps incrementally. `UnifiedTree.check()` collects them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
+from unified_tree.resumability import covered_pages, is_resumable
+
+if TYPE_CHECKING:
+    from unified_tree.locking import Locks
+    from unified_tree.state import TreeState
+
+TIERS = (Tier.DEVICE, Tier.HOST)
+
+
+class Violation(NamedTuple):
+    """A broken law and where."""
+
+    law: str
+    what: str
+
+
+def violations(state: TreeState, locks: Locks) -> Iterator[Violation]:
+    """Every broken law. Cost: O(tree)."""
+    for law in LAWS:
+        for what in law(state, locks):
+            yield Violation(law.__name__, what)
+
+
+def _nodes(state: TreeState) -> Iterator[Node]:
+    pending: list[Node] = list(state.roots.values())
+    while pending:
+        node = pending.pop()
+        pending.extend(node.children.values())
+        if node.parent is not None:
+            yield node
+
+
+def _values(state: TreeState, tier: Tier) -> Iterator[Value]:
+    for node in _nodes(state):
+        for value in node.values(tier):
+            if value is not None:
+                yield value
+
+
+def _owned(state: TreeState, tier: Tier) -> Iterator[Value]:
+    return (v for v in _values(state, tier) if tier is Tier.HOST or state.owner_of[v.component] == v.component)
+
+
+def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """Nodes hang where their first page says, are whole pages long, and are known by their ids; no root is empty."""
+    for name, root in state.roots.items():
+        if not root.children:
+            yield f"root {name} has no children"
+    seen = set()
+    for node in _nodes(state):
+        seen.add(node.id)
+        parent = node.parent
+        assert parent is not None
+        tokens = node.end - parent.end
+        if tokens <= 0 or tokens % state.page_size or len(node.edge) % tokens:
+            yield f"{node} is {len(node.edge)} bytes long for {tokens} tokens"
+        elif parent.children.get(state.first_page(node)) is not node:
+            yield f"{node} is not where its first page says"
+        if state.nodes.get(node.id) is not node:
+            yield f"{node} is not known by its id"
+    if seen != set(state.nodes):
+        yield f"ids known but not in the tree: {sorted(set(state.nodes) - seen)}"
+
+
+def shapes(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A path value covers its node, a window a suffix of it, a state one page; a sharer's pages are its owner's last."""
+    for tier in TIERS:
+        for value in _values(state, tier):
+            node, name = value.node, state.components[value.component].name
+            pages = (node.end - node.start) // state.page_size
+            if node.values(tier)[value.component] is not value:
+                yield f"{name} at {node} is not its node's value"
+            if state.is_path[value.component]:
+                fits = value.page_count == pages
+            elif value.component in state.points:
+                fits = value.page_count == 1
+            else:
+                fits = 0 < value.page_count <= pages
+            if not fits:
+                yield f"{name} at {node} has {value.page_count} pages for {pages}"
+            owner = node.device[state.owner_of[value.component]]
+            if tier is Tier.DEVICE and (owner is None or not owner.pages.endswith(value.pages)):
+                yield f"{name} at {node} does not lie in its owner's pages"
+
+
+def closure(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """Paths are prefix-closed on device, and every node's required paths are on some tier."""
+    for node in _nodes(state):
+        parent = node.parent
+        assert parent is not None
+        if state.lacks_path(node):
+            yield f"{node} lacks a required path on every tier"
+        for i in state.paths:
+            if node.device[i] is not None and parent.parent is not None and parent.device[i] is None:
+                yield f"{state.components[i].name} is on device at {node} but not above it"
+
+
+def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """Every page has one owner, and the pools' books agree."""
+    for tier in TIERS:
+        counts: dict[int, Counter[int]] = {i: Counter() for i in range(len(state.components))}
+        for value in _owned(state, tier):
+            counts[value.component].update(np.frombuffer(value.pages, np.int64).tolist())
+        for i, pages in counts.items():
+            pool = state.pools(tier)[i]
+            twice = [page for page, count in pages.items() if count > 1]
+            if twice:
+                yield f"{pool.component.name} on {tier.name}: pages owned twice: {twice[:5]}"
+            if pool.used_pages != pages.total():
+                yield f"{pool.component.name} on {tier.name}: {pool.used_pages} pages booked, {pages.total()} held"
+            if pool.ledger.owned_count() != len(pages) or not all(pool.ledger.owns(page) for page in pages):
+                yield f"{pool.component.name} on {tier.name}: the ledger disagrees with the nodes"
+    if state.host_value_count != sum(1 for _ in _values(state, Tier.HOST)):
+        yield f"{state.host_value_count} host values booked"
+
+
+def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
+    """Counts equal the receipts and the locked children; protected sizes equal the locked values."""
+    ends = Counter((node, i) for receipt in locks.open.values() for i, node in receipt.paths.items())
+    held = Counter(value for receipt in locks.open.values() for values in receipt.values.values() for value in values)
+    for tier in TIERS:
+        protected = [0] * len(state.components)
+        for value in _owned(state, tier):
+            node, i = value.node, value.component
+            expected = held[value]
+            if tier is Tier.DEVICE and state.is_path[i]:
+                below = (child.device[i] for child in node.children.values())
+                expected += ends[node, i] + sum(v is not None and v.locks > 0 for v in below)
+            if value.locks != expected:
+                yield f"{state.components[i].name} at {node} counts {value.locks} locks, not {expected}"
+            if value.locks:
+                protected[i] += value.page_count
+            if (value.holders is not None) != (held[value] > 0):
+                yield f"{state.components[i].name} at {node}: its holders disagree with the receipts"
+        for pool, pages in zip(state.pools(tier), protected, strict=True):
+            if pool.protected_pages != pages:
+                yield f"{pool.component.name} on {tier.name}: {pool.protected_pages} pages booked as protected, {pages} are"
+
+
+def child_counts(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A path value knows how many children have its component on its tier."""
+    for tier in TIERS:
+        for value in _values(state, tier):
+            if state.is_path[value.component]:
+                children = sum(c.values(tier)[value.component] is not None for c in value.node.children.values())
+                if value.children != children:
+                    name = state.components[value.component].name
+                    yield f"{name} at {value.node} counts {value.children} children, not {children}"
+
+
+def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """Every value that can go has an entry, no entry outlives its value, and none stands later than its value's rank."""
+    for tier in TIERS:
+        entered = [0] * len(state.components)
+        for value in _owned(state, tier):
+            pool = state.pools(tier)[value.component]
+            name = f"{pool.component.name} on {tier.name} at {value.node}"
+            if value.entry is None:
+                pinned = any(v is not None and v.locks for v in (*value.node.device, *value.node.host))
+                above_host = pool.is_path and tier is Tier.DEVICE and bool(value.node.children)
+                if not value.locks and not pinned and not above_host and pool.is_removable(value):
+                    yield f"{name} can go but is not in the order"
+                continue
+            entered[value.component] += 1
+            if value.entry not in pool.entries:
+                yield f"{name} has an entry that is not in the order"
+            if value.entry[0] == value.stranded or value.entry[1] > pool.policy.rank(value):
+                yield f"{name} stands later in the order than it should"
+        for pool, count in zip(state.pools(tier), entered, strict=True):
+            if len(pool.entries) != count:
+                yield f"{pool.component.name} on {tier.name}: {len(pool.entries)} entries for {count} values"
+
+
+def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """`resumable` and `nearest_boundary` are what the values say."""
+    if not state.gated:
+        return
+    nearest: dict[Node, int] = {}
+    for node in sorted(_nodes(state), key=lambda n: -n.end):
+        if node.resumable != is_resumable(state, node):
+            yield f"{node} is {'' if node.resumable else 'not '}marked resumable"
+        own = [(node.end if state.windows else 0)] if is_resumable(state, node) else []
+        nearest[node] = min(own + [nearest[child] for child in node.children.values()], default=NO_BOUNDARY)
+        if node.nearest_boundary != nearest[node]:
+            yield f"{node} has its nearest boundary at {node.nearest_boundary}, not {nearest[node]}"
+
+
+def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A value is stranded exactly if no boundary at a node's end needs it, and the pools' sums agree."""
+    needed = _needed(state)
+    for tier in TIERS:
+        sums = [0] * len(state.components)
+        for value in _values(state, tier):
+            if state.gated and value.stranded == ((value.node, value.component) in needed):
+                name = state.components[value.component].name
+                yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
+            if value.stranded and (tier is Tier.HOST or state.owner_of[value.component] == value.component):
+                sums[value.component] += value.page_count
+        for pool, pages in zip(state.pools(tier), sums, strict=True):
+            if pool.stranded_pages != pages:
+                yield f"{pool.component.name} on {tier.name}: {pool.stranded_pages} pages booked as stranded, {pages} are"
+
+
+def _needed(state: TreeState) -> set[tuple[Node, int]]:
+    """By walking up from every boundary: the (node, component) pairs it needs."""
+    needed: set[tuple[Node, int]] = set()
+    for node in _nodes(state):
+        if not state.path_can_strand:
+            needed.update((node, i) for i in state.paths)
+        if not is_resumable(state, node):
+            continue
+        needed.update((node, i) for i in state.points)
+        at: Node | None = node
+        while at is not None and at.parent is not None:
+            needed.update((at, i) for i in state.paths)
+            needed.update((at, i) for i, window in state.windows if at.end > node.end - window and covered_pages(at, i))
+            at = at.parent
+    return needed
+
+
+LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
+    structure,
+    shapes,
+    closure,
+    ownership,
+    lock_counts,
+    child_counts,
+    eviction_order,
+    boundaries,
+    stranded,
+)

@@ -1,0 +1,193 @@
+"""Locks: what pins the pages a boundary needs.
+
+On device a path is pinned by counting: a node counts one per receipt that ends there and one per locked child, so a lock
+stops as soon as it meets a path that is locked already. Everything else (windows, states, host copies, which may have holes)
+is pinned by name: the receipt lists the values, each value its receipts, and a split extends both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from unified_tree.errors import ReceiptError, StaleBoundaryError
+from unified_tree.matching import deepest_boundary, path_reach, window_values
+from unified_tree.node import Node, Tier, Value
+from unified_tree.receipt import Boundary, Receipt
+from unified_tree.splitting import split
+
+if TYPE_CHECKING:
+    from unified_tree.state import TreeState
+
+
+class Locks:
+    """The receipts of one tree.
+
+    Attributes:
+        open: receipts held now, by serial number.
+    """
+
+    def __init__(self, state: TreeState) -> None:
+        self._state = state
+        self.open: dict[int, Receipt] = {}
+        self._last_serial = 0
+
+    def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
+        """See UnifiedTree.lock."""
+        state = self._state
+        wanted = None if components is None else {state.index[name] for name in components}
+        node, length = self.locate(boundary, tier, wanted)
+        if node is not None and length < node.end:
+            node = split(state, node, length)
+        return self._issue(boundary, tier, node, wanted)
+
+    def pin_present(self, boundary: Boundary) -> Receipt:
+        """Pin what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
+        node, length = self.find(boundary)
+        if node is not None and length < node.end:
+            node = split(self._state, node, length)
+        return self._issue(boundary, Tier.DEVICE, node, None)
+
+    def _issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: set[int] | None) -> Receipt:
+        self._last_serial += 1
+        receipt = Receipt(self, self._last_serial, boundary, tier)
+        self.open[self._last_serial] = receipt
+        if node is not None:
+            self._pin(receipt, node, wanted)
+        return receipt
+
+    def find(self, boundary: Boundary) -> tuple[Node | None, int]:
+        """The node a boundary lies in now, None for length zero. Raises StaleBoundaryError if its node is gone."""
+        state = self._state
+        if boundary.length == 0:
+            return None, 0
+        node = state.nodes.get(boundary.node)
+        if node is None or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
+            raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
+        while boundary.length <= node.start:
+            assert node.parent is not None
+            node = node.parent
+        return node, boundary.length
+
+    def locate(self, boundary: Boundary, tier: Tier, wanted: set[int] | None) -> tuple[Node | None, int]:
+        """As `find`; raises StaleBoundaryError as well if the boundary is not covered on the tier any more."""
+        state = self._state
+        node, length = self.find(boundary)
+        if node is None:
+            return None, 0
+        device_only = tier is Tier.DEVICE
+        _, reach = path_reach(state, node, length, device_only=device_only)
+        covered = reach == length
+        if covered and wanted is None and state.gated:
+            covered = deepest_boundary(state, node, length, device_only=device_only).length == length
+        if not covered:
+            raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
+        return node, length
+
+    def _pin(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
+        state, tier = self._state, receipt.tier
+        for i in state.owned_paths[tier]:
+            if wanted is not None and i not in wanted:
+                continue
+            if tier is Tier.HOST:
+                self._hold(receipt, i, window_values(node, node.end, i, node.end, tier))
+                continue
+            at = node
+            while at.parent is not None and at.device[i] is None:
+                at = at.parent
+            if at.parent is not None:
+                receipt.paths[i] = at
+                self._count_up(at, i)
+        for i in state.owned_points[tier]:
+            value = node.values(tier)[i]
+            if value is not None and (wanted is None or i in wanted):
+                self._hold(receipt, i, [value])
+        for i, window in state.owned_windows[tier]:
+            if wanted is None or i in wanted:
+                self._hold(receipt, i, window_values(node, node.end, i, window, tier))
+
+    def _count_up(self, node: Node, component: int) -> None:
+        pool = self._state.device_pools[component]
+        value = node.device[component]
+        while value is not None:
+            value.locks += 1
+            if value.locks > 1:
+                return
+            pool.protected_pages += value.page_count
+            assert node.parent is not None
+            node = node.parent
+            value = node.device[component]
+
+    def _count_down(self, node: Node, component: int) -> None:
+        state = self._state
+        pool = state.device_pools[component]
+        value = node.device[component]
+        while value is not None:
+            value.locks -= 1
+            assert value.locks >= 0
+            if value.locks:
+                return
+            pool.protected_pages -= value.page_count
+            if value.entry is None and not value.children:
+                pool.enter(value)
+            if state.blocked:
+                self._unblock(node)
+            assert node.parent is not None
+            node = node.parent
+            value = node.device[component]
+
+    def _hold(self, receipt: Receipt, component: int, values: list[Value]) -> None:
+        pool = self._state.pools(receipt.tier)[component]
+        for value in values:
+            if value.holders is None:
+                value.holders = {}
+                pool.protected_pages += value.page_count
+            value.holders[receipt.serial] = receipt
+            value.locks += 1
+        receipt.values[component] = values
+
+    def _let_go(self, receipt: Receipt, component: int) -> None:
+        pool = self._state.pools(receipt.tier)[component]
+        for value in receipt.values.pop(component):
+            assert value.holders is not None
+            del value.holders[receipt.serial]
+            value.locks -= 1
+            if not value.locks:
+                value.holders = None
+                pool.protected_pages -= value.page_count
+                if value.entry is None:
+                    pool.enter(value)
+                self._unblock(value.node)
+
+    def _unblock(self, node: Node) -> None:
+        """Path values that could not go while something else at their node was locked come back to their order."""
+        state = self._state
+        if node not in state.blocked:
+            return
+        state.blocked.discard(node)
+        for tier in (Tier.DEVICE, Tier.HOST):
+            for i in state.owned_paths[tier]:
+                value = node.values(tier)[i]
+                if value is not None and value.entry is None and not value.locks and (tier or not value.children):
+                    state.pools(tier)[i].enter(value)
+
+    def release(self, receipt: Receipt, component: str | None) -> None:
+        """See Receipt.release and UnifiedTree.unlock."""
+        state = self._state
+        if component is not None:
+            i = state.index.get(component)
+            if i is None or (i not in receipt.paths and i not in receipt.values):
+                raise ReceiptError(f"{receipt} holds no component {component!r}")
+            self._release_one(receipt, i)
+        else:
+            for i in (*receipt.paths, *receipt.values):
+                self._release_one(receipt, i)
+        if component is None or not (receipt.paths or receipt.values):
+            del self.open[receipt.serial]
+            receipt.close()
+
+    def _release_one(self, receipt: Receipt, component: int) -> None:
+        if component in receipt.paths:
+            self._count_down(receipt.paths.pop(component), component)
+        else:
+            self._let_go(receipt, component)

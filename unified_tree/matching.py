@@ -1,0 +1,250 @@
+"""Finding a key and the longest boundary along it. Nothing here changes the tree's structure.
+
+The walk goes down by one dictionary look-up and one memory comparison a node and remembers nothing: boundaries are sought
+from the deepest node upwards, where the first try usually succeeds, so the cost of coverage does not grow with the depth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.errors import UnifiedTreeError
+from unified_tree.node import PAGE_ID_BYTES, Node, Tier
+from unified_tree.receipt import NOWHERE, Boundary, Match
+
+if TYPE_CHECKING:
+    from unified_tree.keys import Key
+    from unified_tree.locking import Locks
+    from unified_tree.node import Value
+    from unified_tree.state import TreeState
+
+
+def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int]:
+    """The deepest node on the key's path below `start`, and how many tokens match, at most `limit` and in whole pages.
+
+    Cost: O(depth) look-ups and one comparison of the matched bytes.
+    """
+    data = key.data
+    width = key.width_bytes
+    page = state.page_size * width
+    stop = limit // state.page_size * page
+    position = start.end * width
+    node = start
+    while position < stop:
+        child = node.children.get(data[position : position + page])
+        if child is None:
+            break
+        edge = child.edge
+        after = position + len(edge)
+        if after > stop or not data.startswith(edge, position):
+            return child, (position + _common_bytes(data, edge, position, stop, page)) // width
+        node = child
+        position = after
+    return node, position // width
+
+
+def _common_bytes(data: bytes, edge: bytes, position: int, stop: int, page: int) -> int:
+    """How many bytes of `edge`, in whole pages, agree with `data` at `position`. The first page is known to agree.
+
+    Bisection over slices: each byte is compared about once, in O(log pages) comparisons.
+    """
+    low, high = 1, min(len(edge), stop - position) // page
+    while low < high:
+        middle = (low + high + 1) // 2
+        if data.startswith(edge[low * page : middle * page], position + low * page):
+            low = middle
+        else:
+            high = middle - 1
+    return low * page
+
+
+def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
+    """Match `key` up to `limit` tokens; see UnifiedTree.match_prefix."""
+    root = state.roots.get((key.namespace, key.bigram))
+    if root is None:
+        return _MISS
+    node, length = walk(state, key, root, limit)
+    if length == 0:
+        return _MISS
+    path_node, path_length = path_reach(state, node, length, device_only=False)
+    device_node, device_length = path_node, path_length
+    if state.host_value_count:
+        device_node, device_length = path_reach(state, node, length, device_only=True)
+    if not state.gated:
+        device = Boundary(device_node.id, device_length)
+        reachable = device if device_length == path_length else Boundary(path_node.id, path_length)
+        replay, replay_tokens = device, 0
+        save_at: tuple[int, ...] = ()
+    else:
+        device = deepest_boundary(state, device_node, device_length, device_only=True)
+        reachable = deepest_boundary(state, path_node, path_length, device_only=False) if state.host_value_count else device
+        replay, replay_tokens = _replay(state, device, device_node, device_length)
+        save_at = _branch_point(state, path_length, device.length)
+    if touch:
+        state.clock += 1
+        _touch(state, device, path_node, path_length, Tier.DEVICE)
+        if reachable.length > device.length:
+            _touch(state, reachable, path_node, path_length, Tier.HOST)
+    return Match(device, reachable, replay, replay_tokens, path_length, save_at)
+
+
+_MISS = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
+
+
+def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) -> tuple[Node, int]:
+    """How far up from (node, length) one must go to find every required path component."""
+    while node.parent is not None:
+        for i in state.required_paths:
+            if node.device[i] is None and (device_only or node.host[i] is None):
+                break
+        else:
+            return node, length
+        node = node.parent
+        length = node.end
+    return node, 0
+
+
+def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: bool) -> Boundary:
+    """The longest boundary at or above (node, length), where the paths are covered. Cost: O(nodes passed and of windows)."""
+    while node.parent is not None:
+        retry = _retry(state, node, length, device_only)
+        if retry is None:
+            return Boundary(node.id, length)
+        node = retry
+        length = node.end
+    return NOWHERE
+
+
+def _retry(state: TreeState, node: Node, length: int, device_only: bool) -> Node | None:
+    """None if (node, length) is covered; else the deepest node above at whose end the next try can succeed."""
+    parent = node.parent
+    assert parent is not None
+    for i in state.required_points:
+        if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+            return parent
+    for i, window in state.required_windows:
+        gap = window_gap(state, node, length, i, window, device_only=device_only)
+        if gap is not None:
+            return gap
+    return None
+
+
+def window_gap(state: TreeState, node: Node, length: int, component: int, window: int, *, device_only: bool) -> Node | None:
+    """None if a component has the window before (node, length); else the deepest node above at whose end it may have one.
+
+    A gap rules out every length between it and here, for their windows reach back further. Cost: O(nodes of the window).
+    """
+    needed = min(window, length)
+    at, at_length = node, length
+    while at.parent is not None:
+        start = at.parent.end
+        covered = at_length - max(start, at.end - covered_tokens(state, at, component, device_only))
+        needed -= max(0, covered)
+        if needed <= 0:
+            break
+        if covered < at_length - start:
+            return at.parent if at is node else at
+        at = at.parent
+        at_length = at.end
+    return None
+
+
+def covered_tokens(state: TreeState, node: Node, component: int, device_only: bool) -> int:
+    """How many of the node's last tokens a component has on device, or on either tier."""
+    on_device = node.device[component]
+    count = on_device.page_count if on_device is not None else 0
+    on_host = node.host[component]
+    if not device_only and on_host is not None and on_host.page_count > count:
+        count = on_host.page_count
+    return count * state.page_size
+
+
+def _replay(state: TreeState, device: Boundary, node: Node, length: int) -> tuple[Boundary, int]:
+    """Where a run can resume by rebuilding the windows, and how many tokens it runs again.
+
+    It starts at a page, early enough that the whole first page of the window before `length` comes out exact: another
+    request may later resume one page earlier and use that page.
+    """
+    if state.replay_tokens is None:
+        return device, 0
+    start = (length - state.replay_tokens - state.page_size + 1) // state.page_size * state.page_size
+    if start <= device.length:
+        return device, 0
+    return Boundary(node.id, length), length - start
+
+
+def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> tuple[int, ...]:
+    point = path_length // state.save_grid_tokens * state.save_grid_tokens
+    return (point,) if point > resumable_length else ()
+
+
+def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
+    """A match uses the deepest path node, the boundary's window and its state."""
+    now = state.clock
+    pools = state.pools(tier)
+    for i in state.owned_paths[tier]:
+        value = path_node.values(tier)[i]
+        if value is not None:
+            value.touch(path_length, now)
+            if not pools[i].policy.lazy:
+                pools[i].touched(value)
+    if boundary.length == 0 or not (state.points or state.windows):
+        return
+    node = state.nodes[boundary.node]
+    for i in state.owned_points[tier]:
+        value = node.values(tier)[i] if node.end == boundary.length else None
+        if value is not None:
+            value.touch(boundary.length, now)
+            if not pools[i].policy.lazy:
+                pools[i].touched(value)
+    for i, window in state.owned_windows[tier]:
+        for value in window_values(node, boundary.length, i, window, tier):
+            value.touch(min(boundary.length, value.node.end), now)
+            if not pools[i].policy.lazy:
+                pools[i].touched(value)
+
+
+def window_values(node: Node, length: int, component: int, window: int, tier: Tier) -> list[Value]:
+    """The values on one tier that lie in the last `window` tokens before `length`, deepest first."""
+    found = []
+    start = length - window
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.end > start:
+        value = at.values(tier)[component]
+        if value is not None:
+            found.append(value)
+        at = at.parent
+    return found
+
+
+def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
+    """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages."""
+    if component not in state.index:
+        raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(state.index)}")
+    i = state.index[component]
+    node, length = locks.find(boundary)
+    if node is None:
+        return []
+    if i in state.points:
+        value = node.values(tier)[i] if length == node.end else None
+        return [value.pages] if value is not None else []
+    begin = 0
+    if not state.is_path[i]:
+        begin = max(0, length - dict(state.windows)[i]) // state.page_size * state.page_size
+    chunks: list[bytes] = []
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.end > begin:
+        value = at.values(tier)[i]
+        if value is None:
+            break
+        first = max(begin, at.end - value.page_count * state.page_size)
+        cut = (min(length, at.end) - first) // state.page_size * PAGE_ID_BYTES
+        if cut <= 0:
+            break
+        skip = len(value.pages) - (at.end - first) // state.page_size * PAGE_ID_BYTES
+        chunks.append(value.pages if skip == 0 and cut == len(value.pages) else value.pages[skip : skip + cut])
+        if first > at.parent.end:
+            break
+        at = at.parent
+    chunks.reverse()
+    return chunks

@@ -1,0 +1,166 @@
+"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are pinned.
+
+The eviction order is a sorted list with one entry a value. Entries are corrected lazily: a value that was touched, locked
+or grew a child keeps its old place until it comes up as a victim, and only then is moved or dropped (it is put back when it
+is unlocked or becomes a leaf). A heap would leave stale entries that need a sweep; a linked list cannot take a node that
+inherits an older recency from its last child.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sortedcontainers import SortedList
+
+from unified_tree.component import Path
+from unified_tree.errors import PageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.component import Component
+    from unified_tree.node import Tier, Value
+    from unified_tree.policies import EvictionPolicy
+
+
+class Pool:
+    """One component's pages on one tier.
+
+    Attributes:
+        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the pinned; of these what no
+            boundary needs. Exact at all times.
+    """
+
+    __slots__ = (
+        "component",
+        "entries",
+        "is_path",
+        "ledger",
+        "policy",
+        "protected_pages",
+        "sequence",
+        "stranded_pages",
+        "tier",
+        "used_pages",
+    )
+
+    def __init__(self, component: Component, tier: Tier, policy: EvictionPolicy, page_count: int | None) -> None:
+        self.component = component
+        self.is_path = isinstance(component.coverage, Path)
+        self.tier = tier
+        self.policy = policy
+        self.ledger = PageLedger(component.name, page_count)
+        self.entries = SortedList()
+        self.sequence = 0
+        self.used_pages = 0
+        self.protected_pages = 0
+        self.stranded_pages = 0
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages that evicting could free now."""
+        return self.used_pages - self.protected_pages
+
+    def enter(self, value: Value) -> None:
+        """Give a value its place in the eviction order. Cost: O(log n)."""
+        self.sequence += 1
+        value.entry = (not value.stranded, self.policy.rank(value), -value.node.end, self.sequence, value)
+        self.entries.add(value.entry)
+
+    def leave(self, value: Value) -> None:
+        """Take a value out of the eviction order. Cost: O(log n)."""
+        if value.entry is not None:
+            self.entries.remove(value.entry)
+            value.entry = None
+
+    def moved(self, value: Value) -> None:
+        """The value's rank may have fallen: move its entry, if it has one. Cost: O(log n)."""
+        if value.entry is not None:
+            self.leave(value)
+            self.enter(value)
+
+    def touched(self, value: Value) -> None:
+        """Tell an eager policy of a use. A lazy one need not hear of it."""
+        self.policy.touched(value)
+        self.moved(value)
+
+    def pop_victim(self) -> Value | None:
+        """Take the first evictable value out of the order; None if there is none. Cost: O(log n), amortized over touches."""
+        entries = self.entries
+        while entries:
+            entry = entries.pop(0)
+            value: Value = entry[4]
+            value.entry = None
+            if value.locks or not self.is_removable(value):
+                continue
+            if (not value.stranded, self.policy.rank(value)) > entry[:2]:
+                self.enter(value)
+                continue
+            return value
+        return None
+
+    def is_removable(self, value: Value) -> bool:
+        """Whether the tree stays closed without this value: only a leaf of its tier may go from a path, and a sole device
+        copy only if nothing below it lives on the host alone."""
+        if not self.is_path:
+            return True
+        node, component = value.node, value.component
+        if self.tier:
+            return node.device[component] is not None or value.children == 0
+        if value.children:
+            return False
+        if node.host[component] is not None or not node.children:
+            return True
+        return not any(child.host[component] is not None for child in node.children.values())
+
+
+MOST_UNDECLARED_PAGES = 1 << 32
+
+
+class PageLedger:
+    """Which pages of a pool the tree owns: one byte a page, grown on demand where the pool's size was not given."""
+
+    __slots__ = ("_name", "_owned", "page_count")
+
+    def __init__(self, name: str, page_count: int | None) -> None:
+        self._name = name
+        self.page_count = page_count
+        self._owned = np.zeros(page_count if page_count is not None else 1024, np.bool_)
+
+    def check(self, ids: NDArray[np.int64]) -> None:
+        """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
+        if ids.size == 0:
+            return
+        low, high = int(np.minimum.reduce(ids)), int(np.maximum.reduce(ids))
+        if low < 0 or (self.page_count is not None and high >= self.page_count):
+            bound = "" if self.page_count is None else f" and below {self.page_count}"
+            raise PageError(f"{self._name}: page ids must be zero or more{bound}, got {low if low < 0 else high}")
+        if high >= self._owned.size:
+            if high > MOST_UNDECLARED_PAGES:
+                raise PageError(f"{self._name}: page id {high} is no dense index; declare page_counts for a pool this large")
+            grown = np.zeros(max(high + 1, 2 * self._owned.size), np.bool_)
+            grown[: self._owned.size] = self._owned
+            self._owned = grown
+        if np.logical_or.reduce(self._owned.take(ids)):
+            raise PageError(f"{self._name}: page {int(ids[self._owned[ids]][0])} is already owned by the tree")
+        if ids.size > 1 and not np.logical_and.reduce(ids[1:] > ids[:-1]):
+            unique, counts = np.unique(ids, return_counts=True)
+            if unique.size != ids.size:
+                raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
+
+    def owns(self, page: int) -> bool:
+        """Whether the tree owns this page."""
+        return 0 <= page < self._owned.size and bool(self._owned[page])
+
+    def take(self, ids: NDArray[np.int64]) -> None:
+        """The tree takes these pages, which were checked."""
+        self._owned[ids] = True
+
+    def give(self, ids: NDArray[np.int64]) -> None:
+        """The tree gives these pages up."""
+        self._owned[ids] = False
+
+    def owned_count(self) -> int:
+        """How many pages the tree owns. Cost: O(pool); for checks."""
+        return int(self._owned.sum())

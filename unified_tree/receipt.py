@@ -1,0 +1,139 @@
+"""What operations hand out: boundaries, matches, results and lock receipts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from unified_tree.errors import ReceiptError
+from unified_tree.node import ROOT_ID, NodeId, Tier
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.locking import Locks
+    from unified_tree.node import Node, Value
+
+
+class Boundary(NamedTuple):
+    """A length at which every required component is covered: `length` tokens, ending in or at the end of `node`.
+
+    It stays meaningful while the tree changes; locking it revalidates it. Length zero is a boundary of every key.
+    """
+
+    node: NodeId
+    length: int
+
+
+NOWHERE = Boundary(ROOT_ID, 0)
+
+
+class Match(NamedTuple):
+    """What the tree has of a key's prefix.
+
+    Attributes:
+        device: the longest boundary covered on device.
+        reachable: the longest boundary covered over device and host together.
+        replay: where a run can resume after rebuilding the windows by running `replay_tokens` tokens again, reading
+            the cached path pages; equal to `device` where that would not help.
+        replay_tokens: how many tokens before `replay.length` must run again; 0 where `replay` is `device`.
+        path_length: how far the required path components reach over device and host, the others ignored.
+        save_at: lengths at which the next prefill should save states and windows so that the next sharer of this
+            prefix hits: the place where this key left what the tree knows.
+    """
+
+    device: Boundary
+    reachable: Boundary
+    replay: Boundary
+    replay_tokens: int
+    path_length: int
+    save_at: tuple[int, ...]
+
+
+class InsertResult(NamedTuple):
+    """What became of an insert. The caller owns the pages in `duplicates` and `replaced` and frees them.
+
+    Attributes:
+        boundary: where the key's whole pages now end; lock it to keep them.
+        matched_length: how many tokens the tree knew before.
+        duplicates: given pages the tree did not keep, by component, int64.
+        replaced: pages the tree gave up for given ones that carry more components, by component, int64.
+        canonical: the tree's own pages for the pages given, by component, int64, in the key's order; for windows the
+            part that was kept.
+    """
+
+    boundary: Boundary
+    matched_length: int
+    duplicates: dict[str, NDArray[np.int64]]
+    replaced: dict[str, NDArray[np.int64]]
+    canonical: dict[str, NDArray[np.int64]]
+
+
+class EvictResult(NamedTuple):
+    """What an eviction freed. The caller owns the pages and returns them to their pools.
+
+    Attributes:
+        freed: page ids on the tier that was short, by component, int64; components that lost nothing are absent.
+        freed_elsewhere: likewise on the other tier, for what could not stand without a victim.
+        victims: how many values were chosen; what went along with them is not counted.
+        tombstones: victims whose node stayed in the tree.
+        deleted_nodes: nodes that left the tree.
+    """
+
+    freed: dict[str, NDArray[np.int64]]
+    freed_elsewhere: dict[str, NDArray[np.int64]]
+    victims: int
+    tombstones: int
+    deleted_nodes: int
+
+
+class Receipt:
+    """A lock held: pins what a boundary needs on one tier until it is released, once.
+
+    Attributes:
+        boundary: what was locked. A later split may move the length into another node; the receipt follows.
+        tier: which tier's pages are pinned.
+        paths, values: the tree's own notes of what is pinned, by component index: the deepest node of a counted path,
+            or values by name.
+    """
+
+    __slots__ = ("_locks", "boundary", "paths", "serial", "tier", "values")
+
+    def __init__(self, locks: Locks, serial: int, boundary: Boundary, tier: Tier) -> None:
+        self._locks: Locks | None = locks
+        self.serial = serial
+        self.boundary = boundary
+        self.tier = tier
+        self.paths: dict[int, Node] = {}
+        self.values: dict[int, list[Value]] = {}
+
+    @property
+    def released(self) -> bool:
+        """Whether nothing is held any more."""
+        return self._locks is None
+
+    @property
+    def locks(self) -> Locks | None:
+        """The tree's locks this receipt belongs to; None once released."""
+        return self._locks
+
+    def hold(self, value: Value) -> None:
+        """A split divided a held value: hold its upper half too."""
+        self.values[value.component].append(value)
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        self._locks = None
+
+    def release(self, component: str | None = None) -> None:
+        """Let one component go early, or all that is still held.
+
+        Raises ReceiptError if it was released before. Cost: as the lock.
+        """
+        if self._locks is None:
+            raise ReceiptError(f"the receipt for {self.boundary} was released before")
+        self._locks.release(self, component)
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else "held"
+        return f"Receipt({state}, {self.boundary}, {self.tier.name})"

@@ -1,0 +1,215 @@
+"""The tree's data and the two doors through which every value comes and goes.
+
+`place` and `remove` keep the pools' books, the eviction orders and the child counts, so nothing else has to. What a change
+means for the boundaries around it is `resumability`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import lcm
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.component import Component, Path, Point, Trailing, validate_components
+from unified_tree.errors import ConfigurationError
+from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
+from unified_tree.pool import Pool
+
+if TYPE_CHECKING:
+    from unified_tree.policies import EvictionPolicy
+
+PolicyMaker = Callable[[int, Tier], "EvictionPolicy"]
+
+
+class TreeState:
+    """Nodes, pools and the logical clock of one tree.
+
+    Attributes:
+        required_paths, required_windows, required_points: what gates a boundary, by component index; windows as
+            (index, window in tokens).
+        owner_of: whose device pages a component's values live in, by index; itself if it has its own.
+        sharers_of: who else lives in a component's device pages.
+        owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
+        gated: some required component is not a path, so not every length is a boundary.
+        replay_tokens: how many tokens rebuild every required window; None where no replay is exact.
+        save_grid_tokens: the grid on which every kind can be saved.
+        blocked: nodes with a path value that could not go because something else at the node was locked.
+        clock: counts operations; what was used later has the larger stamp.
+    """
+
+    def __init__(
+        self, components: Sequence[Component], page_size: int, page_counts: Mapping[str, int], policy: PolicyMaker
+    ) -> None:
+        self.components = validate_components(components, page_size)
+        self.page_size = page_size
+        self.index = {component.name: i for i, component in enumerate(self.components)}
+        for name, count in page_counts.items():
+            if name not in self.index or self.components[self.index[name]].shares is not None:
+                raise ConfigurationError(f"page_counts: {name!r} is not a component with device pages of its own")
+            if type(count) is not int or count <= 0:
+                raise ConfigurationError(f"page_counts: {name!r} must have a positive number of pages, not {count!r}")
+        self._group_components()
+        self.device_pools = [
+            Pool(c, Tier.DEVICE, policy(i, Tier.DEVICE), page_counts.get(c.name)) for i, c in enumerate(self.components)
+        ]
+        self.host_pools = [Pool(c, Tier.HOST, policy(i, Tier.HOST), None) for i, c in enumerate(self.components)]
+        self.host_value_count = 0
+        self.nodes: dict[NodeId, Node] = {}
+        self.roots: dict[tuple[str, bool], Root] = {}
+        self.blocked: set[Node] = set()
+        self.clock = 0
+        self._last_node_id = 0
+
+    def _group_components(self) -> None:
+        indexed = list(enumerate(self.components))
+        self.is_path = [isinstance(c.coverage, Path) for c in self.components]
+        self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
+        self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
+        self.paths = tuple(i for i, c in indexed if isinstance(c.coverage, Path))
+        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if isinstance(c.coverage, Trailing))
+        self.points = tuple(i for i, c in indexed if isinstance(c.coverage, Point))
+        owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
+        self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
+        self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
+        self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
+        self.required_paths = tuple(i for i in self.paths if self.components[i].required)
+        self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
+        self.required_points = tuple(i for i in self.points if self.components[i].required)
+        self.gated = bool(self.required_windows or self.required_points)
+        replays = [self.components[i].replay_tokens for i, _ in self.required_windows if self.components[i].shares is None]
+        self.replay_tokens: int | None = None
+        if replays and not self.required_points and None not in replays:
+            self.replay_tokens = sum(tokens for tokens in replays if tokens is not None)
+        self.path_can_strand = self.gated and self.replay_tokens is None
+        self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+
+    def pools(self, tier: Tier) -> list[Pool]:
+        """The pools of one tier, by component index. A sharer's device pool stays empty."""
+        return self.host_pools if tier else self.device_pools
+
+    def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
+        """A node with an id never used before, not yet among its parent's children."""
+        self._last_node_id += 1
+        node = Node(NodeId(self._last_node_id), parent, edge, end, len(self.components))
+        self.nodes[node.id] = node
+        return node
+
+    def root_of(self, name: tuple[str, bool]) -> Root:
+        """The root of a (namespace, bigram) pair, made on demand."""
+        root = self.roots.get(name)
+        if root is None:
+            root = self.roots[name] = Root(name, len(self.components))
+        return root
+
+    def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
+        """Give `node` a value it lacks. The pages were checked; a sharer's device value takes none."""
+        value = Value(node, component, tier, pages, self.clock, priority)
+        node.values(tier)[component] = value
+        if tier:
+            self.host_value_count += 1
+        if self.is_path[component]:
+            self._link_path(value)
+        if tier or self.owner_of[component] == component:
+            pool = self.pools(tier)[component]
+            pool.used_pages += value.page_count
+            pool.ledger.take(np.frombuffer(pages, np.int64))
+            if not pool.policy.lazy:
+                pool.policy.touched(value)
+            if tier or not value.children:
+                pool.enter(value)
+        return value
+
+    def extend(self, value: Value, front: bytes) -> None:
+        """Put older pages before a suffix. The pages were checked."""
+        value.pages = front + value.pages
+        if value.tier is Tier.DEVICE and self.owner_of[value.component] != value.component:
+            return
+        pool = self.pools(value.tier)[value.component]
+        count = len(front) // PAGE_ID_BYTES
+        pool.ledger.take(np.frombuffer(front, np.int64))
+        pool.used_pages += count
+        if value.locks:
+            pool.protected_pages += count
+        if value.stranded:
+            pool.stranded_pages += count
+
+    def remove(self, value: Value) -> list[Value]:
+        """Take an unlocked value from its node, and on device what shares its pages. Returns all that went, owner first."""
+        assert value.locks == 0 and value.holders is None, "a locked value is never removed"
+        node, component, tier = value.node, value.component, value.tier
+        gone = [value]
+        node.values(tier)[component] = None
+        if tier:
+            self.host_value_count -= 1
+        else:
+            for sharer in self.sharers_of[component]:
+                shared = node.device[sharer]
+                if shared is not None:
+                    gone += self.remove(shared)
+        if self.is_path[component]:
+            self._unlink_path(value)
+        if tier or self.owner_of[component] == component:
+            pool = self.pools(tier)[component]
+            pool.leave(value)
+            pool.used_pages -= value.page_count
+            pool.ledger.give(np.frombuffer(value.pages, np.int64))
+            if value.stranded:
+                pool.stranded_pages -= value.page_count
+        return gone
+
+    def _link_path(self, value: Value) -> None:
+        """A path value came: its parent is no leaf any more (its entry goes lazily), its children count for it."""
+        node, component, tier = value.node, value.component, value.tier
+        parent = node.parent
+        assert parent is not None
+        above = parent.values(tier)[component]
+        if above is not None:
+            above.children += 1
+        if node.children:
+            value.children = sum(child.values(tier)[component] is not None for child in node.children.values())
+        other = node.device[self.owner_of[component]] if tier else node.host[component]
+        if other is not None and other.entry is None and not other.locks and (other.tier or not other.children):
+            self.pools(other.tier)[other.component].enter(other)  # with a copy beside it, it may go again
+
+    def _unlink_path(self, value: Value) -> None:
+        """A path value went: a parent that becomes a leaf takes over its last child's recency and can be a victim."""
+        node, component, tier = value.node, value.component, value.tier
+        parent = node.parent
+        assert parent is not None
+        above = parent.values(tier)[component]
+        if above is not None:
+            above.children -= 1
+            if above.children == 0:
+                above.touched = max(above.touched, value.touched)
+                above.priority = max(above.priority, value.priority)
+                above.hits += value.hits
+                if tier or self.owner_of[component] == component:
+                    pool = self.pools(tier)[component]
+                    if not pool.policy.lazy:
+                        pool.touched(above)
+                    if above.entry is None:
+                        pool.enter(above)
+
+    def lacks_path(self, node: Node) -> bool:
+        """Whether a required path component of this node is on no tier, so that nothing can go through it."""
+        return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
+
+    def delete(self, node: Node) -> None:
+        """Forget a node without values and children."""
+        parent = node.parent
+        assert parent is not None and not node.children
+        del parent.children[self.first_page(node)]
+        del self.nodes[node.id]
+        if isinstance(parent, Root) and not parent.children:
+            del self.roots[parent.name]
+
+    def first_page(self, node: Node) -> bytes:
+        """The bytes under which a node's parent knows it."""
+        size_bytes = len(node.edge) // (node.end - node.start) * self.page_size
+        return node.edge if len(node.edge) == size_bytes else node.edge[:size_bytes]
+
+    def pages_of(self, tokens: int) -> int:
+        """How many pages `tokens` tokens take."""
+        return -(-tokens // self.page_size)

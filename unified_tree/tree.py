@@ -1,0 +1,234 @@
+"""The radix tree: what exists of every known prefix, on device and host, for every kind of state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree import evicting, matching
+from unified_tree.cost import restore_cost
+from unified_tree.dump import dump
+from unified_tree.errors import ReceiptError, UnifiedTreeError
+from unified_tree.explain import Explanation, explain
+from unified_tree.insert_plan import plan_insert
+from unified_tree.inserting import Insertion
+from unified_tree.invariants import Violation, violations
+from unified_tree.locking import Locks
+from unified_tree.node import Tier
+from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
+from unified_tree.receipt import NOWHERE, InsertResult
+from unified_tree.state import TreeState
+from unified_tree.transfers import Effect, Effects
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.component import Component
+    from unified_tree.keys import Key
+    from unified_tree.pool import Pool
+    from unified_tree.receipt import Boundary, EvictResult, Match, Receipt
+
+
+class UnifiedTree:
+    """One radix tree over the pages of all components. Pure bookkeeping: no tensors, no threads, no I/O.
+
+    The caller owns the pools: it brings page ids with `insert` and gets them back from `insert` and `evict`. One thread
+    at a time may call. Every method that raises leaves the tree as it was.
+
+    Args:
+        components: the kinds of state; at least one required `Path`.
+        page_size: tokens a page; a multiple of every component's tokens_per_slot.
+        policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`) or a factory
+            that is called once a pool.
+        page_counts: device pages by component, to check ids against; a component left out is unbounded.
+
+    >>> import numpy as np
+    >>> from unified_tree import Component, Key, Path, UnifiedTree
+    >>> tree = UnifiedTree([Component(name="full", coverage=Path())], page_size=2)
+    >>> tree.insert(Key([1, 2, 3, 4]), {"full": np.array([7, 8])}).boundary.length
+    4
+    >>> match = tree.match_prefix(Key([1, 2, 3, 9]))
+    >>> match.device.length, tree.pages(match.device, "full").tolist()
+    (2, [7])
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        page_size: int,
+        *,
+        policy: str | PolicyFactory = "lru",
+        page_counts: Mapping[str, int] | None = None,
+    ) -> None:
+        factory = policy_factory(policy)
+
+        def make_policy(component: int, tier: Tier) -> EvictionPolicy:
+            return factory(lambda value: restore_cost(self._state, component, tier, value))
+
+        self._state = TreeState(components, page_size, page_counts or {}, make_policy)
+        self._locks = Locks(self._state)
+        self._effects = Effects(self._state, self._locks)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The kinds of state, in the order given."""
+        return self._state.components
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page."""
+        return self._state.page_size
+
+    @property
+    def node_count(self) -> int:
+        """Nodes in the tree, roots not counted."""
+        return len(self._state.nodes)
+
+    @property
+    def state(self) -> TreeState:
+        """The data itself, for the tree's own tools (invariants, dumps, debuggers)."""
+        return self._state
+
+    @property
+    def locks(self) -> Locks:
+        """The receipts held now, for the same."""
+        return self._locks
+
+    def match_prefix(self, key: Key, *, limit: int | None = None, touch: bool = True) -> Match:
+        """The longest boundaries along `key`, at most `limit` tokens; never changes the structure.
+
+        Args:
+            limit: match at most this many elements of the key; a scheduler passes its length less one.
+            touch: refresh the recency of what the match used.
+
+        Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
+        """
+        length = key.length if limit is None else max(0, min(limit, key.length))
+        return matching.match(self._state, key, length, touch=touch)
+
+    def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
+        """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
+        window's for `Trailing` (as far as the tree has them without a gap), the one state for `Point`.
+
+        Returns a read-only int64 array, in the key's order. Raises StaleBoundaryError if the boundary is gone.
+        Cost: O(nodes on the path) or of the window, and one copy of the ids.
+        """
+        return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
+
+    def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
+        """Pin what a boundary needs on one tier until the receipt is released.
+
+        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned.
+
+        Args:
+            components: pin only these; then only the paths' coverage is checked.
+
+        Raises StaleBoundaryError if the boundary is not covered any more.
+        Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
+        """
+        return self._locks.acquire(boundary, tier, components)
+
+    def unlock(self, receipt: Receipt) -> None:
+        """Release a receipt. Raises ReceiptError if it was released before or belongs to another tree."""
+        if receipt.locks is not None and receipt.locks is not self._locks:
+            raise ReceiptError(f"{receipt} belongs to another tree")
+        receipt.release()
+
+    def insert(
+        self,
+        key: Key,
+        pages: Mapping[str, NDArray[np.int64]],
+        states: Mapping[str, Mapping[int, int]] | None = None,
+        *,
+        without: Collection[str] = (),
+        priority: int = 0,
+    ) -> InsertResult:
+        """Put the pages of a key's tail and states along it into the tree, as far as the tree lacks them.
+
+        Only the key's whole pages count. Values that fill a tombstone, or return a node that lives on host alone to the
+        device, are kept; a window is kept only as far back as it can be resumed from.
+
+        Args:
+            pages: per component that has pages of its own, the page ids of the key's last pages, int64; as many as the
+                caller has. Required paths must reach back to what the tree has on device.
+            states: per `Point` component the state pages by the length at which they were saved.
+            without: components that live in the given pages but whose state was not written there.
+            priority: of the request, for the policy of that name; higher stays longer.
+
+        Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
+        Cost: as a match, and O(new pages).
+        """
+        plan = plan_insert(self._state, key, pages, states or {}, without, priority)
+        if plan is None:
+            return InsertResult(NOWHERE, 0, {}, {}, {})
+        return Insertion(self._state, plan).run()
+
+    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
+        """Free at least so many pages of each named pool, or as many as can be; the result says which.
+
+        Cost: O(log n) a victim, n being the values in its order.
+        """
+        return evicting.evict(self._state, needs, tier)
+
+    def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
+        """Pages of a pool that no lock pins. Cost: O(1)."""
+        return self.pool(component, tier).evictable_pages
+
+    def protected_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
+        """Pages of a pool that locks pin. Cost: O(1)."""
+        return self.pool(component, tier).protected_pages
+
+    def stranded_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
+        """Pages of a pool that no boundary at a node's end needs; the first to go. Cost: O(1)."""
+        return self.pool(component, tier).stranded_pages
+
+    def pool(self, component: str, tier: Tier = Tier.DEVICE) -> Pool:
+        """The books of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
+        if component not in self._state.index:
+            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self._state.index)}")
+        return self._state.pools(tier)[self._state.index[component]]
+
+    def backup_needs(self, boundary: Boundary) -> dict[str, int]:
+        """Host pages by component that a backup of this boundary would take. Cost: O(nodes on the path)."""
+        return self._effects.backup_needs(boundary)
+
+    def load_needs(self, boundary: Boundary) -> dict[str, int]:
+        """Device pages by component that a load back of this boundary would take. Cost: O(nodes on the path)."""
+        return self._effects.load_needs(boundary)
+
+    def backup(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
+        """Ask for copies of what a device boundary needs and the host lacks, into the host `pages` given.
+
+        Exactly as many pages as `backup_needs` says. The sources are pinned until the effect ends. Raises EffectError
+        or PageError with nothing changed.
+        """
+        return self._effects.backup(boundary, pages)
+
+    def load(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
+        """Ask for copies of what a boundary needs and the device lacks, from host into the device `pages` given."""
+        return self._effects.load(boundary, pages)
+
+    def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
+        """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
+
+        Raises EffectError if the effect ended before or belongs to another tree.
+        """
+        return self._effects.acknowledge(effect)
+
+    def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
+        """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
+        return self._effects.abort(effect)
+
+    def explain(self, key: Key) -> Explanation:
+        """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
+        return explain(self._state, key)
+
+    def check(self) -> list[Violation]:
+        """Every broken invariant; empty in a sound tree. Reads everything. Cost: O(tree)."""
+        return list(violations(self._state, self._locks))
+
+    def dump(self) -> str:
+        """The tree as text, a node a line. Cost: O(tree)."""
+        return dump(self._state)
