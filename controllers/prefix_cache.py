@@ -289,6 +289,7 @@ class PrefixCache:
             assert self.point is not None
             self.device.free(self.point, np.array([lease.save_pages.pop(length)]))
         lease.length = length_tokens
+        lease.key = lease.key.prefix(min(length_tokens, lease.key.length))
         lease.computed = min(lease.computed, length_tokens)
 
     def release(self, lease: Lease) -> None:

@@ -8,7 +8,7 @@ inherits an older recency from its last child.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sortedcontainers import SortedList

@@ -90,6 +90,10 @@ def _split_cost(composition: Composition, device_bytes: int, page_counts: Mappin
 def print_rows(console: Console, rows: Sequence[RowResult]) -> None:
     """The rows side by side: what was hit, what it cost, and below it by component."""
     console.print(_main_table(rows))
+    console.print(
+        "\n[italic]By component: pages used at the end / at most / in all; prompt tokens lost for want of it (losses overlap)[/]",
+        highlight=False,
+    )
     console.print(_component_table(rows))
 
 
@@ -114,11 +118,11 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
             Text(row.policy, "dim" if row.policy in REFERENCES else ""),
             Text(f"{100 * row.hit_rate:.2f}", "bold"),
             f"{row.hit_rate / ungated:.3f}" if ungated else "",
-            f"{row.recomputed_tokens:,}",
-            f"{row.replayed_tokens:,}",
+            _short(row.recomputed_tokens),
+            _short(row.replayed_tokens),
             f"{100 * row.flops_saved_share:.1f}",
-            f"{row.evictions:,}",
-            f"{row.tombstones:,}",
+            _short(row.evictions),
+            _short(row.tombstones),
             f"{row.rejected:,}",
             f"{row.preempted:,}",
             f"{row.us_per_request_mean:,.0f}",
@@ -131,12 +135,7 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
 
 def _component_table(rows: Sequence[RowResult]) -> Table:
     """Pages by component, and the prompt tokens that a component's absence alone kept from being resumed."""
-    table = Table(
-        title="By component: pages used at the end / at most / in all, and prompt tokens lost for want of it (losses overlap)",
-        title_justify="left",
-        box=None,
-        padding=(0, 1, 0, 1),
-    )
+    table = Table(box=None, padding=(0, 1, 0, 1))
     table.add_column("policy")
     names = list(dict.fromkeys(name for row in rows for name in (*row.pools, *row.lost_tokens)))
     for name in names:

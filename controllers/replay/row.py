@@ -98,7 +98,7 @@ def make_cache(composition: Composition, spec: RowSpec, foresight: Foresight | N
         composition.components,
         composition.page_size,
         page_counts or None,
-        policy=foresight.policy(composition.page_size) if foresight is not None else spec.policy,
+        policy=foresight.policy(composition) if foresight is not None else spec.policy,
     )
 
 
