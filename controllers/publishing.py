@@ -35,13 +35,12 @@ def publish(
     if key.length > lease.length:
         raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
     end = key.length // cache.page_size * cache.page_size
-    if end < lease.committed:
-        raise LeaseError(f"{lease} has committed more than the {key.length} tokens given")
     _check_states(cache, lease, states, end)
     if resumable is None:
         prompt_end = lease.prompt_tokens // cache.page_size * cache.page_size
         resumable = key.length >= lease.prompt_tokens and (lease.save_output or end == prompt_end)
-    lease.key = key
+    if key.length >= lease.key.length:
+        lease.key = key
     lease.computed = max(lease.computed, key.length)
     stops = _stops(cache, lease, states, end, resumable)
     remaining = dict(states)
@@ -83,7 +82,7 @@ def _stops(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int
     if cache.windows:
         stops = {length for length in lease.save_at if length <= end and length not in lease.saved}
     stops |= {length for length in states if length < lease.committed}
-    if end > lease.committed or any(length == end for length in states) or (resumable and cache.windows):
+    if end > lease.committed or end in states or (resumable and cache.windows and end == lease.committed):
         stops.add(end)
     return sorted(stops - {0})
 

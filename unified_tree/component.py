@@ -76,6 +76,12 @@ class Component:
         for field in ("tokens_per_slot", "save_grid_tokens"):
             if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
                 raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
+        if self.replay_tokens is not None and (
+            not isinstance(self.coverage, Trailing) or type(self.replay_tokens) is not int or self.replay_tokens <= 0
+        ):
+            raise ConfigurationError(
+                f"{self.name}: replay_tokens must be a positive integer of a Trailing component, not {self.replay_tokens!r}"
+            )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
 

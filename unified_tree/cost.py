@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path, Point
+from unified_tree.component import Path
 from unified_tree.node import Node, Tier, Value
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ MOST_STEPS_UP = 64
 def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> float:
     """FLOPs to compute or reload what the loss of `value` takes away, per byte it frees.
 
-    A copy on the other tier makes it a reload. A path's leaf costs its own tokens; what sits at its node (a state, a
-    window) is lost with it. A state or a window costs the tokens back to the boundary before it.
+    A copy on the other tier makes it a reload. A path's leaf costs its own tokens, so that among paths only recency
+    tells. A state or a window costs the tokens back to the boundary before it, or what a replay costs if that is less.
     Cost: O(nodes up to that boundary), at most MOST_STEPS_UP.
     """
     spec = state.components[component]
@@ -31,17 +31,15 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0
     if isinstance(spec.coverage, Path):
         tokens = value.page_count * state.page_size
-        for other in value.node.values(tier):
-            if other is not None and other is not value and not state.is_path[other.component]:
-                size_bytes += other.page_count * state.components[other.component].page_bytes
     else:
         tokens = value.node.end - _boundary_above(value.node)
-        if not isinstance(spec.coverage, Point) and state.replay_tokens is not None:
+        if state.replay_tokens is not None:
             tokens = min(tokens, state.replay_tokens)
     return flops_per_token * tokens / size_bytes
 
 
 def _boundary_above(node: Node) -> int:
+    """The end of the nearest resumable ancestor, 0 if there is none."""
     at = node.parent
     for _ in range(MOST_STEPS_UP):
         if at is None or at.parent is None or at.resumable:

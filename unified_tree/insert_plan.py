@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.errors import InsertError
+from unified_tree.errors import InsertError, PageError
 from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node, Tier
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 States = Mapping[str, Mapping[int, int]]
+MOST_PAGE_ID = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -113,13 +114,23 @@ def _given_states(state: TreeState, states: States, end: int) -> dict[int, dict[
         i = _index(state, name)
         if i not in state.points or state.owner_of[i] != i:
             raise InsertError(f"{name}: is not a component with state pages of its own")
-        for length in by_length:
+        checked = {}
+        for length, page in by_length.items():
+            if not (_is_integer(length) and _is_integer(page)):
+                raise InsertError(f"{name}: a state is given as {{length: page}} in integers, not {{{length!r}: {page!r}}}")
             if not 0 < length <= end or length % state.page_size:
                 raise InsertError(
                     f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
                 )
-        given[i] = dict(sorted(by_length.items()))
+            if page > MOST_PAGE_ID:
+                raise PageError(f"{name}: page ids must fit in 63 bits, got {page}")
+            checked[int(length)] = int(page)
+        given[i] = dict(sorted(checked.items()))
     return given
+
+
+def _is_integer(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> None:

@@ -236,6 +236,9 @@ def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, 
     while at is not None and at.parent is not None and at.end > begin:
         value = at.values(tier)[i]
         if value is None:
+            if state.is_path[i] and tier is Tier.DEVICE and not chunks:
+                at = at.parent  # an optional path ends further up
+                continue
             break
         first = max(begin, at.end - value.page_count * state.page_size)
         cut = (min(length, at.end) - first) // state.page_size * PAGE_ID_BYTES

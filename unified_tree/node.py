@@ -39,7 +39,7 @@ class Value:
         children: for `Path` values, how many child nodes have this component on this tier.
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
         marks: uses that ended inside the node, {length: (touched, hits)}; a split hands each to the half it ended in.
-        score: the policy's own figure (the cost-aware one keeps its rank here).
+        score: an eager policy's own figure (the cost-aware one keeps its rank here).
         entry: its place in the eviction order, None while it has none.
         stranded: no boundary needs it.
         holders: receipts that pin this value by name (all but device `Path`).

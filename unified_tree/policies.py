@@ -42,7 +42,7 @@ class EvictionPolicy(Protocol):
 PolicyFactory = Callable[[RestoreCost], EvictionPolicy]
 
 
-class _Lazy:
+class _Standard:
     """Ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps."""
 
     lazy = True
@@ -54,49 +54,49 @@ class _Lazy:
         pass
 
 
-class Lru(_Lazy):
+class Lru(_Standard):
     """Least recently used first."""
 
     def rank(self, value: Value) -> Rank:
         return value.touched
 
 
-class Lfu(_Lazy):
+class Lfu(_Standard):
     """Fewest hits first, then least recently used."""
 
     def rank(self, value: Value) -> Rank:
         return (value.hits, value.touched)
 
 
-class Fifo(_Lazy):
+class Fifo(_Standard):
     """Oldest creation first."""
 
     def rank(self, value: Value) -> Rank:
         return value.created
 
 
-class Filo(_Lazy):
+class Filo(_Standard):
     """Newest creation first."""
 
     def rank(self, value: Value) -> Rank:
         return -value.created
 
 
-class Slru(_Lazy):
+class Slru(_Standard):
     """Values never hit since they were made go first, then the hit ones; least recently used within each segment."""
 
     def rank(self, value: Value) -> Rank:
         return (1 if value.hits else 0, value.touched)
 
 
-class Priority(_Lazy):
+class Priority(_Standard):
     """Lowest request priority first, then least recently used."""
 
     def rank(self, value: Value) -> Rank:
         return (value.priority, value.touched)
 
 
-class Mru(_Lazy):
+class Mru(_Standard):
     """Most recently used first."""
 
     lazy = False

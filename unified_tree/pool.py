@@ -121,12 +121,13 @@ MOST_UNDECLARED_PAGES = 1 << 32
 class PageLedger:
     """Which pages of a pool the tree owns: one byte a page, grown on demand where the pool's size was not given."""
 
-    __slots__ = ("_name", "_owned", "page_count")
+    __slots__ = ("_in_flight_pages", "_name", "_owned", "page_count")
 
     def __init__(self, name: str, page_count: int | None) -> None:
         self._name = name
         self.page_count = page_count
         self._owned = np.zeros(page_count if page_count is not None else 1024, np.bool_)
+        self._in_flight_pages = 0
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
@@ -161,6 +162,16 @@ class PageLedger:
         """The tree gives these pages up."""
         self._owned[ids] = False
 
+    def claim(self, ids: NDArray[np.int64]) -> None:
+        """A transfer takes these pages, which were checked, until it ends."""
+        self.take(ids)
+        self._in_flight_pages += ids.size
+
+    def unclaim(self, ids: NDArray[np.int64]) -> None:
+        """The transfer that claimed these pages ended."""
+        self.give(ids)
+        self._in_flight_pages -= ids.size
+
     def owned_count(self) -> int:
-        """How many pages the tree owns. Cost: O(pool); for checks."""
-        return int(self._owned.sum())
+        """How many pages the tree's nodes own. Cost: O(pool); for checks."""
+        return int(self._owned.sum()) - self._in_flight_pages

@@ -63,6 +63,7 @@ class Effect:
     copies: tuple[Copy, ...]
     spans: list[_Span] = field(repr=False)
     receipts: list[Receipt] = field(repr=False)
+    targets: dict[str, NDArray[np.int64]] = field(repr=False)
 
 
 class Effects:
@@ -109,14 +110,15 @@ class Effects:
         self._close(effect)
         for receipt in effect.receipts:
             receipt.release()
-        own = Tier.HOST if effect.kind is EffectKind.BACKUP else Tier.DEVICE
-        owned = {c.name for i, c in enumerate(self._state.components) if own is Tier.HOST or self._state.owner_of[i] == i}
-        return {copy.component: copy.target for copy in effect.copies if copy.component in owned}
+        return dict(effect.targets)
 
     def _close(self, effect: Effect) -> None:
         if effect not in self.open:
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
         self.open.remove(effect)
+        target = Tier.HOST if effect.kind is EffectKind.BACKUP else Tier.DEVICE
+        for name, ids in effect.targets.items():
+            self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
 
     def _count(self, missing: list[tuple[Value, int, int]], target: Tier) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -149,8 +151,9 @@ class Effects:
         for value in wanted:
             there = value.node.values(target)[value.component]
             have = there.page_count if there is not None else 0
-            if value.page_count > have:
-                found.append((value, 0, value.page_count - have))
+            beyond = max(0, value.node.end - length) // state.page_size
+            if value.page_count > max(have, beyond):
+                found.append((value, 0, value.page_count - max(have, beyond)))
         return found
 
     def _begin(self, kind: EffectKind, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]], target: Tier) -> Effect:
@@ -168,7 +171,9 @@ class Effects:
         if target is Tier.DEVICE:
             receipts.append(self._locks.pin_present(boundary))
         spans, copies = self._spans(self._missing(boundary, target), given, target)
-        effect = Effect(kind, boundary, copies, spans, receipts)
+        for name, ids in given.items():
+            state.pools(target)[state.index[name]].ledger.claim(ids)
+        effect = Effect(kind, boundary, copies, spans, receipts, given)
         self.open.append(effect)
         return effect
 

@@ -115,6 +115,7 @@ class UnifiedTree:
         Returns a read-only int64 array, in the key's order. Raises StaleBoundaryError if the boundary is gone.
         Cost: O(nodes on the path) or of the window, and one copy of the ids.
         """
+        _check_resident(tier)
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
@@ -128,6 +129,9 @@ class UnifiedTree:
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
         """
+        _check_resident(tier)
+        for name in components or ():
+            self._check_known(name)
         return self._locks.acquire(boundary, tier, components)
 
     def unlock(self, receipt: Receipt) -> None:
@@ -170,6 +174,7 @@ class UnifiedTree:
 
         Cost: O(log n) a victim, n being the values in its order.
         """
+        _check_resident(tier)
         return evicting.evict(self._state, needs, tier)
 
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
@@ -186,9 +191,13 @@ class UnifiedTree:
 
     def pool(self, component: str, tier: Tier = Tier.DEVICE) -> Pool:
         """The books of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
+        _check_resident(tier)
+        self._check_known(component)
+        return self._state.pools(tier)[self._state.index[component]]
+
+    def _check_known(self, component: str) -> None:
         if component not in self._state.index:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self._state.index)}")
-        return self._state.pools(tier)[self._state.index[component]]
 
     def backup_needs(self, boundary: Boundary) -> dict[str, int]:
         """Host pages by component that a backup of this boundary would take. Cost: O(nodes on the path)."""
@@ -232,3 +241,8 @@ class UnifiedTree:
     def dump(self) -> str:
         """The tree as text, a node a line. Cost: O(tree)."""
         return dump(self._state)
+
+
+def _check_resident(tier: Tier) -> None:
+    if tier is Tier.STORAGE:
+        raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")

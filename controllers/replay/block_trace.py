@@ -57,17 +57,18 @@ def read_block_trace(
     """
     lines = [_read_line(record) for record in islice(records, most)]
     inferred = block_tokens or _infer_block_tokens(lines[:INFERENCE_LINES])
-    dense, block_count = densify([line.runs for line in lines], 0)
+    sizes = [block_tokens or line.block_tokens or inferred for line in lines]
+    whole = [cut_runs(line.runs, line.prompt_tokens // size) for line, size in zip(lines, sizes, strict=True)]
+    dense, block_count = densify(whole, 0)
     first_s = min((line.timestamp_s for line in lines), default=0.0)
     requests, surplus = [], 0
-    for i, (line, runs) in enumerate(zip(lines, dense, strict=True)):
-        size = block_tokens or line.block_tokens or inferred
+    for i, (line, size, runs) in enumerate(zip(lines, sizes, dense, strict=True)):
         surplus += line.id_count > -(-line.prompt_tokens // size)
         requests.append(
             Request(
                 index=i,
                 arrival_s=line.timestamp_s - first_s,
-                runs=cut_runs(runs, line.prompt_tokens // size),
+                runs=runs,
                 block_tokens=size,
                 prompt_tokens=line.prompt_tokens,
                 output_tokens=line.output_tokens,

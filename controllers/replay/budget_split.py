@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def split_for_server(
     composition: Composition, device_bytes: int, settings: ServerSettings, page_counts: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Pages by pool: what the composition proposes for so many running requests, with room for one step's chunk.
+    """Pages by pool: what the composition proposes for so many running requests, and room for one step's chunk in windows.
 
-    A chunk is written whole before what has left the window is given back, so a window pool smaller than a chunk and its
-    window could run nothing.
+    A chunk is written whole before what has left the window is given back; without that room every chunk would push out
+    the windows that are kept.
 
     Args:
         page_counts: pools whose size is settled.
@@ -28,12 +28,12 @@ def split_for_server(
     """
     settled = dict(page_counts or {})
     pages = composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled)
-    too_small = {}
-    for component in composition.components:
-        if component.shares is None and isinstance(component.coverage, Trailing) and component.name not in settled:
-            least = -(-(component.coverage.window_tokens + settings.chunk_tokens) // composition.page_size) + 1
-            if pages[component.name] < least:
-                too_small[component.name] = least
-    if not too_small:
+    chunk_pages = -(-settings.chunk_tokens // composition.page_size)
+    with_chunk = {
+        component.name: pages[component.name] + chunk_pages
+        for component in composition.components
+        if component.shares is None and isinstance(component.coverage, Trailing) and component.name not in settled
+    }
+    if not with_chunk:
         return pages
-    return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | too_small)
+    return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | with_chunk)

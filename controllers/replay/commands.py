@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -50,7 +50,7 @@ class OneLineErrors(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(message: str) -> None:
+def _complain(message: str) -> NoReturn:
     click.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(BAD_INPUT)
 
@@ -80,7 +80,7 @@ def app() -> None:
 @click.option("--chunk-tokens", type=int, default=8192, show_default=True, help="Prompt tokens a step.")
 @click.option("--step-ms", type=float, default=20.0, show_default=True, help="Milliseconds a step.")
 @click.option("--time-scale", type=float, default=1.0, show_default=True, help="Factor on arrival times; 0: all at once.")
-@click.option("--requests", type=int, help="Replay so many requests.  [default: all of a trace, 4000 built-in ones]")
+@click.option("--requests", type=int, help="Replay so many requests.  [default: all of a trace, 8000 built-in ones]")
 @click.option("--block-size", type=int, help="Tokens a block of the trace.  [default: what the trace says, or 512]")
 @click.option("--session-gap-s", type=float, default=30.0, show_default=True, help="Mean time between two sessions' starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the built-in workload and of sessions' starts.")

@@ -1,8 +1,4 @@
-"""Eviction that knows the future: the value whose content is asked for again last goes first (Belady, 1966).
-
-Belady's rule is optimal for pages of one size, each fetched on its own. A hybrid's values depend on each other and a path can
-only be cut from its end, so here it is a reference and not a bound. Requests are foreseen in arrival order, whatever the
-scheduler makes of them.
+"""When each block of a workload is listed next.
 
 Rejected: a sorted list of uses per block, searched at each look. A trace lists tens of millions of (request, block) pairs;
 one array with the next use of every block, brought up to date as requests arrive, answers in O(1) from four bytes a block.
@@ -11,22 +7,17 @@ one array with the next use of every block, brought up to date as requests arriv
 from __future__ import annotations
 
 from itertools import pairwise
-from sys import byteorder
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path
 from unified_tree.controllers.replay.workload import OWN_TOKENS
 
 if TYPE_CHECKING:
-    from unified_tree.components import Composition
     from unified_tree.controllers.replay.workload import Request, Workload
-    from unified_tree.node import Value
-    from unified_tree.policies import EvictionPolicy, Rank, RestoreCost
 
 NEVER = np.iinfo(np.int32).max
-TOKEN_BYTES = 8
+"""The next use of a block that no request to come lists."""
 
 
 class Foresight:
@@ -74,59 +65,3 @@ class Foresight:
         if following >= arriving.size or arriving[last] != block:
             return False
         return bool(self._next_use[arriving[following]] == self._next_use[block])
-
-    def policy(self, composition: Composition) -> ClairvoyantFactory:
-        """A factory of eviction policies that look here."""
-        return ClairvoyantFactory(self, composition)
-
-
-class ClairvoyantFactory:
-    """Makes one `Clairvoyant` a pool."""
-
-    def __init__(self, foresight: Foresight, composition: Composition) -> None:
-        self._foresight = foresight
-        self._page_size = composition.page_size
-        self._paths = frozenset(i for i, c in enumerate(composition.components) if isinstance(c.coverage, Path))
-
-    def __call__(self, _: RestoreCost) -> EvictionPolicy:
-        return Clairvoyant(self._foresight, self._page_size, self._paths)
-
-
-class Clairvoyant:
-    """Ranks a value by when it is needed again; never comes first, then latest, among equals the least recently used.
-
-    A path value is needed when the first block that it covers is listed again. A window or a state is needed by a request
-    that shares its prefix and no more, so not by one that will have passed it by.
-    """
-
-    lazy = False
-
-    def __init__(self, foresight: Foresight, page_size: int, paths: frozenset[int]) -> None:
-        self._foresight = foresight
-        self._page_size = page_size
-        self._paths = paths
-
-    def touched(self, value: Value) -> None:
-        """Nothing to keep: the rank is looked up."""
-
-    def rank(self, value: Value) -> Rank:
-        """Minus the index of the next request to need it."""
-        node = value.node
-        width = len(node.edge) // (node.end - node.start)
-        if value.component in self._paths:
-            covered = min(value.page_count * self._page_size, node.end - node.start)
-            return (-self._foresight.next_use(_token(node.edge, len(node.edge) - covered * width)), value.touched)
-        block = _token(node.edge, len(node.edge) - width)
-        if block < OWN_TOKENS and self._foresight.passes_by(node.end, block):
-            return (-NEVER, value.touched)
-        return (-self._foresight.next_use(block), value.touched)
-
-    def evicted(self, value: Value) -> None:
-        """Nothing to learn from a victim."""
-
-
-def _token(edge: bytes, at: int) -> int:
-    return int.from_bytes(edge[at : at + TOKEN_BYTES], byteorder)
-
-
-__all__ = ["NEVER", "Clairvoyant", "Foresight"]

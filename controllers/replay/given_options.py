@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "gpt-oss-20b"
 GIB = 1 << 30
+MOST_GIB = 1_000_000
+MOST_PAGES = 1 << 32
 
 
 def composition_from(given: dict[str, Any]) -> Composition:
@@ -38,8 +40,8 @@ def composition_from(given: dict[str, Any]) -> Composition:
 def budget_from(composition: Composition, settings: ServerSettings, given: dict[str, Any]) -> tuple[dict[str, int], int]:
     """Pages by pool, and the bytes they were split from; pools that were all given need no budget."""
     device_gib = given["device_gib"]
-    if not (isfinite(device_gib) and device_gib > 0):
-        raise click.BadParameter(f"must be a number above zero, not {device_gib}", param_hint="--device-gib")
+    if not 0 < device_gib <= MOST_GIB:
+        raise click.BadParameter(f"must be above zero and at most {MOST_GIB:,}, not {device_gib}", param_hint="--device-gib")
     pages = _parse_pages(given["pages_text"])
     page_bytes = composition.pool_page_bytes()
     device_bytes = int(device_gib * GIB)
@@ -52,7 +54,7 @@ def _parse_pages(text: str | None) -> dict[str, int]:
     pages: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, equals, count = part.strip().partition("=")
-        if not equals or not count.isdecimal() or name in pages:
+        if not equals or not count.isdecimal() or name in pages or int(count) > MOST_PAGES:
             raise click.BadParameter(f"must be pool=pages, each pool once: {part!r}", param_hint="--pages")
         pages[name] = int(count)
     return pages

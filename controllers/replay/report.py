@@ -25,7 +25,8 @@ REFERENCES = ("unbounded", "clairvoyant", "ungated")
 
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
     """What is replayed on what, and how the device budget is split."""
-    workload, composition, settings, device_bytes = plan.workload, plan.composition, plan.settings, plan.device_bytes
+    workload, composition, settings = plan.workload, plan.composition, plan.settings
+    device_bytes = plan.device_bytes
     console.print(
         f"[bold]{workload.name}[/]: {len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens",
         highlight=False,
@@ -84,14 +85,14 @@ def _split_cost(composition: Composition, device_bytes: int, page_counts: Mappin
     if tokens >= alone or len(names) == len(page_counts):
         return ""
     lost = 100 * (1 - tokens / alone)
-    return f"The split costs {lost:.1f} % of the path: {tokens:,} tokens, where the whole budget would hold {alone:,}.\n"
+    return f"The split costs {lost:.1f} % of the path: {tokens:,} tokens; the whole budget would hold {alone:,}.\n"
 
 
 def print_rows(console: Console, rows: Sequence[RowResult]) -> None:
     """The rows side by side: what was hit, what it cost, and below it by component."""
     console.print(_main_table(rows))
     console.print(
-        "\n[italic]By component: pages used at the end / at most / in all; prompt tokens lost for want of it (losses overlap)[/]",
+        "\n[italic]By component: pages used at the end / at most / in all; prompt tokens lost for want of it (overlapping)[/]",
         highlight=False,
     )
     console.print(_component_table(rows))

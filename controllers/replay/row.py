@@ -11,7 +11,7 @@ import numpy as np
 
 from unified_tree.component import Path
 from unified_tree.controllers.prefix_cache import PrefixCache
-from unified_tree.controllers.replay.foresight import Foresight
+from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.row_result import PoolFigures, RowResult
 from unified_tree.controllers.replay.server import Server
 from unified_tree.controllers.replay.tally import Tally
@@ -77,29 +77,32 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     """
     start_s = perf_counter()
     workload = plan.workload
-    foresight = Foresight(workload) if spec.kind is RowKind.CLAIRVOYANT else None
-    cache = make_cache(plan.composition, spec, foresight)
+    clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
+    cache = make_cache(plan.composition, spec, clairvoyance)
     pools = [component.name for component in plan.composition.components if component.shares is None]
-    tally = Tally(cache, workload, pools, foresight, progress)
+    tally = Tally(cache, workload, pools, clairvoyance, progress)
     server = Server(TimedCache(cache), workload, plan.settings, tally, most_tokens=_most_tokens(plan.composition, spec))
     server.run()
     return _result(plan, spec, tally, server.now_s, perf_counter() - start_s)
 
 
-def make_cache(composition: Composition, spec: RowSpec, foresight: Foresight | None = None) -> PrefixCache:
-    """The row's cache. `foresight` is what a clairvoyant one evicts by."""
+def make_cache(composition: Composition, spec: RowSpec, clairvoyance: Clairvoyance | None = None) -> PrefixCache:
+    """The row's cache. `clairvoyance` is what a clairvoyant one evicts by."""
     page_counts: dict[str, int] = dict(spec.page_counts)
     if spec.kind is RowKind.UNBOUNDED:
         page_counts = {}
     elif spec.kind is RowKind.UNGATED:
         composition = composition.ungated()
         page_counts = {name: count for name, count in page_counts.items() if name in path_pools(composition)}
-    return PrefixCache(
+    cache = PrefixCache(
         composition.components,
         composition.page_size,
         page_counts or None,
-        policy=foresight.policy(composition) if foresight is not None else spec.policy,
+        policy=clairvoyance or spec.policy,
     )
+    if clairvoyance is not None:
+        clairvoyance.attach(cache)
+    return cache
 
 
 def path_pools(composition: Composition) -> tuple[str, ...]:

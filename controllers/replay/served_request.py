@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.prefix_cache import Lease
+    from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.replay.workload import Int64s, Request
 
 
@@ -17,6 +17,7 @@ class ServedRequest:
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
+        missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class ServedRequest:
         "event_number",
         "granted",
         "lease",
+        "missing_tokens",
         "request",
         "spent_ns",
         "target",
@@ -36,6 +38,7 @@ class ServedRequest:
         self.request = request
         self.target = request.prompt_tokens
         self.admitted = False
+        self.missing_tokens = 0
         self.spent_ns = 0
         self.stop()
 

@@ -14,36 +14,22 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.served_request import ServedRequest
 from unified_tree.controllers.replay.workload import NO_CHAIN
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.prefix_cache import Lease
+    from unified_tree.controllers.replay.observer import Observer
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.replay.timed_cache import TimedCache
-    from unified_tree.controllers.replay.workload import Int64s, Request, Workload
+    from unified_tree.controllers.replay.workload import Request, Workload
 
 DECODE_PAGES_AHEAD_TOKENS = 64
-"""A decoding request takes its pages for so many tokens at once."""
-
-
-class Observer(Protocol):
-    """Who is told what happens. Times are in seconds of the virtual clock."""
-
-    def offered(self, request: Request, prompt: Int64s) -> None:
-        """A request that was never admitted is about to be offered to the cache; again, if it found no pages before."""
-
-    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
-        """A request got its lease for the first time."""
-
-    def preempted(self) -> None:
-        """A running request was put back."""
-
-    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
-        """A request finished or was rejected, after so many nanoseconds in the library."""
+"""A decoding request takes its pages for so many tokens at once, if there are as many."""
+SMALLEST_CHUNK_TOKENS = 512
+"""A chunk is cut where pages are short, but not below this; rather somebody is preempted."""
 
 
 class Server:
@@ -123,37 +109,46 @@ class Server:
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._settings.concurrency and not self._out_of_pages:
-            entry = self._waiting[0]
-            if self._most_tokens is not None and entry.total > self._most_tokens:
-                heappop(self._waiting)
+            entry = heappop(self._waiting)
+            if entry.target == 0:
+                self._end(entry, rejected=False)
+            elif self._most_tokens is not None and entry.total > self._most_tokens:
                 self._end(entry, rejected=True)
-            elif self._acquire(entry):
-                heappop(self._waiting)
+            elif (not self._running or entry.missing_tokens <= self._room_tokens()) and self._acquire(entry):
                 self._running.append(entry)
                 self._prefilling.append(entry)
             elif self._running:
+                heappush(self._waiting, entry)
                 self._out_of_pages = True
             else:
-                heappop(self._waiting)
                 self._end(entry, rejected=True)
 
     def _acquire(self, entry: ServedRequest) -> bool:
-        """Offer a request to the cache; False if there are too few pages."""
+        """Offer a request to the cache; False if there are too few pages for its prompt and those being prefilled."""
         request = entry.request
         tokens = request.tokens()
         if not entry.admitted:
             self._observer.offered(request, tokens[: entry.target])
         checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
         try:
-            lease = self._cache.acquire(tokens[: entry.target], checkpoints)
+            lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority)
         except OutOfPagesError:
             return False
         finally:
             self._charge(entry)
+        entry.missing_tokens = entry.target - lease.cached_tokens
+        if entry.missing_tokens > self._room_tokens():
+            self._cache.release(lease)
+            self._charge(entry)
+            return False
         if not entry.admitted:
             self._observer.admitted(request, lease, self.now_s)
         entry.start(lease, tokens)
         return True
+
+    def _room_tokens(self) -> int:
+        """Tokens that the path pools could take beyond what the prompts being prefilled still have to."""
+        return self._cache.available_tokens() - sum(entry.target - entry.granted for entry in self._prefilling)
 
     # -- running
 
@@ -162,13 +157,12 @@ class Server:
         budget = self._settings.chunk_tokens
         while self._prefilling and budget:
             entry = self._prefilling[0]
-            length = min(entry.target, entry.computed + budget)
-            if not self._grow(entry, length):
+            if not self._grow(entry, min(entry.target, entry.computed + budget), SMALLEST_CHUNK_TOKENS):
                 continue  # it went back to the queue, or away
-            budget -= length - entry.computed
-            entry.computed = length
+            budget -= entry.granted - entry.computed
+            entry.computed = entry.granted
             self._publish(entry)
-            if length == entry.target:
+            if entry.computed == entry.target:
                 self._prefilling.popleft()
                 entry.decoding_from = self._step + 1
                 self._schedule(entry)
@@ -185,7 +179,7 @@ class Server:
                 continue
             assert entry.lease is not None
             self._cache.advance(entry.lease, entry.computed)
-            if self._grow(entry, min(entry.total, entry.computed + DECODE_PAGES_AHEAD_TOKENS)):
+            if self._grow(entry, min(entry.total, entry.computed + DECODE_PAGES_AHEAD_TOKENS), 1):
                 self._schedule(entry)
 
     def _schedule(self, entry: ServedRequest) -> None:
@@ -195,15 +189,20 @@ class Server:
         assert entry.decoding_from is not None
         heappush(self._events, (entry.decoding_from + entry.granted - entry.target, self._event_count, entry))
 
-    def _grow(self, entry: ServedRequest, length_tokens: int) -> bool:
-        """Give a running request pages for so many tokens, preempting younger ones; False if it lost its own place."""
+    def _grow(self, entry: ServedRequest, length_tokens: int, least_tokens: int) -> bool:
+        """Give a running request pages for so many tokens, or for fewer if they are short, but for at least so many more
+        than it has computed, if need be by preempting younger ones. False if it lost its own place.
+        """
         lease = entry.lease
         assert lease is not None
+        least = min(length_tokens, entry.computed + least_tokens)
         while True:
             try:
                 self._cache.allocate(lease, length_tokens)
             except OutOfPagesError:
-                youngest = self._running[-1]
+                if length_tokens > least:
+                    length_tokens = max(least, (entry.computed + length_tokens) // 2)
+                    continue
             else:
                 entry.granted = length_tokens
                 return True
@@ -213,6 +212,7 @@ class Server:
                 self._leave(entry)
                 self._end(entry, rejected=True)
                 return False
+            youngest = self._running[-1]
             self._preempt(youngest)
             if youngest is entry:
                 return False

@@ -28,5 +28,7 @@ class ServerSettings:
             raise ConfigurationError(
                 f"concurrency and chunk_tokens must be one or more: {self.concurrency}, {self.chunk_tokens}"
             )
-        if not 0 < self.step_ms < float("inf") or not 0 <= self.time_scale < float("inf"):
-            raise ConfigurationError(f"step_ms must be above zero and time_scale not below: {self.step_ms}, {self.time_scale}")
+        if not 1e-3 <= self.step_ms <= 1e9:
+            raise ConfigurationError(f"step_ms must be from 0.001 to 1e9, not {self.step_ms}")
+        if not 0 <= self.time_scale <= 1e9:
+            raise ConfigurationError(f"time_scale must be from 0 to 1e9, not {self.time_scale}")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 BLOCK_TOKENS = 16
+PAYING_TENANTS = 3
+"""The most popular tenants' requests have a higher priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class SyntheticOptions:
         most_context_tokens: where a context is compacted.
     """
 
-    request_count: int = 4000
+    request_count: int = 8000
     seed: int = 0
     tenant_count: int = 12
     system_tokens: tuple[int, int] = (1_500, 9_000)
@@ -73,7 +75,7 @@ class _Writer:
     def long_tailed(self, median: float, sigma: float) -> float:
         return median * float(np.exp(sigma * self.draw.standard_normal()))
 
-    def session(self, start_s: float, system: list[int], depth: int = 0) -> None:
+    def session(self, start_s: float, system: list[int], priority: int, depth: int = 0) -> None:
         """One agent from its first turn to its last; a sub-agent is one of half the length."""
         options, draw = self.options, self.draw
         chain, now_s = self.next_chain, start_s
@@ -82,9 +84,9 @@ class _Writer:
         turn_ends = [len(context)]
         for _ in range(draw.geometric((1 + depth) / options.mean_turns)):
             output_tokens = max(1, round(self.long_tailed(options.output_tokens, 0.9)))
-            self._request(now_s, context, output_tokens, chain)
+            self._request(now_s, context, output_tokens, chain, priority)
             if depth == 0 and draw.random() < options.fan_out_share:
-                self.session(now_s + 1.0, system, depth + 1)
+                self.session(now_s + 1.0, system, priority, depth + 1)
             now_s += self.long_tailed(options.think_s, 1.4)
             if draw.random() < options.retry_share:
                 kept = turn_ends[-min(len(turn_ends), int(draw.integers(1, 4)))]
@@ -96,7 +98,7 @@ class _Writer:
                 context, turn_ends = system + self.fresh(3 * options.turn_tokens), []
             turn_ends.append(len(context))
 
-    def _request(self, now_s: float, context: list[int], output_tokens: int, chain: int) -> None:
+    def _request(self, now_s: float, context: list[int], output_tokens: int, chain: int, priority: int) -> None:
         rest_tokens = int(self.draw.integers(BLOCK_TOKENS))
         self.requests.append(
             Request(
@@ -106,6 +108,7 @@ class _Writer:
                 block_tokens=BLOCK_TOKENS,
                 prompt_tokens=len(context) * BLOCK_TOKENS + rest_tokens,
                 output_tokens=output_tokens,
+                priority=priority,
                 chain=chain,
             )
         )
@@ -122,7 +125,7 @@ def synthetic_workload(options: SyntheticOptions | None = None) -> Workload:
     start_s = 0.0
     while len(writer.requests) < options.request_count:
         tenant = int(writer.draw.choice(options.tenant_count, p=popularity))
-        writer.session(start_s, systems[tenant])
+        writer.session(start_s, systems[tenant], priority=int(tenant < PAYING_TENANTS))
         start_s += options.session_gap_s * float(writer.draw.exponential())
     requests = in_arrival_order(writer.requests[: options.request_count])
     name = f"synthetic agents (seed {options.seed})"

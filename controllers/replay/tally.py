@@ -12,12 +12,13 @@ from unified_tree.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.prefix_cache import Lease, PrefixCache
-    from unified_tree.controllers.replay.foresight import Foresight
+    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.replay.clairvoyance import Clairvoyance
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
 
 RESIDENCY_SAMPLES = 200
-NOT_SERVED = -1.0
+NOT_ADMITTED = -1.0
 
 
 class Tally:
@@ -26,7 +27,7 @@ class Tally:
     Args:
         cache: what the server drives.
         pools: the components whose device pages are watched.
-        foresight: told of each request as it is offered, where eviction is clairvoyant.
+        clairvoyance: told of each request as it is offered, where eviction is clairvoyant.
         progress: called after each request that ended.
     """
 
@@ -35,7 +36,7 @@ class Tally:
         cache: PrefixCache,
         workload: Workload,
         pools: Sequence[str],
-        foresight: Foresight | None = None,
+        clairvoyance: Clairvoyance | None = None,
         progress: Callable[[], None] | None = None,
     ) -> None:
         count = len(workload.requests)
@@ -47,9 +48,9 @@ class Tally:
         self.preempted_count = 0
         self.peak_pages = dict.fromkeys(pools, 0)
         self._prompt_tokens = np.array([request.prompt_tokens for request in workload.requests], np.int64)
-        self._admitted_s = np.full(count, NOT_SERVED)
+        self._admitted_s = np.full(count, NOT_ADMITTED)
         self.cache = cache
-        self._foresight = foresight
+        self._clairvoyance = clairvoyance
         self._progress = progress
         self._lost_at_offer: dict[str, int] = {}
         self._lost: dict[int, dict[str, int]] = {}
@@ -60,8 +61,8 @@ class Tally:
 
     def offered(self, request: Request, prompt: Int64s) -> None:
         """Note what is missing now, before the offer changes anything."""
-        if self._foresight is not None:
-            self._foresight.arrived(request)
+        if self._clairvoyance is not None:
+            self._clairvoyance.arrived(request)
         self._lost_at_offer = {}
         for loss in self.cache.explain(Key(prompt)).losses:
             self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
@@ -96,7 +97,7 @@ class Tally:
 
     def timeline(self) -> Timeline:
         """Figures over time."""
-        order = np.flatnonzero(self.served)
+        order = np.flatnonzero(self.served & (self._admitted_s != NOT_ADMITTED))
         order = order[np.argsort(self._admitted_s[order], kind="stable")]
         return Timeline(
             time_s=tuple(self._admitted_s[order].tolist()),

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.prefix_cache import Lease, PrefixCache
+    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.workload import Int64s
+
+
+UNLIMITED = 1 << 40
 
 
 class TimedCache:
@@ -26,13 +30,22 @@ class TimedCache:
         self.cache = cache
         self.spent_ns = 0
 
-    def acquire(self, tokens: Int64s, checkpoints: tuple[int, ...]) -> Lease:
+    def acquire(self, tokens: Int64s, checkpoints: tuple[int, ...], priority: int) -> Lease:
         """`PrefixCache.acquire` for a key of these tokens, whose answer no later prompt will go on from."""
         start_ns = perf_counter_ns()
         try:
-            return self.cache.acquire(Key(tokens), checkpoints, save_output=False)
+            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=False)
         finally:
             self.spent_ns += perf_counter_ns() - start_ns
+
+    def available_tokens(self) -> int:
+        """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
+        pools = self.cache.stats().pools
+        pages = (
+            UNLIMITED if (pool := pools[name]).total is None else pool.total - pool.leased - pool.protected
+            for name in self.cache.paths
+        )
+        return min(pages) * self.cache.page_size
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """`PrefixCache.allocate`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,14 @@ from unified_tree.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import IO
+    from io import BufferedReader
 
     from unified_tree.controllers.replay.workload import Int64s
 
 GZIP_MAGIC = b"\x1f\x8b"
-MOST_TOKENS = 1 << 30
+MOST_TOKENS = 1 << 26
+"""A longer prompt or answer is taken for a mistake."""
+MOST_SECONDS = 1e12
 
 
 class Record:
@@ -62,9 +63,9 @@ class Record:
     def seconds(self, name: str, per_second: float = 1.0) -> float:
         """A field that must be a finite number of zero or more, `per_second` of which make a second."""
         value = self.field(name)
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
+        if type(value) not in (int, float) or not 0 <= value <= MOST_SECONDS * per_second:
             raise self.inner(name).error("must be a number of zero or more", value)
-        return value / per_second
+        return float(value / per_second)
 
     def records(self, name: str) -> Iterator[Record]:
         """The objects of a field that must be a list of objects."""
@@ -78,7 +79,7 @@ class Record:
         """The block ids as runs, from `hash_ids` (one id a block) or `hash_runs` (start, count, start, count, …)."""
         if "hash_runs" in self.fields:
             runs = self._integers("hash_runs")
-            if runs.size % 2 or (runs[1::2] < 1).any():
+            if runs.size % 2 or ((runs[1::2] < 1) | (runs[1::2] > MOST_TOKENS)).any():
                 raise self.inner("hash_runs").error(
                     "must be pairs of a start and a count of one or more", self.fields["hash_runs"]
                 )
@@ -129,7 +130,7 @@ def read_records(path: Path) -> Iterator[Record]:
         raise TraceError(f"{place}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
     with path.open("rb") as stream:
         zipped = stream.read(2) == GZIP_MAGIC
     return gzip.open(path, "rb") if zipped else path.open("rb")

@@ -35,6 +35,7 @@ class Request:
         runs: int64, `[first id, count, first id, count, …]` of the prompt's whole blocks; ids are dense over the workload.
         block_tokens: tokens in a block.
         prompt_tokens, output_tokens: lengths of the prompt and of the answer.
+        priority: for the policy of that name; higher stays longer.
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
     """
@@ -45,6 +46,7 @@ class Request:
     block_tokens: int
     prompt_tokens: int
     output_tokens: int
+    priority: int = 0
     chain: int = NO_CHAIN
 
     @property

@@ -1,12 +1,15 @@
 """The command line: what it writes, and that bad input ends in one line and exit code 2."""
 
+from __future__ import annotations
+
 import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from unified_tree.controllers.replay.commands import app
 
@@ -28,11 +31,11 @@ FIELDS = {
 SMALL = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1"]
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path):
+def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("rows.csv", "rows.json", "rows.png")]
     result = run(*SMALL, "--policy", "lru,cost", "--csv", files[0], "--json", files[1], "--plot", files[2])
     assert result.exit_code == 0, result.output
@@ -53,7 +56,7 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path):
     assert files[2].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_trace_and_a_config_file(tmp_path):
+def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
     trace, config, out = tmp_path / "trace", tmp_path / "config.json", tmp_path / "rows.json"
     line = {"timestamp": 0, "input_length": 1200, "output_length": 3, "hash_ids": [0, 1, 2]}
     trace.write_text("".join(json.dumps(line | {"timestamp": 1000 * i}) + "\n" for i in range(4)))
@@ -86,6 +89,8 @@ def test_a_trace_and_a_config_file(tmp_path):
         (["replay", "--policy", "random"], "unknown eviction policy 'random'"),
         (["replay", "--device-gib", "0"], "--device-gib"),
         (["replay", "--device-gib", "nan"], "--device-gib"),
+        (["replay", "--device-gib", "1e30"], "--device-gib"),
+        (["replay", "--pages", "full=99999999999999"], "--pages"),
         (["replay", "--device-gib", "1e-9"], "cannot hold"),
         (["replay", "--device-gib", "much"], "--device-gib"),
         (["replay", "--page-size", "0"], "page_size"),
@@ -109,7 +114,7 @@ def test_a_trace_and_a_config_file(tmp_path):
         (["models", "--tp", "0"], "tensor_parallel"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, says):
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], says: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
@@ -118,17 +123,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, says):
     assert not result.stdout
 
 
-def test_a_bad_line_of_a_trace_is_named_by_the_real_command(tmp_path):
+def test_a_bad_line_of_a_trace_is_named_by_the_real_command(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n{"timestamp": 0}\n')
     command = [sys.executable, "-m", "unified_tree.controllers.replay.cli", "replay", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"error: {path}:2: input_length is missing; the object has the fields: [\"timestamp\"]\n"
+    assert done.stderr == f'error: {path}:2: input_length is missing; the object has the fields: ["timestamp"]\n'
     assert not done.stdout
 
 
-def test_the_driver_needs_neither_torch_nor_click_nor_rich():
+def test_the_driver_needs_neither_torch_nor_click_nor_rich() -> None:
     program = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(('torch', 'click', 'rich', 'matplotlib')))\n"
@@ -137,19 +142,14 @@ def test_the_driver_needs_neither_torch_nor_click_nor_rich():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_missing_extra_is_one_line():
-    program = (
-        "import sys\n"
-        "sys.modules['click'] = None\n"
-        "from unified_tree.controllers.replay.cli import main\n"
-        "main()\n"
-    )
+def test_a_missing_extra_is_one_line() -> None:
+    program = "import sys\nsys.modules['click'] = None\nfrom unified_tree.controllers.replay.cli import main\nmain()\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: click is not installed; run: pip install 'unified-tree[replay]'\n"
 
 
-def test_models_lists_every_component():
+def test_models_lists_every_component() -> None:
     result = run("models")
     assert result.exit_code == 0, result.output
     for word in ("gpt-oss-20b", "deepseek-v4-flash", "llama-3.1-8b", "swa", "mamba", "indexer", "bytes a token"):

@@ -1,9 +1,13 @@
 """Whole replays over the real cache: the traces' own ceiling, what adds up, what comes home."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +16,25 @@ from unified_tree.components import composition_for
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
 from unified_tree.controllers.replay.row_processes import run_rows
+from unified_tree.controllers.replay.row_result import RowResult
 from unified_tree.controllers.replay.row_specs import report_specs
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
+from unified_tree.controllers.replay.workload import Workload
 from unified_tree.policies import POLICIES
 
+Listed = tuple[int, int, int, list[int]]
+"""Prompt tokens, tokens a block, scope of the ids, ids."""
 TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
 ONE_AT_A_TIME = ServerSettings(concurrency=1, time_scale=0, chunk_tokens=1 << 20)
 GIB = 1 << 30
 
 
-def ceiling(lists):
+def ceiling(lists: Iterable[Listed]) -> tuple[int, int]:
     """Hit and prompt tokens of (prompt tokens, block tokens, scope, ids) in order, in a cache that forgets nothing."""
-    known, hit, total = set(), 0, 0
+    known: set[tuple[int, int]] = set()
+    hit = total = 0
     for prompt, block, scope, ids in lists:
         whole = [(scope, i) for i in ids[: prompt // block]]
         matched = next((k for k, i in enumerate(whole) if i not in known), len(whole))
@@ -35,15 +44,14 @@ def ceiling(lists):
     return hit, total
 
 
-def mooncake_lists(path, count):
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as stream:
-        for _, line in zip(range(count), stream, strict=False):
-            fields = json.loads(line)
-            yield fields["input_length"], 512, 0, fields["hash_ids"]
+def mooncake_lists(path: Path) -> Iterator[Listed]:
+    data = path.read_bytes()
+    for line in (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines():
+        fields = json.loads(line)
+        yield fields["input_length"], 512, 0, fields["hash_ids"]
 
 
-def generated_block_trace(path):
+def generated_block_trace(path: Path) -> Path:
     """Chats that grow by some blocks a turn, in Mooncake's format."""
     draw = np.random.default_rng(11)
     chats, next_id, lines = [[0] for _ in range(40)], 1, []
@@ -58,30 +66,30 @@ def generated_block_trace(path):
     return path
 
 
-def unbounded(workload, model="llama-3.1-8b", page_size=64, settings=ONE_AT_A_TIME):
-    composition = composition_for(model, page_size=page_size)
-    plan = Plan(workload=workload, composition=composition, device_bytes=GIB, settings=settings)
+def unbounded(workload: Workload) -> RowResult:
+    composition = composition_for("llama-3.1-8b", page_size=64)
+    plan = Plan(workload=workload, composition=composition, device_bytes=GIB, settings=ONE_AT_A_TIME)
     return run_row(plan, RowSpec(kind=RowKind.UNBOUNDED, policy="lru", page_counts={}))
 
 
-def test_one_at_a_time_without_bounds_a_full_attention_model_reaches_the_block_traces_ceiling(tmp_path):
+def test_one_at_a_time_without_bounds_a_full_attention_model_reaches_the_block_traces_ceiling(tmp_path: Path) -> None:
     real = TRACES / "mooncake" / "conversation_trace.jsonl.gz"
     path = real if real.exists() else generated_block_trace(tmp_path / "trace.jsonl")
     workload = read_trace(path)
-    hit, total = ceiling(mooncake_lists(path, 1 << 30))
+    hit, total = ceiling(mooncake_lists(path))
     row = unbounded(workload)
     assert (row.hit_tokens, row.prompt_tokens) == (hit, total)
     if real.exists():
         assert row.hit_rate == pytest.approx(0.374, abs=0.001)
 
 
-def session_lists(path, count):
+def session_lists(path: Path, count: int) -> Iterator[tuple[float, *Listed]]:
     with gzip.open(path, "rt") as stream:
         for number, line in zip(range(count), stream, strict=False):
             yield from agent_lists(json.loads(line)["requests"], number, 0.0)
 
 
-def agent_lists(requests, scope, start_s):
+def agent_lists(requests: list[dict[str, Any]], scope: int, start_s: float) -> Iterator[tuple[float, *Listed]]:
     """(arrival, prompt, 64, scope, ids) of one session, sub-agents included."""
     for request in requests:
         if "requests" in request:
@@ -92,28 +100,30 @@ def agent_lists(requests, scope, start_s):
         yield start_s + request["t"], request["in"], 64, scope, ids
 
 
-def generated_session_trace(path):
+def generated_session_trace(path: Path) -> Path:
     draw = np.random.default_rng(12)
     with gzip.open(path, "wt") as stream:
         for _ in range(12):
             turns, size = [], 100
             for turn in range(20):
                 size += int(draw.integers(1, 30))
-                turns.append({"t": 9.0 * turn, "in": 64 * size + 3, "out": 20, "hash_runs": [1, size - turn, 5000 + turn, turn]})
-                turns[-1]["hash_runs"] = turns[-1]["hash_runs"][: 4 if turn else 2]
+                runs = [1, size - turn, 5000 + turn, turn][: 4 if turn else 2]
+                turns.append({"t": 9.0 * turn, "in": 64 * size + 3, "out": 20, "hash_runs": runs})
             nested = {"t": 50.0, "requests": [{"t": 1.0, "in": 700, "out": 1, "hash_runs": [1, 10]}]}
             stream.write(json.dumps({"block_size": 64, "hash_id_scope": "local", "requests": [*turns, nested]}) + "\n")
     return path
 
 
-def test_the_same_for_the_agent_sessions(tmp_path):
+def test_the_same_for_the_agent_sessions(tmp_path: Path) -> None:
     real = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
     path = real if real.exists() else generated_session_trace(tmp_path / "sessions.gz")
     count = 12  # sessions; the whole trace takes minutes
     lists = list(session_lists(path, count))
     workload = read_trace(path, TraceOptions(most_requests=len(lists)))
     assert len(workload.requests) == len(lists)
-    hit, total = ceiling(entry[1:] for entry in sorted(lists, key=lambda entry: (entry[3], entry[0])))
+    hit, total = ceiling(
+        (prompt, block, scope, ids) for _, prompt, block, scope, ids in sorted(lists, key=lambda entry: (entry[3], entry[0]))
+    )
     row = unbounded(workload)
     assert (row.hit_tokens, row.prompt_tokens) == (hit, total)
 
@@ -121,7 +131,7 @@ def test_the_same_for_the_agent_sessions(tmp_path):
 SMALL = SyntheticOptions(request_count=150, session_gap_s=4)
 
 
-def small_plan(model, device_gib):
+def small_plan(model: str, device_gib: float) -> Plan:
     return Plan(
         workload=synthetic_workload(SMALL),
         composition=composition_for(model),
@@ -134,7 +144,7 @@ def small_plan(model, device_gib):
     ("model", "device_gib"),
     [("llama-3.1-8b", 12.0), ("gpt-oss-20b", 2.5), ("qwen3-next-80b-a3b", 4.0), ("deepseek-v4-flash", 2.0)],
 )
-def test_every_row_adds_up_and_repeats(model, device_gib):
+def test_every_row_adds_up_and_repeats(model: str, device_gib: float) -> None:
     plan = small_plan(model, device_gib)
     page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
     for spec in report_specs(list(POLICIES), page_counts):
@@ -151,7 +161,7 @@ def test_every_row_adds_up_and_repeats(model, device_gib):
             assert (again.hit_tokens, again.evictions, again.lost_tokens) == (row.hit_tokens, row.evictions, row.lost_tokens)
 
 
-def test_the_references_frame_the_policies():
+def test_the_references_frame_the_policies() -> None:
     plan = small_plan("gpt-oss-20b", 2.5)
     page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
     rows = {spec.label: run_row(plan, spec) for spec in report_specs(["lru", "mru"], page_counts)}
@@ -161,12 +171,12 @@ def test_the_references_frame_the_policies():
     assert rows["lru"].hit_rate <= rows["clairvoyant"].hit_rate + 0.02
 
 
-def test_rows_in_processes_are_the_same_rows():
+def test_rows_in_processes_are_the_same_rows() -> None:
     plan = small_plan("gpt-oss-20b", 2.5)
     specs = report_specs(["lru"], split_for_server(plan.composition, plan.device_bytes, plan.settings))[:2]
     seen = dict.fromkeys(range(len(specs)), 0)
 
-    def progress(row, count):
+    def progress(row: int, count: int) -> None:
         seen[row] += count
 
     side_by_side = run_rows(plan, specs, 2, progress)
@@ -176,7 +186,7 @@ def test_rows_in_processes_are_the_same_rows():
         assert (a.policy, a.hit_tokens, a.evictions, a.timeline) == (b.policy, b.hit_tokens, b.evictions, b.timeline)
 
 
-def test_requests_that_can_never_fit_are_rejected_and_counted():
+def test_requests_that_can_never_fit_are_rejected_and_counted() -> None:
     plan = small_plan("llama-3.1-8b", 1.0)
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 150}))
     fitting = [r for r in plan.workload.requests if r.prompt_tokens + r.output_tokens <= 150 * 64]

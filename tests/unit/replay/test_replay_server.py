@@ -1,6 +1,10 @@
 """The simulated server against a cache that only counts pages: time, admission, preemption, rejection."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +15,13 @@ from unified_tree.controllers.replay.timed_cache import TimedCache
 from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload, pack_runs
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unified_tree.controllers import Lease, PrefixCache
+    from unified_tree.controllers.replay.workload import Int64s
+    from unified_tree.keys import Key
+
 PAGE = 16
 
 
@@ -18,21 +29,29 @@ PAGE = 16
 class CountedLease:
     compute_from: int = 0
     cached_tokens: int = 0
-    save_pages: dict = field(default_factory=dict)
+    save_pages: dict[int, int] = field(default_factory=dict)
     pages: int = 0
 
 
 class CountingCache:
     """Leases of private pages; nothing is ever shared."""
 
-    def __init__(self, page_count):
-        self.free = page_count
-        self.leases = []
-        self.committed = {}
+    def __init__(self, page_count: int) -> None:
+        self.free = self.page_count = page_count
+        self.leases: list[CountedLease] = []
         self.allocate_calls = 0
 
-    def acquire(self, key, checkpoints=(), *, save_output=True):
-        assert not save_output, "a trace cannot show who goes on from an answer"
+    paths = ("full",)
+    page_size = PAGE
+
+    def stats(self) -> SimpleNamespace:
+        pool = SimpleNamespace(total=self.page_count, leased=self.page_count - self.free, protected=0)
+        return SimpleNamespace(pools={"full": pool})
+
+    def acquire(
+        self, key: Key, checkpoints: tuple[int, ...] = (), *, priority: int = 0, save_output: bool = True
+    ) -> CountedLease:
+        assert (priority, save_output) == (0, False), "a trace cannot show who goes on from an answer"
         assert all(0 < length <= len(key) for length in checkpoints)
         if not self.free:
             raise OutOfPagesError("no page")
@@ -40,7 +59,7 @@ class CountingCache:
         self.leases.append(lease)
         return lease
 
-    def allocate(self, lease, length_tokens):
+    def allocate(self, lease: CountedLease, length_tokens: int) -> None:
         self.allocate_calls += 1
         more = -(-length_tokens // PAGE) - lease.pages
         if more > self.free:
@@ -48,45 +67,45 @@ class CountingCache:
         self.free -= max(0, more)
         lease.pages += max(0, more)
 
-    def advance(self, lease, computed_tokens):
+    def advance(self, lease: CountedLease, computed_tokens: int) -> None:
         assert computed_tokens <= lease.pages * PAGE, "computed without pages"
 
-    def commit(self, lease, tokens, states):
+    def commit(self, lease: CountedLease, tokens: Int64s, states: dict[int, int]) -> None:
         assert tokens.size <= lease.pages * PAGE, "computed without pages"
         assert not states
-        self.committed[id(lease)] = tokens
 
-    def release(self, lease):
+    def release(self, lease: CountedLease) -> None:
         self.leases.remove(lease)
         self.free += lease.pages
 
 
 class Events:
-    def __init__(self):
-        self.admitted_s = {}
-        self.served = []
-        self.rejected = []
+    def __init__(self) -> None:
+        self.admitted_s: dict[int, float] = {}
+        self.served: list[int] = []
+        self.rejected: list[int] = []
         self.preemptions = 0
-        self.clock = None
-        self.ended_s = {}
+        self.clock: Callable[[], float] = float
+        self.ended_s: dict[int, float] = {}
 
-    def offered(self, request, prompt):
+    def offered(self, request: Request, prompt: Int64s) -> None:
         assert prompt.size == request.prompt_tokens
 
-    def admitted(self, request, lease, now_s):
+    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
         assert request.index not in self.admitted_s, "told once"
+        assert not lease.cached_tokens
         self.admitted_s[request.index] = now_s
 
-    def preempted(self):
+    def preempted(self) -> None:
         self.preemptions += 1
 
-    def ended(self, request, spent_ns, *, rejected):
+    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
         assert spent_ns >= 0
         self.ended_s[request.index] = self.clock()
         (self.rejected if rejected else self.served).append(request.index)
 
 
-def request(index, arrival_s=0.0, prompt=160, output=40, chain=NO_CHAIN):
+def request(index: int, arrival_s: float = 0.0, prompt: int = 160, output: int = 40, chain: int = NO_CHAIN) -> Request:
     runs = pack_runs(np.arange(prompt // PAGE, dtype=np.int64))
     return Request(
         index=index,
@@ -99,11 +118,13 @@ def request(index, arrival_s=0.0, prompt=160, output=40, chain=NO_CHAIN):
     )
 
 
-def serve(requests, page_count=10_000, most_tokens=None, **settings):
+def serve(
+    requests: list[Request], page_count: int = 10_000, most_tokens: int | None = None, **settings: Any
+) -> tuple[Events, CountingCache]:
     cache, events = CountingCache(page_count), Events()
     workload = Workload(name="w", requests=tuple(requests), block_count=1000)
-    options = {"step_ms": 100.0, "chunk_tokens": 64, **settings}
-    server = Server(TimedCache(cache), workload, ServerSettings(**options), events, most_tokens)
+    options: dict[str, Any] = {"step_ms": 100.0, "chunk_tokens": 64, **settings}
+    server = Server(TimedCache(cast("PrefixCache", cache)), workload, ServerSettings(**options), events, most_tokens)
     events.clock = lambda: server.now_s
     server.run()
     assert cache.free == page_count, "every page came home"
@@ -112,30 +133,30 @@ def serve(requests, page_count=10_000, most_tokens=None, **settings):
     return events, cache
 
 
-def test_a_request_takes_its_chunks_and_then_a_step_a_token():
+def test_a_request_takes_its_chunks_and_then_a_step_a_token() -> None:
     events, _ = serve([request(0, prompt=160, output=40)])
     assert events.admitted_s == {0: 0.0}
     assert events.ended_s[0] == pytest.approx(0.1 * (3 + 40))  # 64 + 64 + 32 prompt tokens, 40 tokens
 
 
-def test_no_answer_ends_with_the_prompt():
+def test_no_answer_ends_with_the_prompt() -> None:
     events, _ = serve([request(0, prompt=64, output=0)])
     assert events.ended_s[0] == pytest.approx(0.1)
 
 
-def test_the_chunk_is_shared_in_order_of_admission():
+def test_the_chunk_is_shared_in_order_of_admission() -> None:
     events, _ = serve([request(0, prompt=32, output=0), request(1, prompt=64, output=0)])
     assert events.ended_s[0] == pytest.approx(0.1)
     assert events.ended_s[1] == pytest.approx(0.2)
 
 
-def test_decoding_goes_on_beside_prefill():
+def test_decoding_goes_on_beside_prefill() -> None:
     events, _ = serve([request(0, prompt=64, output=10), request(1, prompt=640, output=1)])
     assert events.ended_s[0] == pytest.approx(0.1 * 11)
     assert events.ended_s[1] == pytest.approx(0.1 * 12)
 
 
-def test_arrivals_are_scaled_and_idle_time_is_jumped_over():
+def test_arrivals_are_scaled_and_idle_time_is_jumped_over() -> None:
     events, cache = serve([request(0), request(1, arrival_s=1e6)], time_scale=0.5)
     assert events.admitted_s[1] == pytest.approx(5e5)
     assert cache.allocate_calls < 20, "work is a matter of events, not of steps"
@@ -143,27 +164,27 @@ def test_arrivals_are_scaled_and_idle_time_is_jumped_over():
     assert events.admitted_s[1] == 0.0
 
 
-def test_the_concurrency_limit_is_first_come_first_served():
+def test_the_concurrency_limit_is_first_come_first_served() -> None:
     events, _ = serve([request(i, arrival_s=0.01 * i) for i in range(6)], concurrency=2)
     assert list(events.admitted_s) == list(range(6))
     times = list(events.admitted_s.values())
     assert times[2] >= events.ended_s[0]
 
 
-def test_a_turn_waits_for_the_one_before_it():
+def test_a_turn_waits_for_the_one_before_it() -> None:
     turns = [request(0, prompt=640, output=100, chain=4), request(1, arrival_s=0.1, chain=4), request(2, arrival_s=0.2)]
     events, _ = serve(turns)
     assert events.admitted_s[1] == pytest.approx(events.ended_s[0])
     assert events.admitted_s[2] < events.admitted_s[1]
 
 
-def test_at_once_and_one_at_a_time_keeps_the_order_of_arrival():
+def test_at_once_and_one_at_a_time_keeps_the_order_of_arrival() -> None:
     requests = [request(i, arrival_s=i, chain=i % 3) for i in range(12)]
     events, _ = serve(requests, concurrency=1, time_scale=0)
     assert events.served == list(range(12))
 
 
-def test_what_cannot_fit_is_rejected_and_the_rest_is_served():
+def test_what_cannot_fit_is_rejected_and_the_rest_is_served() -> None:
     requests = [request(0), request(1, prompt=1600, chain=7), request(2, chain=7), request(3)]
     for most_tokens in (None, 50 * PAGE):
         events, _ = serve(requests, page_count=50, most_tokens=most_tokens)
@@ -171,7 +192,7 @@ def test_what_cannot_fit_is_rejected_and_the_rest_is_served():
         assert set(events.served) == {0, 2, 3}
 
 
-def test_running_out_of_pages_preempts_the_youngest_and_all_finish():
+def test_running_out_of_pages_preempts_the_youngest_and_all_finish() -> None:
     requests = [request(i, prompt=160, output=320) for i in range(6)]
     events, _ = serve(requests, page_count=64)
     assert events.preemptions > 0
@@ -180,7 +201,7 @@ def test_running_out_of_pages_preempts_the_youngest_and_all_finish():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_load_ends_with_all_pages_home(seed):
+def test_any_load_ends_with_all_pages_home(seed: int) -> None:
     draw = np.random.default_rng(seed)
     arrivals = np.sort(draw.uniform(0, 30, 60))
     requests = [
@@ -201,7 +222,16 @@ def test_any_load_ends_with_all_pages_home(seed):
     assert set(first.rejected) == set(too_long)
 
 
-@pytest.mark.parametrize("bad", [{"concurrency": 0}, {"chunk_tokens": 0}, {"step_ms": 0}, {"step_ms": float("nan")}, {"time_scale": -1}])
-def test_impossible_settings_are_refused(bad):
+@pytest.mark.parametrize(
+    "bad", [{"concurrency": 0}, {"chunk_tokens": 0}, {"step_ms": 0}, {"step_ms": float("nan")}, {"time_scale": -1}]
+)
+def test_impossible_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         ServerSettings(**bad)
+
+
+def test_a_request_without_a_prompt_has_nothing_to_do() -> None:
+    events, _ = serve([request(0, prompt=0), request(1)])
+    assert events.served == [0, 1]
+    assert not events.rejected
+    assert list(events.admitted_s) == [1]

@@ -1,24 +1,32 @@
 """Session traces: scopes of ids, sub-agents, clocks, chains."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
 from unified_tree.errors import TraceError
 
+Write = Callable[..., Path]
+"""Writes sessions to a file; `name` by keyword."""
 
-def turn(t, in_tokens, ids, out=5):
+
+def turn(t: object, in_tokens: int, ids: Iterable[int], out: int = 5) -> dict[str, Any]:
     return {"t": t, "in": in_tokens, "out": out, "hash_ids": list(ids), "type": "n"}
 
 
-def session(*requests, **fields):
+def session(*requests: object, **fields: object) -> dict[str, Any]:
     return {"id": "s", "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **fields}
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(*sessions, name="sessions.jsonl"):
+def write(tmp_path: Path) -> Write:
+    def write(*sessions: object, name: str = "sessions.jsonl") -> Path:
         path = tmp_path / name
         path.write_text("".join(json.dumps(one) + "\n" for one in sessions))
         return path
@@ -26,7 +34,7 @@ def write(tmp_path):
     return write
 
 
-def test_runs_and_plain_ids_say_the_same(write):
+def test_runs_and_plain_ids_say_the_same(write: Write) -> None:
     ids = [1, 2, 3, 9, 10, 4]
     plain = read_trace(write(session(turn(0, 400, ids)))).requests[0]
     packed = turn(0, 400, ()) | {"hash_runs": [1, 3, 9, 2, 4, 1]}
@@ -37,7 +45,7 @@ def test_runs_and_plain_ids_say_the_same(write):
     assert plain.prompt_tokens == 400
 
 
-def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write):
+def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write: Write) -> None:
     local = read_trace(write(session(turn(0, 128, [1, 2])), session(turn(0, 128, [1, 2]))))
     first, second = (set(request.blocks().tolist()) for request in local.requests)
     assert not first & second
@@ -46,7 +54,7 @@ def test_local_ids_do_not_meet_across_sessions_and_global_ones_do(write):
     assert both.requests[0].blocks().tolist() == both.requests[1].blocks().tolist()
 
 
-def test_a_sub_agent_counts_from_its_entry_and_shares_the_sessions_ids(write):
+def test_a_sub_agent_counts_from_its_entry_and_shares_the_sessions_ids(write: Write) -> None:
     sub_agent = {"t": 100.5, "type": "subagent", "requests": [turn(0, 64, [1]), turn(30, 128, [1, 8])]}
     workload = read_trace(write(session(turn(0, 64, [1]), sub_agent, turn(110, 128, [1, 2]))))
     assert [request.arrival_s for request in workload.requests] == [0.0, 100.5, 110.0, 130.5]
@@ -55,10 +63,10 @@ def test_a_sub_agent_counts_from_its_entry_and_shares_the_sessions_ids(write):
     assert len({request.blocks()[0] for request in workload.requests}) == 1
 
 
-def test_session_starts_are_spread_by_a_seed(write):
+def test_session_starts_are_spread_by_a_seed(write: Write) -> None:
     path = write(*(session(turn(7, 64, [1])) for _ in range(40)))
 
-    def starts(**options):
+    def starts(**options: Any) -> list[float]:
         return [request.arrival_s for request in read_trace(path, TraceOptions(**options)).requests]
 
     assert starts(session_gap_s=0) == [7.0] * 40
@@ -68,13 +76,13 @@ def test_session_starts_are_spread_by_a_seed(write):
     assert spread == starts(session_gap_s=10, seed=3) != starts(session_gap_s=10, seed=4)
 
 
-def test_one_pretty_printed_session_a_file_in_a_directory(tmp_path):
+def test_one_pretty_printed_session_a_file_in_a_directory(tmp_path: Path) -> None:
     for name in ("b.json", "a.json"):
         (tmp_path / name).write_text(json.dumps(session(turn(0, 64, [1])), indent=2))
     assert len(read_trace(tmp_path).requests) == 2
 
 
-def test_the_wrong_session_is_named(write):
+def test_the_wrong_session_is_named(write: Write) -> None:
     good = session(turn(0, 64, [1]))
     cases = {
         "requests[0].in is missing": session({"t": 0, "out": 1, "hash_ids": []}),
@@ -94,6 +102,6 @@ def test_the_wrong_session_is_named(write):
         assert says in str(error.value)
 
 
-def test_most_requests_cuts_within_a_session(write):
+def test_most_requests_cuts_within_a_session(write: Write) -> None:
     path = write(*(session(turn(0, 64, [1]), turn(1, 64, [1])) for _ in range(5)))
     assert len(read_trace(path, TraceOptions(most_requests=3)).requests) == 3

@@ -1,5 +1,9 @@
 """Runs of block ids, the built-in workload, and looking ahead."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,13 +15,13 @@ from unified_tree.controllers.replay.workload import OWN_TOKENS, Request, Worklo
 
 
 @given(st.lists(st.integers(0, 12)), st.integers(0, 20))
-def test_packing_and_cutting_lose_nothing(ids, count):
+def test_packing_and_cutting_lose_nothing(ids: list[int], count: int) -> None:
     runs = pack_runs(np.array(ids, np.int64))
     assert expand_runs(runs).tolist() == ids
     assert expand_runs(cut_runs(runs, count)).tolist() == ids[:count]
 
 
-def request(index, ids):
+def request(index: int, ids: list[int]) -> Request:
     return Request(
         index=index,
         arrival_s=float(index),
@@ -29,7 +33,7 @@ def request(index, ids):
 
 
 @given(st.lists(st.lists(st.integers(0, 9), unique=True, min_size=1), min_size=1, max_size=12))
-def test_foresight_agrees_with_looking_through_the_list(id_lists):
+def test_foresight_agrees_with_looking_through_the_list(id_lists: list[list[int]]) -> None:
     workload = Workload(name="w", requests=tuple(request(i, ids) for i, ids in enumerate(id_lists)), block_count=10)
     foresight = Foresight(workload)
     for now, arriving in enumerate(workload.requests):
@@ -40,7 +44,7 @@ def test_foresight_agrees_with_looking_through_the_list(id_lists):
     assert foresight.next_use(OWN_TOKENS + 3) == NEVER
 
 
-def test_the_built_in_workload_is_the_same_for_the_same_seed():
+def test_the_built_in_workload_is_the_same_for_the_same_seed() -> None:
     options = SyntheticOptions(request_count=200, seed=5)
     first, again = synthetic_workload(options), synthetic_workload(options)
     other = synthetic_workload(SyntheticOptions(request_count=200, seed=6))
@@ -50,12 +54,12 @@ def test_the_built_in_workload_is_the_same_for_the_same_seed():
     assert [r.prompt_tokens for r in first.requests] != [r.prompt_tokens for r in other.requests]
 
 
-def test_the_built_in_workload_shares_branches_and_fans_out():
+def test_the_built_in_workload_shares_branches_and_fans_out() -> None:
     workload = synthetic_workload(SyntheticOptions(request_count=400))
     assert all(int(r.runs[::2].max()) < workload.block_count for r in workload.requests)
     prefixes = {tuple(r.blocks()[:20].tolist()) for r in workload.requests}
     assert 2 < len(prefixes) < 40, "a few system prompts are shared by all"
-    by_chain = {}
+    by_chain: dict[int, Any] = {}
     branched = 0
     for r in workload.requests:
         before = by_chain.get(r.chain)
@@ -67,5 +71,5 @@ def test_the_built_in_workload_shares_branches_and_fans_out():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_built_in_workload_can_be_tiny(count):
+def test_the_built_in_workload_can_be_tiny(count: int) -> None:
     assert len(synthetic_workload(SyntheticOptions(request_count=count)).requests) == count

@@ -1,0 +1,107 @@
+"""`python -m benches`: measure, print a table, write bench.json and, with --plot, the growth picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from benches.case import Case
+from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, table_cases
+from benches.contestants import ROOT, Contestant, Entry, entries
+from benches.machine import commit, machine, quiet_cpu
+from benches.measuring import measure, measure_import
+from benches.report import HEAD, Row, line_of, preamble, questions, reasons, row_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, measure, report."""
+    options = _options(arguments)
+    cases = _cases(options)
+    known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
+    rows = run(cases, known)
+    options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"\n{questions(rows)}")
+    print(f"\nwrote {options.json}")
+    if options.plot is not None:
+        from benches.plot import plot
+
+        plot(rows, options.plot)
+        print(f"wrote {options.plot}")
+    return 0
+
+
+def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
+    """Measure all cases, printing each row as it comes."""
+    start = time.monotonic()
+    absent = {name: entry.absent for name, entry in known.items() if entry.absent}
+    cpu = quiet_cpu()
+    contestants = {name: Contestant(entry, cpu) for name, entry in known.items() if name not in absent}
+    try:
+        for name, contestant in contestants.items():
+            if "error" in contestant.hello:
+                absent[name] = contestant.hello["error"]
+        where, what = machine(), commit()
+        print(preamble(where, what, absent))
+        print(HEAD)
+        rows = []
+        for case in cases:
+            if case.operation == IMPORT:
+                outcomes = measure_import(case, known)
+            else:
+                outcomes = measure(case, contestants, absent)
+            rows.append(row_of(case, outcomes, where, what))
+            print(line_of(rows[-1]), flush=True)
+    finally:
+        for contestant in contestants.values():
+            contestant.quit()
+    missing = reasons(rows, absent)
+    print(f"\n{missing}" if missing else "")
+    print(f"took {time.monotonic() - start:.0f} s")
+    return rows
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    cases = []
+    if options.suite in {"all", "table"}:
+        cases += table_cases()
+    if options.suite in {"all", "growth"}:
+        cases += growth_cases((100, 300), (256, 1024)) if options.quick else growth_cases(NODES, LENGTHS)
+    if options.quick:
+        cases = quick(cases)
+    for field, chosen in (("operation", options.operation), ("components", options.components), ("page_size", options.page)):
+        if chosen:
+            cases = [case for case in cases if getattr(case, field) in chosen]
+    if not cases:
+        sys.exit("no case is left of what was chosen")
+    return cases
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benches", description="Benchmarks, beside rivals where they are.")
+    parser.add_argument("--peers", type=Path, default=None, metavar="DIR", help="the folder the peers' setup script made")
+    fixtures = os.environ.get("PEERS_FIXTURES", ROOT.parent / "shared" / "peers")
+    parser.add_argument(
+        "--peers-fixtures", type=Path, default=Path(fixtures), metavar="DIR", help="the folder of sgl_fix.py and sgl_boot.py"
+    )
+    parser.add_argument("--suite", choices=("all", "table", "growth"), default="all", help="the table, growth, or both")
+    parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
+    parser.add_argument("--plot", type=Path, default=None, metavar="FILE", help="a picture of growth; needs matplotlib")
+    parser.add_argument("--operation", action="append", help="only this one; may be given again")
+    parser.add_argument("--components", action="append", help="only this set; may be given again")
+    parser.add_argument("--page", type=int, action="append", help="only this page size; may be given again")
+    options = parser.parse_args(arguments)
+    if options.plot is not None and options.suite == "table":
+        parser.error("--plot shows growth; leave out --suite table")
+    if options.peers is not None:
+        options.peers = options.peers.resolve()
+    options.peers_fixtures = options.peers_fixtures.resolve()
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Which operations there are, and which sizes of each are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from benches.case import COMPONENT_SETS, Case
+from benches.memory_scenario import Memory
+from benches.request_scenarios import ChatRequest, MixedMultiTurn
+from benches.scenarios import (
+    Evict,
+    EvictMamba,
+    EvictSwa,
+    Insert,
+    LockUnlock,
+    LockUnlockHeld,
+    Match,
+    MatchMiss,
+    MatchPages,
+    Scenario,
+)
+
+SCENARIOS: dict[str, type[Scenario]] = {
+    "match_pages": MatchPages,
+    "match": Match,
+    "match_miss": MatchMiss,
+    "insert": Insert,
+    "lock_unlock": LockUnlock,
+    "lock_unlock_held": LockUnlockHeld,
+    "evict": Evict,
+    "evict_swa": EvictSwa,
+    "evict_mamba": EvictMamba,
+    "chat_request": ChatRequest,
+    "prefix_cache_request": ChatRequest,
+    "mixed_multi_turn": MixedMultiTurn,
+    "memory": Memory,
+}
+IMPORT = "import"
+"""Measured by starting interpreters, so it has no scenario."""
+IMPORT_QUESTION = "How long does a fresh interpreter take to import the library and what it needs?"
+
+TREES = ("ours", "rust", "python")
+COMPILED = ("ours", "rust")
+LONG_TOKENS = 32_768
+
+
+def table_cases() -> list[Case]:
+    """The rows of the main table."""
+    cases = [Case(operation=IMPORT, samples=1)]
+    for components in COMPONENT_SETS:
+        for page_size in (1, 64):
+            cases += _at_page_size(components, page_size)
+    for page_size in (16, 256):
+        sized = {"page_size": page_size}
+        cases += [
+            Case(operation="match_pages", length=8192, depth=8, **sized),
+            Case(operation="insert", length=8192, depth=8, **sized),
+            Case(operation="evict", tree_nodes=10_000, samples=10, **sized),
+            Case(operation="chat_request", paths=200, samples=400, **sized),
+        ]
+    return cases
+
+
+def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
+    base = Case(operation="", components=components, page_size=page_size)
+    for length, depth in ((1024, 1), (1024, 8), (8192, 1), (8192, 8), (8192, 64), (32_768, 8), (131_072, 8)):
+        samples = 100 if length < LONG_TOKENS else 40
+        yield replace(base, operation="match_pages", length=length, depth=depth, samples=samples)
+    yield replace(base, operation="match_pages", length=8192, depth=8, paths=64, samples=128)
+    for length in (8192, 131_072):
+        yield replace(base, operation="match", length=length, depth=8, samples=40)
+    yield replace(base, operation="match_miss", length=8192)
+    for length in (8192, 131_072):
+        yield replace(base, operation="insert", length=length, depth=8, samples=40)
+    for depth in (1, 8, 64):
+        yield replace(base, operation="lock_unlock", length=8192, depth=depth, samples=300)
+    yield replace(base, operation="lock_unlock_held", length=8192, depth=64, samples=300)
+    for nodes in (10_000, 100_000):
+        yield replace(base, operation="evict", tree_nodes=nodes, samples=10)
+    if components != "full":
+        yield replace(base, operation=components.replace("full", "evict"), tree_nodes=10_000, samples=10)
+    yield replace(base, operation="chat_request", paths=200, samples=400)
+    yield replace(base, operation="prefix_cache_request", paths=200, samples=400, only=("prefix_cache",))
+    yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)
+    yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1)
+
+
+def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...], page_size: int = 64) -> list[Case]:
+    """Every operation over the tree's size and over the prompt's length; cases of one series share one growing tree."""
+    cases = []
+    for components in COMPONENT_SETS:
+        for count in nodes:
+            only = TREES if count <= 10_000 and components == "full" else COMPILED if components == "full" else ("ours",)
+            base = Case(
+                operation="",
+                components=components,
+                page_size=page_size,
+                tree_nodes=count,
+                series=f"tree-{components}",
+                length=8192,
+                depth=8,
+                samples=30,
+                rounds=3,
+                only=only,
+            )
+            cases += [replace(base, operation=name) for name in ("match_pages", "insert", "lock_unlock", "lock_unlock_held")]
+            cases.append(replace(base, operation="evict", length=0, depth=1, samples=10))
+    for length in lengths:
+        base = Case(
+            operation="",
+            page_size=page_size,
+            length=length,
+            depth=8,
+            samples=30 if length < LONG_TOKENS else 10,
+            rounds=3,
+            only=TREES,
+            series=f"prompt-{length}",
+        )
+        cases += [replace(base, operation=name) for name in ("match_pages", "match", "insert", "lock_unlock")]
+    return cases
+
+
+NODES = (1000, 10_000, 100_000, 1_000_000)
+LENGTHS = (1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
+
+
+def quick(cases: Iterable[Case]) -> list[Case]:
+    """The same rows, each so small that all take seconds; rows that become equal are merged."""
+    small = [
+        replace(
+            case,
+            length=min(case.length, 1024),
+            depth=min(case.depth, 4),
+            paths=min(case.paths, 8),
+            tree_nodes=min(case.tree_nodes, 300),
+            samples=min(case.samples, 3),
+            rounds=min(case.rounds, 2),
+        )
+        for case in cases
+    ]
+    return list(dict.fromkeys(small))

@@ -1,0 +1,160 @@
+"""The contestants as seen from the process that runs the benchmarks: where they are, and how to talk to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benches.case import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST_STEP_S = 300.0
+"""A contestant that needs longer for one step is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a contestant lives.
+
+    Attributes:
+        python: its interpreter.
+        path: folders for its PYTHONPATH.
+        environment: what else it wants set.
+        imports: what `import` measures.
+        absent: why it cannot take part; empty if it can.
+    """
+
+    name: str
+    python: str
+    path: tuple[str, ...] = (str(ROOT),)
+    environment: tuple[tuple[str, str], ...] = ()
+    imports: str = ""
+    absent: str = ""
+
+    def variables(self) -> dict[str, str]:
+        """The environment of its process."""
+        single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        return {**os.environ, **single, "PYTHONPATH": os.pathsep.join(self.path), **dict(self.environment)}
+
+
+def entries(peers: Path | None, fixtures: Path | None) -> list[Entry]:
+    """All contestants; rivals without `peers` are absent.
+
+    Args:
+        peers: the folder that the peers' setup script made: `venv` and `sglang-src`.
+        fixtures: the folder with `sgl_fix.py` and `sgl_boot.py`, which build the rival's cache on a CPU.
+    """
+    own = [
+        Entry(name="ours", python=sys.executable, imports="import unified_tree"),
+        Entry(name="prefix_cache", python=sys.executable),
+        Entry(name="block_dict", python=sys.executable),
+    ]
+    python = str(peers / "venv" / "bin" / "python") if peers else ""
+    absent = "" if peers and Path(python).exists() else "no folder of peers given" if not peers else f"there is no {python}"
+    dynamo = Entry(name="dynamo", python=python, imports="import dynamo._core", absent=absent)
+    source = peers / "sglang-src" if peers else Path()
+    if not absent and (fixtures is None or not (fixtures / "sgl_fix.py").exists()):
+        absent = f"there are no fixtures in {fixtures}"
+    if not absent and not source.exists():
+        absent = f"there is no {source}"
+    sglang = [
+        Entry(
+            name=core,
+            python=python,
+            path=(str(ROOT), str(fixtures)),
+            environment=(("SGL_PATH", str(source)),),
+            imports="import sgl_fix",
+            absent=absent,
+        )
+        for core in ("rust", "python")
+    ]
+    return [*own, *sglang, dynamo]
+
+
+class Contestant:
+    """A running worker. Every step returns its reply; a broken worker answers with an error for good."""
+
+    def __init__(self, entry: Entry, cpu: int) -> None:
+        self.entry = entry
+        self.series = ""
+        self._started = False
+        self._broken = ""
+        self._process = subprocess.Popen(
+            [entry.python, "-W", "ignore", "-m", "benches.worker", entry.name, str(cpu)],
+            cwd=ROOT,
+            env=entry.variables(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self.hello = self._receive()
+
+    def begin(self, case: Case) -> dict[str, Any]:
+        """A clean process for the case, or the one of its series; then set it up."""
+        if not (case.series and case.series == self.series):
+            self.leave()
+            self._ask({"do": "start"})
+            self._started = True
+        self.series = case.series
+        return self._ask({"do": "prepare", "case": asdict(case)})
+
+    def round(self) -> list[int] | None:
+        """One round's samples; None if it failed."""
+        samples: list[int] | None = self._ask({"do": "round"}).get("samples")
+        return samples
+
+    def close(self) -> dict[str, Any]:
+        """Digest, facts and parts of the case."""
+        return self._ask({"do": "close"})
+
+    def leave(self) -> None:
+        """Let the process of the last tree go."""
+        if self._started:
+            self._ask({"do": "stop"})
+            self._started = False
+            self.series = ""
+
+    def quit(self) -> None:
+        """End the worker."""
+        self.leave()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        if self._broken:
+            return {"error": self._broken}
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            self._broken = f"the worker is gone: {error}"
+            return {"error": self._broken}
+        return self._receive()
+
+    def _receive(self) -> dict[str, Any]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], LONGEST_STEP_S)[0]:
+            self._broken = f"took longer than {LONGEST_STEP_S:.0f} s for one step"
+            self._process.kill()
+            return {"error": self._broken}
+        line = stdout.readline()
+        if not line:
+            self._broken = "the worker is gone"
+            return {"error": self._broken}
+        reply: dict[str, Any] = json.loads(line)
+        return reply

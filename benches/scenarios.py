@@ -1,0 +1,246 @@
+"""The single operations: what is set up, what one sample does, and which question it answers.
+
+A scenario drives any Subject. All randomness comes from the case's fixed seed through numpy's frozen legacy generator, so
+that every contestant gets the same keys in the same order, and every answer goes into a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import ClassVar
+from zlib import crc32
+
+import numpy as np
+from benches.case import Case
+from benches.subject import Subject, Tokens
+
+FIRST_BRANCH_TOKEN = 200_000
+FIRST_MISS_TOKEN = 400_000
+FIRST_LEAF_TOKEN = 2_000_000
+
+
+class Scenario:
+    """One question, one subject, set up and ready to be sampled.
+
+    Attributes:
+        question, silent_on: what it answers and what it does not.
+        unit: of a sample, `ns` or `bytes`.
+        warm_up: samples thrown away first.
+        parts_ns: for requests, the times of each part of every sample.
+    """
+
+    question: ClassVar[str]
+    silent_on: ClassVar[str]
+    unit: ClassVar[str] = "ns"
+    warm_up: ClassVar[int] = 5
+
+    def __init__(self, subject: Subject, case: Case, leaves: Leaves | None = None) -> None:
+        """Set up from nothing, or in the tree that an earlier case of the series left with these `leaves`."""
+        self.subject = subject
+        self.case = case
+        self.random = np.random.RandomState([case.seed, case.tree_nodes, crc32(type(self).__name__.encode())])
+        self.parts_ns: dict[str, list[int]] = {}
+        self._digest = hashlib.blake2b(digest_size=6)
+        if leaves is None:
+            subject.open(case.components, case.page_size, None)
+            leaves = Leaves(subject, case.page_size)
+        self.leaves = leaves
+        self.fill_up()
+        self.set_up()
+
+    def set_up(self) -> None:
+        """What stands before the first sample."""
+
+    def sample(self) -> int:
+        """Do it once; returns nanoseconds."""
+        raise NotImplementedError
+
+    def fill_up(self) -> None:
+        """Make the tree as large as the case says: leaves of one page under a shared prefix."""
+        self.leaves.grow(self.case.tree_nodes)
+
+    def answer(self, value: int) -> None:
+        """An answer that every contestant must share."""
+        self._digest.update(value.to_bytes(8, "little", signed=True))
+
+    def digest(self) -> str:
+        """Of all answers so far."""
+        return self._digest.hexdigest()
+
+    def facts(self) -> dict[str, float]:
+        """What else is worth knowing about the run."""
+        return {}
+
+    def tokens(self, count: int, low: int = 0, high: int = 150_000) -> Tokens:
+        """Random tokens."""
+        return array("q", self.random.randint(low, high, count, dtype=np.int64).tobytes())
+
+    def path(self, length: int, depth: int) -> Tokens:
+        """Insert a path of `depth` nodes that spells `length` tokens, a branch of one page at every inner cut."""
+        tokens, page, known = self.tokens(length), self.case.page_size, 0
+        for step in range(1, depth + 1):
+            cut = length * step // depth // page * page
+            if cut == known:
+                continue
+            self.subject.insert(tokens[:cut], known)
+            if step < depth:
+                self.subject.insert(tokens[:cut] + self.tokens(page, FIRST_BRANCH_TOKEN, FIRST_BRANCH_TOKEN + 100_000), cut)
+            known = cut
+        return tokens
+
+
+class Leaves:
+    """Filler: any number of leaves of one page each under one prefix of at least 64 tokens."""
+
+    def __init__(self, subject: Subject, page_size: int) -> None:
+        self._subject = subject
+        self._page_size = page_size
+        self._prefix = array("q", range(900_000, 900_000 + max(64, page_size)))
+        self.count = 0
+
+    def grow(self, count: int) -> None:
+        """Have `count` leaves."""
+        if count and not self.count:
+            self._subject.insert(self._prefix, 0)
+        while self.count < count:
+            self._subject.insert(self.leaf(self.count), len(self._prefix))
+            self.count += 1
+
+    def leaf(self, index: int) -> Tokens:
+        """The key of one leaf."""
+        first = FIRST_LEAF_TOKEN + index * self._page_size
+        return self._prefix + array("q", range(first, first + self._page_size))
+
+
+class MatchPages(Scenario):
+    """Match a key that is wholly cached, and hand out the page ids."""
+
+    question = "What does finding a cached prompt cost, page ids in hand (several prompts in turn)?"
+    silent_on = "a cold processor cache, partial hits, threads"
+    with_pages: ClassVar[bool] = True
+
+    def set_up(self) -> None:
+        """Several paths, so that not always the same bytes are hot."""
+        self.keys = [self.path(self.case.length, self.case.depth) for _ in range(self.case.paths)]
+        self.turn = 0
+
+    def sample(self) -> int:
+        """One match of a token array never seen before."""
+        key = self.keys[self.turn % len(self.keys)][:]
+        self.turn += 1
+        spent, length = self.subject.match(key, with_pages=self.with_pages)
+        self.answer(length)
+        return spent
+
+
+class Match(MatchPages):
+    """Match only."""
+
+    question = "What does finding a cached prompt cost, without the page ids?"
+    with_pages = False
+
+
+class MatchMiss(Scenario):
+    """Match a key whose first page is unknown."""
+
+    question = "What does a prompt cost that shares nothing with the cache?"
+    silent_on = "misses after a long common prefix"
+
+    def set_up(self) -> None:
+        """A path, so that the tree is not empty."""
+        self.path(self.case.length, self.case.depth)
+        self.key = self.tokens(self.case.length, FIRST_MISS_TOKEN, FIRST_MISS_TOKEN + 100_000)
+
+    def sample(self) -> int:
+        """One match of nothing."""
+        spent, length = self.subject.match(self.key[:], with_pages=False)
+        self.answer(length)
+        return spent
+
+
+class Insert(Scenario):
+    """Insert 1,024 new tokens under a cached prefix."""
+
+    question = "What does putting 1,024 new tokens under a cached prefix cost?"
+    silent_on = "splits, duplicates, filling tombstones"
+    new_tokens = 1024
+
+    def set_up(self) -> None:
+        """The prefix."""
+        self.prefix = self.path(self.case.length, self.case.depth)
+        self.first = 1_000_000
+
+    def sample(self) -> int:
+        """One more branch at the prefix's end."""
+        self.first += 2000
+        key = self.prefix + array("q", range(self.first, self.first + self.new_tokens))
+        spent, matched = self.subject.insert(key, self.case.length)
+        self.answer(matched)
+        return spent
+
+
+class LockUnlock(Scenario):
+    """Lock a path and unlock it."""
+
+    question = "What does pinning an unlocked prefix and letting go of it cost?"
+    silent_on = "a lock that must split a node"
+
+    def set_up(self) -> None:
+        """The path."""
+        key = self.path(self.case.length, self.case.depth)
+        self.handle = self.subject.find(key)
+
+    def sample(self) -> int:
+        """One pair."""
+        return self.subject.lock_unlock(self.handle)
+
+
+class LockUnlockHeld(LockUnlock):
+    """The same while another lock holds the path."""
+
+    question = "What does a second lock on a path that is locked already cost?"
+
+    def set_up(self) -> None:
+        """Lock it once for good."""
+        super().set_up()
+        self.subject.hold(self.handle)
+
+
+class Evict(Scenario):
+    """Free one page of full KV in a tree of many leaves."""
+
+    question = "What does one victim cost in a tree of many leaves?"
+    silent_on = "order after many touches; what a locked path costs"
+    pool: ClassVar[str] = "full"
+
+    def sample(self) -> int:
+        """One victim."""
+        count = 1 if self.pool == "mamba" else self.case.page_size
+        spent, freed = self.subject.evict(self.pool, count)
+        self.answer(freed)
+        return spent
+
+    def digest(self) -> str:
+        """Which of the first leaves are still there tells who the victims were. Not in a series: to ask is to touch."""
+        if self.case.series:
+            return super().digest()
+        survivors = hashlib.blake2b(super().digest().encode(), digest_size=6)
+        for index in range(min(self.leaves.count, 200)):
+            _, length = self.subject.match(self.leaves.leaf(index), with_pages=False)
+            survivors.update(length.to_bytes(8, "little"))
+        return survivors.hexdigest()
+
+
+class EvictSwa(Evict):
+    """Free one page of window KV."""
+
+    question = "What does one victim of the window's pool cost in a tree of many leaves?"
+    pool = "swa"
+
+
+class EvictMamba(Evict):
+    """Free one recurrent state."""
+
+    question = "What does one state victim cost in a tree of many leaves?"
+    pool = "mamba"

@@ -1,0 +1,25 @@
+"""Who is told what happens on the simulated server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.replay.workload import Int64s, Request
+
+
+class Observer(Protocol):
+    """Who is told what happens. Times are in seconds of the virtual clock."""
+
+    def offered(self, request: Request, prompt: Int64s) -> None:
+        """A request that was never admitted is about to be offered to the cache; again, if it found no pages before."""
+
+    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
+        """A request got its lease for the first time."""
+
+    def preempted(self) -> None:
+        """A running request was put back."""
+
+    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
+        """A request finished or was rejected, after so many nanoseconds in the library."""

@@ -1,0 +1,17 @@
+"""What all tests share: the path to `support`, and the count of random operations in the summary."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Add up what the random tests recorded as `operations`, also over the workers of pytest-xdist."""
+    passed = terminalreporter.stats.get("passed", [])
+    counts = [value for report in passed for name, value in report.user_properties if name == "operations"]
+    if counts:
+        terminalreporter.write_line(f"{sum(counts):,} random operations in {len(counts)} tests")

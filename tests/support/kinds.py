@@ -1,0 +1,35 @@
+"""Components to test with, and the sets of them that every random test goes through."""
+
+from __future__ import annotations
+
+from unified_tree import Component, Path, Point, Trailing
+
+FULL = Component(name="full", coverage=Path())
+MAMBA = Component(name="mamba", coverage=Point())
+DRAFT = Component(name="draft", coverage=Path(), required=False, shares="full")
+OWN_DRAFT = Component(name="draft", coverage=Path(), required=False)
+INDEXER = Component(name="indexer", coverage=Path(), shares="full")
+CARRY_OVER = Component(name="carry", coverage=Trailing(3), shares="swa")
+
+
+def swa(window_tokens: int, *, replay_tokens: int | None = None, required: bool = True, name: str = "swa") -> Component:
+    """A sliding window."""
+    return Component(name=name, coverage=Trailing(window_tokens), replay_tokens=replay_tokens, required=required)
+
+
+SETS: dict[str, list[Component]] = {
+    "full": [FULL],
+    "narrow window": [FULL, swa(3)],
+    "replayed window": [FULL, swa(5, replay_tokens=5)],
+    "deep replay": [FULL, swa(5, replay_tokens=9)],
+    "two windows": [FULL, swa(3), swa(6, name="wide")],
+    "mamba": [FULL, MAMBA],
+    "gridded mamba": [FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)],
+    "window and mamba": [FULL, swa(5), MAMBA],
+    "optional window": [FULL, swa(1, required=False), MAMBA],
+    "draft": [FULL, DRAFT],
+    "draft of its own": [FULL, OWN_DRAFT, MAMBA],
+    "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, replay_tokens=4)],
+    "indexer and carry-over": [FULL, INDEXER, swa(3), CARRY_OVER],
+    "everything": [FULL, swa(5), CARRY_OVER, MAMBA, DRAFT, INDEXER],
+}

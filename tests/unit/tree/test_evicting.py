@@ -1,0 +1,181 @@
+"""Eviction: victims of the pool that is short, leaves first, and what cannot stand without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grove import Grove, key, lists
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+
+from unified_tree import ConfigurationError
+
+
+def test_a_path_is_evicted_from_its_leaves() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    grove.put("abcd")
+    grove.put("abcdef")
+    assert grove.evict(1) == {"full": [102]}
+    assert grove.evict(2) == {"full": [101, 100]}
+    assert grove.tree.node_count == 0
+
+
+def test_eviction_frees_as_many_as_can_be() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    assert grove.evict(0) == {}
+    result = grove.tree.evict({"full": 99})
+    assert lists(result.freed) == {"full": [100, 101]}
+    assert (result.victims, result.tombstones, result.deleted_nodes) == (1, 0, 1)
+    assert grove.evict(1) == {}
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    grove = Grove([FULL])
+    for text in ("ab", "cd", "ef"):
+        grove.put(text)
+    grove.match("ab")
+    grove.match("cd", touch=False)
+    assert grove.evict(3) == {"full": [101, 102, 100]}
+
+
+def test_a_node_that_goes_frees_its_other_kinds() -> None:
+    grove = Grove([FULL, swa(3), MAMBA, DRAFT])
+    grove.put("abcd", [4])
+    result = grove.tree.evict({"full": 1})
+    assert lists(result.freed) == {"full": [100, 101], "swa": [200, 201], "mamba": [300]}
+    assert (result.victims, result.deleted_nodes) == (1, 1)
+    grove.check()
+
+
+@pytest.mark.parametrize("kind", ["swa", "mamba", "draft"])
+def test_other_kinds_leave_a_tombstone(kind: str) -> None:
+    grove = Grove([FULL, swa(3), MAMBA, OWN_DRAFT])
+    grove.put("abcd", [4])
+    result = grove.tree.evict({kind: 1})
+    assert set(result.freed) == {kind}
+    assert (result.victims, result.tombstones, result.deleted_nodes) == (1, 1, 0)
+    assert grove.match("abcd").path_length == 4
+    assert grove.match("abcd").device.length == (4 if kind == "draft" else 0)
+    grove.check()
+
+
+def test_windows_and_states_may_go_from_inner_nodes() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [2, 4])
+    grove.match("abcd")
+    assert grove.evict(1, "mamba") == {"mamba": [200]}
+    assert (grove.match("abcd").device.length, grove.match("abxx").device.length) == (4, 0)
+    grove.check()
+
+
+def test_an_optional_path_goes_from_its_own_leaves() -> None:
+    grove = Grove([FULL, OWN_DRAFT])
+    grove.put("ab")
+    grove.put("abcd")
+    assert grove.evict(1, "draft") == {"draft": [201]}
+    assert grove.evict(1, "draft") == {"draft": [200]}
+    assert grove.match("abcd").device.length == 4
+    grove.check()
+
+
+def test_several_pools_at_once() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    grove.put("xy", [2])
+    freed = lists(grove.tree.evict({"full": 1, "mamba": 2}).freed)
+    assert freed == {"full": [100, 101], "mamba": [200, 201]}
+
+
+def test_stranded_values_go_first() -> None:
+    grove = Grove([FULL, swa(2), MAMBA])
+    grove.put("ab", [2])
+    grove.put("cd", [2])
+    grove.put("ef", [2])
+    grove.evict(1, "mamba")  # of "ab", so that its window is of no use
+    grove.match("ab")
+    grove.put("gh")
+    assert grove.tree.stranded_pages("swa") == 2
+    assert grove.evict(1, "swa") == {"swa": [200]}
+    assert grove.evict(1, "swa") == {"swa": [203]}
+    assert grove.evict(1, "swa") == {"swa": [201]}
+
+
+def test_a_new_leaf_inherits_the_recency_of_its_last_child() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    grove.put("yz")
+    receipt = grove.lock("yz")
+    grove.put("abcd")
+    assert grove.evict(1) == {"full": [102]}
+    receipt.release()
+    assert grove.evict(1) == {"full": [101]}, "[ab] was made earlier, but its child was used later"
+
+
+def test_a_new_leaf_keeps_its_own_recency_if_that_is_later() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    grove.put("abcd")
+    grove.put("yz")
+    grove.match("ab")
+    assert grove.evict(2) == {"full": [101, 102]}
+
+
+def test_a_new_leaf_inherits_priority() -> None:
+    grove = Grove([FULL], policy="priority")
+    grove.put("ab")
+    grove.put("abcd", priority=5)
+    grove.put("yz", priority=1)
+    assert grove.evict(1) == {"full": [102]}
+    grove.put("wx", priority=9)
+    assert grove.evict(1) == {"full": [101]}
+    assert grove.evict(1) == {"full": [100]}
+
+
+def test_a_new_leaf_inherits_the_sum_of_hits() -> None:
+    grove = Grove([FULL], policy="lfu")
+    grove.put("ab")
+    grove.put("abcd")
+    grove.put("yz")
+    for text in ("ab", "abcd", "abcd", "yz", "yz"):
+        grove.match(text)
+    assert grove.evict(1) == {"full": [101]}
+    assert grove.evict(1) == {"full": [102]}, "two hits; [ab] has three now"
+    assert grove.evict(1) == {"full": [100]}
+
+
+@pytest.mark.parametrize("needs", [{"nope": 1}, {"draft": 1}, {"full": -1}])
+def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
+    grove = Grove([FULL, DRAFT])
+    grove.put("abcd")
+    with pytest.raises(ConfigurationError, match="cannot evict"):
+        grove.tree.evict(needs)
+    assert grove.match("abcd").device.length == 4
+
+
+def test_the_same_history_has_the_same_victims() -> None:
+    def history() -> list[dict[str, list[int]]]:
+        grove = Grove([FULL, swa(3), MAMBA], policy="cost")
+        random = np.random.default_rng(7)
+        freed = []
+        for _ in range(60):
+            text = "".join(random.choice(list("ab"), random.integers(2, 9)))
+            grove.put(text, [len(text) // 2 * 2])
+            grove.match(text[:4])
+            freed.append(grove.evict(int(random.integers(0, 3)), str(random.choice(["full", "swa", "mamba"]))))
+        return freed
+
+    assert history() == history()
+
+
+def test_pages_come_home_after_the_last_eviction() -> None:
+    grove = Grove([FULL, swa(5), MAMBA])
+    for text in ("abcdef", "abcdxx", "abyyyy", "zzzz"):
+        grove.put(text, [2, len(text)])
+    grove.tree.evict({"full": 99})
+    assert grove.tree.node_count == 0
+    assert all(grove.tree.pool(name).used_pages == 0 for name in ("full", "swa", "mamba"))
+    assert grove.tree.insert(key("ab"), {"full": np.array([100])}).duplicates == {}
+    grove.check()

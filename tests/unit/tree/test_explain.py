@@ -1,0 +1,79 @@
+"""`explain`: which component on which tier lost how much of a key."""
+
+from __future__ import annotations
+
+from grove import Grove, key
+from kinds import FULL, MAMBA, OWN_DRAFT, swa
+
+from unified_tree import Explanation, Key, Tier
+
+
+def losses(explanation: Explanation) -> list[tuple[str, Tier | None, int, int]]:
+    return [(loss.component, loss.tier, loss.begin, loss.end) for loss in explanation.losses]
+
+
+def test_a_whole_hit_has_no_losses() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    explanation = grove.tree.explain(key("abcd"))
+    assert explanation.losses == ()
+    assert explanation.device_length == explanation.reachable_length == explanation.path_length == 4
+
+
+def test_what_was_never_seen_is_unknown() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    explanation = grove.tree.explain(key("abcdefg"))
+    assert (explanation.device_length, explanation.known_length) == (4, 4)
+    assert losses(explanation) == [("unknown", None, 4, 7)]
+    assert losses(grove.tree.explain(Key([1, 2], "new"))) == [("unknown", None, 0, 2)]
+
+
+def test_what_was_deleted_is_unknown() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    grove.put("abcdef")
+    grove.evict(1)
+    assert losses(grove.tree.explain(key("abcdef"))) == [("unknown", None, 4, 6)]
+
+
+def test_a_missing_state_is_named() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdef", [2])
+    explanation = grove.tree.explain(key("abcdef"))
+    assert (explanation.device_length, explanation.path_length) == (2, 6)
+    assert ("mamba", Tier.HOST, 2, 6) in losses(explanation)
+    assert "mamba on host: [2, 6), 4 tokens" in str(explanation)
+
+
+def test_each_component_answers_for_itself() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcdef", [2])
+    grove.evict(1, "swa")
+    lost = {(loss.component, loss.begin, loss.end) for loss in grove.tree.explain(key("abcdef")).losses}
+    assert lost == {("swa", 0, 6), ("mamba", 2, 6)}
+
+
+def test_what_the_host_still_has_is_lost_on_device_only() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    grove.backup("abcd")
+    grove.evict(1, "mamba")
+    explanation = grove.tree.explain(key("abcd"))
+    assert (explanation.device_length, explanation.reachable_length) == (0, 4)
+    assert losses(explanation) == [("mamba", Tier.DEVICE, 0, 4)]
+
+
+def test_an_optional_component_loses_nothing() -> None:
+    grove = Grove([FULL, OWN_DRAFT])
+    grove.put("abcd")
+    grove.evict(2, "draft")
+    assert grove.tree.explain(key("abcd")).losses == ()
+
+
+def test_explain_changes_nothing() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    grove.put("cd")
+    grove.tree.explain(key("ab"))
+    assert grove.evict(1) == {"full": [100]}, "still the least recently used"

@@ -1,0 +1,175 @@
+"""Every law sees the tree that breaks it, and no other law does.
+
+The one test that reaches into the tree's own data: each case breaks a sound tree by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from grove import Grove, key
+from kinds import CARRY_OVER, DRAFT, FULL, MAMBA, swa
+
+from unified_tree import NodeId, Tier, UnifiedTree
+from unified_tree.invariants import LAWS
+from unified_tree.node import Node, Root, Value
+
+FULL_INDEX, SWA_INDEX, MAMBA_INDEX, DRAFT_INDEX = 0, 1, 2, 3
+
+
+def sound_tree() -> UnifiedTree:
+    """[ab] with children [cd] and [xx] under it, of all kinds, with a lock on [abcd] and copies of [abxx] on host."""
+    grove = Grove([FULL, swa(3), MAMBA, DRAFT, CARRY_OVER])
+    grove.put("abcd", [2, 4])
+    grove.put("abxx", [4])
+    grove.put("abxxyy", window=0)  # a stranded tail
+    grove.lock("abcd")
+    grove.backup("abxx")
+    return grove.tree
+
+
+def node_at(tree: UnifiedTree, text: str) -> Node:
+    """The node at whose end a text ends."""
+    boundary = tree.match_prefix(key(text), touch=False).device
+    assert boundary.length == len(text)
+    return tree.state.nodes[boundary.node]
+
+
+def device(node: Node, component: int) -> Value:
+    value = node.device[component]
+    assert value is not None
+    return value
+
+
+def wrong_edge(tree: UnifiedTree) -> None:
+    node = node_at(tree, "abcd")
+    node.edge = key("zz").data
+
+
+def short_edge(tree: UnifiedTree) -> None:
+    node = node_at(tree, "abcd")
+    node.edge = node.edge[:-8]
+
+
+def forgotten_id(tree: UnifiedTree) -> None:
+    node = node_at(tree, "abcd")
+    del tree.state.nodes[node.id]
+
+
+def ghost_id(tree: UnifiedTree) -> None:
+    tree.state.nodes[NodeId(99)] = node_at(tree, "abcd")
+
+
+def empty_root(tree: UnifiedTree) -> None:
+    tree.state.roots["tenant", False] = Root(("tenant", False), len(tree.components))
+
+
+def sharer_outside_its_owner(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abxx"), DRAFT_INDEX).pages = np.array([77]).tobytes()
+
+
+def path_shorter_than_its_node(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abxx"), DRAFT_INDEX).pages = b""
+
+
+def path_with_a_hole(tree: UnifiedTree) -> None:
+    """The draft, which is optional, goes from the parent without going from the children."""
+    node_at(tree, "ab").device[DRAFT_INDEX] = None
+
+
+def page_owned_twice(tree: UnifiedTree) -> None:
+    ours, theirs = device(node_at(tree, "abxx"), MAMBA_INDEX), device(node_at(tree, "abcd"), MAMBA_INDEX)
+    ours.pages = theirs.pages
+
+
+def wrong_pool_size(tree: UnifiedTree) -> None:
+    tree.pool("full").used_pages += 1
+
+
+def ledger_behind(tree: UnifiedTree) -> None:
+    tree.pool("swa").ledger.take(np.array([500]))
+
+
+def host_count_wrong(tree: UnifiedTree) -> None:
+    tree.state.host_value_count += 1
+
+
+def lock_too_many(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abcd"), MAMBA_INDEX).locks += 1
+
+
+def protected_size_wrong(tree: UnifiedTree) -> None:
+    tree.pool("mamba").protected_pages += 1
+
+
+def holder_forgotten(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abcd"), SWA_INDEX).holders = None
+
+
+def child_too_many(tree: UnifiedTree) -> None:
+    device(node_at(tree, "ab"), DRAFT_INDEX).children += 1
+
+
+def missing_entry(tree: UnifiedTree) -> None:
+    tree.pool("mamba").leave(device(node_at(tree, "abxx"), MAMBA_INDEX))
+
+
+def ghost_entry(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abxx"), MAMBA_INDEX).entry = None
+
+
+def rank_fell(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abxx"), MAMBA_INDEX).touched = -1
+
+
+def not_resumable(tree: UnifiedTree) -> None:
+    node_at(tree, "abxx").resumable = False
+
+
+def nearest_too_far(tree: UnifiedTree) -> None:
+    node_at(tree, "abxx").nearest_boundary += 2
+
+
+def stranded_unmarked(tree: UnifiedTree) -> None:
+    """The draft of a needed path: a sharer has no entry and no sum of its own."""
+    device(node_at(tree, "abxx"), DRAFT_INDEX).stranded = True
+
+
+def stranded_size_wrong(tree: UnifiedTree) -> None:
+    tree.pool("full").stranded_pages -= 1
+
+
+CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
+    "structure": [short_edge, forgotten_id, ghost_id, empty_root, wrong_edge],
+    "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
+    "closure": [path_with_a_hole],
+    "ownership": [page_owned_twice, wrong_pool_size, ledger_behind, host_count_wrong],
+    "lock_counts": [lock_too_many, protected_size_wrong, holder_forgotten],
+    "child_counts": [child_too_many],
+    "eviction_order": [missing_entry, ghost_entry, rank_fell],
+    "boundaries": [not_resumable, nearest_too_far],
+    "stranded": [stranded_unmarked, stranded_size_wrong],
+}
+
+
+def test_a_sound_tree_breaks_no_law() -> None:
+    tree = sound_tree()
+    assert tree.check() == [], tree.dump()
+    assert tree.pool("full").stranded_pages == 1
+    assert tree.pool("swa", Tier.HOST).used_pages == 2
+
+
+def test_every_law_is_tried() -> None:
+    assert list(CASES) == [law.__name__ for law in LAWS]
+    assert all(CASES.values())
+
+
+@pytest.mark.parametrize(("law", "harm"), [(law, harm) for law, harms in CASES.items() for harm in harms])
+def test_a_broken_law_fires_alone(law: str, harm: Callable[[UnifiedTree], None]) -> None:
+    tree = sound_tree()
+    harm(tree)
+    violations = tree.check()
+    assert {violation.law for violation in violations} == {law}, violations
+    assert all(violation.what for violation in violations)

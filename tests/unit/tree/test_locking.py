@@ -1,0 +1,218 @@
+"""Locks: a receipt pins what a boundary needs until it is released, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from grove import Grove, key
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+
+from unified_tree import NOWHERE, Boundary, NodeId, Receipt, ReceiptError, StaleBoundaryError, Tier, UnifiedTreeError
+
+
+def sizes(grove: Grove, component: str = "full") -> tuple[int, int]:
+    """Protected and evictable pages."""
+    return grove.tree.protected_pages(component), grove.tree.evictable_pages(component)
+
+
+def test_a_lock_pins_the_path() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdef")
+    receipt = grove.lock("abcdef")
+    assert sizes(grove) == (3, 0)
+    assert grove.evict(3) == {}
+    receipt.release()
+    assert sizes(grove) == (0, 3)
+    assert grove.evict(3) == {"full": [100, 101, 102]}
+
+
+def test_a_lock_cuts_a_page_range_so_that_sizes_are_exact() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdef")
+    grove.lock("abcd")
+    assert sizes(grove) == (2, 1)
+    assert grove.evict(3) == {"full": [102]}
+    grove.check()
+
+
+def test_a_window_start_is_no_reason_to_cut() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcdefgh")
+    grove.lock("abcdefgh")
+    assert grove.tree.node_count == 1
+    assert sizes(grove, "swa") == (2, 0)
+
+
+def test_a_node_counts_one_for_each_locked_child_and_receipt() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    grove.put("abcdef")
+    grove.put("abcdxx")
+    receipts = [grove.lock("abcdef"), grove.lock("abcdef"), grove.lock("abcdxx")]
+    assert grove.tree.dump().splitlines()[1:] == [
+        "  #1 [0, 4) full:2**",
+        "    #2 [4, 6) full:1**",
+        "    #3 [4, 6) full:1*",
+    ]
+    receipts.append(grove.lock("abcd"))
+    assert "#1 [0, 4) full:2***" in grove.tree.dump()
+    assert sizes(grove) == (4, 0)
+    for receipt, expected in zip(receipts, [(4, 0), (3, 1), (2, 2), (0, 4)], strict=True):
+        receipt.release()
+        assert sizes(grove) == expected
+        grove.check()
+
+
+def test_a_lock_pins_the_window_as_whole_values() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcdef")
+    grove.put("abcdefgh", window=1)
+    receipt = grove.lock("abcdefgh")
+    assert sizes(grove, "swa") == (3, 0), "the last page of the window lies in a value of two"
+    assert grove.evict(9, "swa") == {}
+    receipt.release()
+    assert sizes(grove, "swa") == (0, 3)
+
+
+def test_a_lock_pins_the_one_state() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdefgh", [4, 8])
+    grove.lock("abcdefgh")
+    assert sizes(grove, "mamba") == (1, 1)
+    assert grove.evict(9, "mamba") == {"mamba": [200]}
+
+
+def test_a_lock_pins_an_optional_path_as_far_as_it_goes() -> None:
+    grove = Grove([FULL, OWN_DRAFT])
+    grove.put("abcd")
+    grove.tree.insert(key("abcdef"), {"full": grove.fresh("full", 1)})
+    receipt = grove.lock("abcdef")
+    assert sizes(grove, "draft") == (2, 0)
+    receipt.release("draft")
+    assert sizes(grove, "draft") == (0, 2)
+    assert sizes(grove) == (3, 0)
+
+
+def test_one_component_can_go_early() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcd", [4])
+    receipt = grove.lock("abcd")
+    receipt.release("swa")
+    assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (2, 0))
+    assert grove.evict(1, "swa") == {"swa": [200, 201]}
+    with pytest.raises(ReceiptError, match="holds no component 'swa'"):
+        receipt.release("swa")
+    receipt.release("mamba")
+    assert not receipt.released
+    receipt.release("full")
+    assert receipt.released
+    grove.check()
+
+
+def test_a_lock_of_some_components_pins_only_those() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcd", [4])
+    receipt = grove.lock("abcd", components=["mamba"])
+    assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (0, 2))
+    assert grove.evict(1) == {}, "the node cannot go while its state is pinned"
+    receipt.release()
+    assert grove.evict(1) == {"full": [100, 101], "swa": [200, 201], "mamba": [300]}
+    grove.check()
+
+
+@pytest.mark.parametrize("again", [lambda grove, receipt: grove.tree.unlock(receipt), lambda _, receipt: receipt.release()])
+def test_a_receipt_is_released_once(again: Callable[[Grove, Receipt], None]) -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    kept, receipt = grove.lock("abcd"), grove.lock("abcd")
+    receipt.release()
+    with pytest.raises(ReceiptError, match="released before"):
+        again(grove, receipt)
+    assert sizes(grove) == (2, 0)
+    kept.release()
+    grove.check()
+
+
+def test_a_foreign_receipt_is_refused() -> None:
+    grove, other = Grove([FULL]), Grove([FULL])
+    grove.put("abcd")
+    other.put("abcd")
+    receipt = grove.lock("abcd")
+    with pytest.raises(ReceiptError, match="another tree"):
+        other.tree.unlock(receipt)
+    assert not receipt.released
+    assert sizes(grove) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["nope", "mamba", "draft"])
+def test_a_component_that_is_not_held_cannot_be_released(name: str) -> None:
+    grove = Grove([FULL, DRAFT])
+    grove.put("abcd")
+    receipt = grove.lock("abcd")
+    with pytest.raises(ReceiptError, match="holds no component"):
+        receipt.release(name)
+    assert sizes(grove) == (2, 0)
+
+
+def test_a_lock_of_a_component_that_does_not_exist_is_refused() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    before = grove.tree.dump()
+    with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
+        grove.lock("ab", components=["full", "nope"])
+    assert grove.tree.dump() == before
+
+
+def test_a_lock_on_storage_is_refused() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    with pytest.raises(UnifiedTreeError, match=r"(?i)storage"):
+        grove.lock("abcd", tier=Tier.STORAGE)
+    grove.check()
+
+
+def test_a_boundary_that_lost_what_it_needs_is_stale() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    boundary = grove.put("abcd", [4]).boundary
+    grove.evict(1, "swa")
+    with pytest.raises(StaleBoundaryError, match="evicted"):
+        grove.tree.lock(boundary)
+    grove.tree.lock(boundary, components=["full"]).release()
+    grove.evict(1)
+    with pytest.raises(StaleBoundaryError, match="gone"):
+        grove.tree.lock(boundary)
+    with pytest.raises(StaleBoundaryError):
+        grove.tree.lock(Boundary(NodeId(77), 2))
+    grove.check()
+
+
+def test_a_length_that_is_no_boundary_cannot_be_locked() -> None:
+    grove = Grove([FULL, MAMBA])
+    boundary = grove.put("abcdef", [6]).boundary
+    before = grove.tree.dump()
+    for length in (4, 3, 8, -2):
+        with pytest.raises(StaleBoundaryError):
+            grove.tree.lock(Boundary(boundary.node, length))
+    assert grove.tree.dump() == before
+
+
+def test_nowhere_can_be_locked_and_pins_nothing() -> None:
+    grove = Grove([FULL])
+    receipt = grove.tree.lock(NOWHERE)
+    assert isinstance(receipt, Receipt)
+    grove.check()
+    receipt.release()
+    with pytest.raises(ReceiptError):
+        receipt.release()
+
+
+def test_what_is_unlocked_goes_by_its_recency() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    receipt = grove.lock("ab")
+    grove.put("cd")
+    assert grove.evict(1) == {"full": [101]}
+    grove.put("ef")
+    receipt.release()
+    assert grove.evict(1) == {"full": [100]}

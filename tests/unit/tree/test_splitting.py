@@ -1,0 +1,120 @@
+"""Splits: a node that is cut keeps its id on the lower half, and each half what is its own."""
+
+from __future__ import annotations
+
+from grove import Grove
+from kinds import DRAFT, FULL, MAMBA, swa
+
+
+def test_a_boundary_survives_splits_above_it() -> None:
+    grove = Grove([FULL])
+    boundary = grove.put("abcdefgh").boundary
+    grove.put("abxx")
+    grove.put("abcdefxx")
+    assert grove.match("abcdefgh").device == boundary
+    assert grove.tree.pages(boundary, "full").tolist() == [100, 101, 102, 103]
+    grove.tree.unlock(grove.tree.lock(boundary))
+    grove.check()
+
+
+def test_a_boundary_inside_a_node_survives_a_cut_below_it() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdefgh")
+    inside = grove.match("abcd").device
+    grove.put("abcdefxx")
+    assert grove.tree.pages(inside, "full").tolist() == [100, 101]
+    grove.tree.unlock(grove.tree.lock(inside))
+
+
+def test_page_values_are_divided() -> None:
+    grove = Grove([FULL, DRAFT])
+    grove.put("abcdef")
+    grove.put("abxx")
+    assert grove.tree.dump().splitlines() == [
+        "namespace ''",
+        "  #2 [0, 2) full:1 draft:1",
+        "    #1 [2, 6) full:2 draft:2",
+        "    #3 [2, 4) full:1 draft:1",
+    ]
+    assert grove.pages("abcdef", "draft") == [100, 101, 102]
+    assert grove.pages("abxx", "draft") == [100, 103]
+
+
+def test_a_suffix_window_gives_the_upper_half_what_exceeds_the_lower() -> None:
+    grove = Grove([FULL, swa(6)])
+    grove.put("abcdefgh")
+    grove.put("abcdefxx", window=1)
+    assert grove.tree.dump().splitlines() == [
+        "namespace ''",
+        "  #2 [0, 6) full:3 swa:2",
+        "    #1 [6, 8) resumable full:1 swa:1",
+        "    #3 [6, 8) resumable full:1 swa:1",
+    ]
+    assert grove.pages("abcdefgh", "swa") == [200, 201, 202]
+    assert grove.pages("abcdefxx", "swa") == [200, 201, 203]
+
+
+def test_a_window_that_fits_the_lower_half_stays_there() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcdefgh")
+    grove.put("abxx", window=0)
+    assert "[0, 2) full:1\n" in grove.tree.dump()
+    assert grove.pages("abcdefgh", "swa") == [200, 201]
+
+
+def test_a_state_stays_at_its_end() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdef", [6])
+    grove.put("abcdxx")
+    assert grove.match("abcdef").device.length == 6
+    assert grove.match("abcdxx").device.length == 0
+
+
+def test_hits_inside_a_node_belong_to_the_half_they_ended_in() -> None:
+    grove = Grove([FULL], policy="lfu")
+    grove.put("abcdef")
+    for _ in range(3):
+        grove.match("abcdyy")
+    grove.put("zz")
+    grove.match("zz")
+    grove.match("zz")
+    grove.put("abcdxx")
+    assert grove.evict(1) == {"full": [102]}, "no hit went as far as its lower half"
+    assert grove.evict(1) == {"full": [104]}
+    assert grove.evict(1) == {"full": [103]}, "two hits; the upper half has three"
+    assert grove.evict(1) == {"full": [100, 101]}
+
+
+def test_recency_inside_a_node_belongs_to_the_half_it_ended_in() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdef")
+    grove.put("zz")
+    grove.match("abcd")
+    grove.put("abcdxx")
+    assert grove.evict(1) == {"full": [102]}, "the lower half was last used when it was made"
+    assert grove.evict(1) == {"full": [103]}
+
+
+def test_a_lock_holds_both_halves() -> None:
+    grove = Grove([FULL, swa(6)])
+    grove.put("abcdefgh")
+    receipt = grove.lock("abcdefgh")
+    grove.put("abcdefxx", window=0)
+    assert grove.tree.protected_pages("full") == 4
+    assert grove.tree.protected_pages("swa") == 3
+    grove.check()
+    assert grove.evict(9) == {"full": [104]}
+    assert grove.evict(9, "swa") == {}
+    grove.tree.unlock(receipt)
+    assert grove.tree.protected_pages("full") == grove.tree.protected_pages("swa") == 0
+    assert sorted(grove.evict(9)["full"]) == [100, 101, 102, 103]
+    grove.check()
+
+
+def test_stranded_pages_stay_stranded_in_both_halves() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdef")
+    assert grove.tree.stranded_pages("full") == 3
+    grove.put("abcdxx", [6])
+    assert grove.tree.stranded_pages("full") == 1
+    grove.check()

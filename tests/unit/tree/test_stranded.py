@@ -1,0 +1,68 @@
+"""Stranded values, which no boundary at a node's end needs, are known at all times."""
+
+from __future__ import annotations
+
+from grove import Grove
+from kinds import FULL, MAMBA, swa
+
+from unified_tree import Tier
+
+
+def stranded(grove: Grove) -> dict[str, int]:
+    grove.check()
+    return {c.name: grove.tree.stranded_pages(c.name) for c in grove.tree.components}
+
+
+def test_nothing_is_stranded_where_every_length_is_a_boundary() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    assert stranded(grove) == {"full": 0}
+
+
+def test_a_path_below_the_last_state() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcdef", [2])
+    assert stranded(grove) == {"full": 2, "mamba": 0}
+    grove.put("abcdef", [6])
+    assert stranded(grove) == {"full": 0, "mamba": 0}
+
+
+def test_a_state_without_its_window_and_the_reverse() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcd", [4], window=0)
+    assert stranded(grove) == {"full": 2, "swa": 0, "mamba": 1}
+    grove.put("abcd")
+    assert stranded(grove) == {"full": 0, "swa": 0, "mamba": 0}
+    grove.evict(1, "mamba")
+    assert stranded(grove) == {"full": 2, "swa": 2, "mamba": 0}
+
+
+def test_a_short_window() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcd", window=1)
+    assert stranded(grove) == {"full": 2, "swa": 1}
+
+
+def test_a_window_that_a_longer_prefix_still_needs() -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcd", [4])
+    grove.put("abcdef", [6], window=1)
+    grove.evict(1, "mamba")  # the one at 4
+    assert stranded(grove) == {"full": 0, "swa": 0, "mamba": 0}, "[1, 4) still leads to the boundary at 6"
+
+
+def test_with_replay_every_path_can_be_resumed() -> None:
+    grove = Grove([FULL, swa(3, replay_tokens=3)])
+    grove.put("abcdef", window=1)
+    assert stranded(grove) == {"full": 0, "swa": 1}
+
+
+def test_a_copy_on_host_keeps_a_boundary_alive() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    grove.backup("abcd")
+    grove.evict(1, "mamba")
+    assert stranded(grove) == {"full": 0, "mamba": 0}
+    grove.evict(1, "mamba", Tier.HOST)
+    assert stranded(grove) == {"full": 2, "mamba": 0}
+
