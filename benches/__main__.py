@@ -14,6 +14,7 @@ from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, table
 from benches.contestants import ROOT, Contestant, Entry, entries
 from benches.machine import commit, machine, quiet_cpu
 from benches.measuring import measure, measure_import
+from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, questions, reasons, row_of
 
 
@@ -27,11 +28,17 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\n{questions(rows)}")
     print(f"\nwrote {options.json}")
     if options.plot is not None:
-        from benches.plot import plot
-
-        plot(rows, options.plot)
-        print(f"wrote {options.plot}")
+        _plot(rows, options.plot)
     return 0
+
+
+def _plot(rows: list[Row], path: Path) -> None:
+    try:
+        plot(rows, path)
+    except ImportError as error:
+        print(f"no picture of growth: {error}")
+    else:
+        print(f"wrote {path}")
 
 
 def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
@@ -49,10 +56,8 @@ def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
         print(HEAD)
         rows = []
         for case in cases:
-            if case.operation == IMPORT:
-                outcomes = measure_import(case, known)
-            else:
-                outcomes = measure(case, contestants, absent)
+            started = case.operation == IMPORT
+            outcomes = measure_import(case, known) if started else measure(case, contestants, absent)
             rows.append(row_of(case, outcomes, where, what))
             print(line_of(rows[-1]), flush=True)
     finally:
@@ -90,13 +95,22 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--suite", choices=("all", "table", "growth"), default="all", help="the table, growth, or both")
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
-    parser.add_argument("--plot", type=Path, default=None, metavar="FILE", help="a picture of growth; needs matplotlib")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="where the picture of growth goes, if matplotlib is there (docs/growth.png; with --quick or a choice, nowhere)",
+    )
     parser.add_argument("--operation", action="append", help="only this one; may be given again")
     parser.add_argument("--components", action="append", help="only this set; may be given again")
     parser.add_argument("--page", type=int, action="append", help="only this page size; may be given again")
     options = parser.parse_args(arguments)
     if options.plot is not None and options.suite == "table":
         parser.error("--plot shows growth; leave out --suite table")
+    chosen = options.quick or options.operation or options.components or options.page
+    if options.plot is None and options.suite != "table" and not chosen:
+        options.plot = ROOT / "docs" / "growth.png"
     if options.peers is not None:
         options.peers = options.peers.resolve()
     options.peers_fixtures = options.peers_fixtures.resolve()

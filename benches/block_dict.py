@@ -11,7 +11,7 @@ from collections import OrderedDict
 from time import perf_counter_ns
 from typing import Any
 
-from benches.subject import Capacity, Request, Tokens, Unsupported
+from benches.subject import Capacity, Request, Tokens, UnsupportedError
 
 SMALLEST_BLOCK_TOKENS = 16
 ROOMY_BLOCKS = 1 << 40
@@ -34,7 +34,7 @@ class BlockDictSubject:
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
         """See Subject."""
         if components != "full" or page_size < SMALLEST_BLOCK_TOKENS:
-            raise Unsupported("full attention and blocks of 16 tokens and more only")
+            raise UnsupportedError("full attention and blocks of 16 tokens and more only")
         self.page_size = page_size
         self.free_blocks = ROOMY_BLOCKS if capacity is None else capacity.full_tokens // page_size
         self.unused_pages = 0
@@ -121,7 +121,7 @@ class BlockDictSubject:
         start = perf_counter_ns()
         found = self._cached(self._digests(tokens, len(tokens), []))
         if with_pages:
-            [block.page for block in found]  # noqa: B018
+            [block.page for block in found]
         return perf_counter_ns() - start, len(found) * self.page_size
 
     def find(self, tokens: Tokens) -> Any:
@@ -154,7 +154,7 @@ class BlockDictSubject:
         t1 = perf_counter_ns()
         self._use(found)
         t2 = perf_counter_ns()
-        [block.page for block in found]  # noqa: B018
+        [block.page for block in found]
         t3 = perf_counter_ns()
         return Request(
             cached_tokens=len(found) * self.page_size,

@@ -52,18 +52,19 @@ def table_cases() -> list[Case]:
         for page_size in (1, 64):
             cases += _at_page_size(components, page_size)
     for page_size in (16, 256):
-        sized = {"page_size": page_size}
+        base = Case(operation="", page_size=page_size)
         cases += [
-            Case(operation="match_pages", length=8192, depth=8, **sized),
-            Case(operation="insert", length=8192, depth=8, **sized),
-            Case(operation="evict", tree_nodes=10_000, samples=10, **sized),
-            Case(operation="chat_request", paths=200, samples=400, **sized),
+            replace(base, operation="match_pages", length=8192, depth=8),
+            replace(base, operation="insert", length=8192, depth=8),
+            replace(base, operation="evict", tree_nodes=10_000, samples=10),
+            replace(base, operation="chat_request", paths=200, samples=400),
         ]
     return cases
 
 
 def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     base = Case(operation="", components=components, page_size=page_size)
+    large = (*TREES, "block_dict") if (components, page_size) == ("full", 64) else COMPILED  # half a minute in Python's core
     for length, depth in ((1024, 1), (1024, 8), (8192, 1), (8192, 8), (8192, 64), (32_768, 8), (131_072, 8)):
         samples = 100 if length < LONG_TOKENS else 40
         yield replace(base, operation="match_pages", length=length, depth=depth, samples=samples)
@@ -76,14 +77,14 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     for depth in (1, 8, 64):
         yield replace(base, operation="lock_unlock", length=8192, depth=depth, samples=300)
     yield replace(base, operation="lock_unlock_held", length=8192, depth=64, samples=300)
-    for nodes in (10_000, 100_000):
-        yield replace(base, operation="evict", tree_nodes=nodes, samples=10)
+    yield replace(base, operation="evict", tree_nodes=10_000, samples=10)
+    yield replace(base, operation="evict", tree_nodes=100_000, samples=10, only=large)
     if components != "full":
         yield replace(base, operation=components.replace("full", "evict"), tree_nodes=10_000, samples=10)
     yield replace(base, operation="chat_request", paths=200, samples=400)
     yield replace(base, operation="prefix_cache_request", paths=200, samples=400, only=("prefix_cache",))
     yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)
-    yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1)
+    yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1, only=large)
 
 
 def growth_cases(nodes: tuple[int, ...], lengths: tuple[int, ...], page_size: int = 64) -> list[Case]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 from time import perf_counter_ns
-from typing import Any
 
-from benches.subject import Capacity, Request, Tokens, Unsupported
+from benches.subject import Capacity, Limited, Tokens, UnsupportedError
 
 SMALLEST_BLOCK_TOKENS = 16
 WORKER = 0
 
 
-class DynamoSubject:
+class DynamoSubject(Limited):
     """`compute_block_hash_for_seq` and `find_matches`."""
 
     def __init__(self) -> None:
@@ -22,7 +21,7 @@ class DynamoSubject:
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
         """See Subject."""
         if components != "full" or page_size < SMALLEST_BLOCK_TOKENS or capacity is not None:
-            raise Unsupported("matches of full attention with blocks of 16 tokens and more only")
+            raise UnsupportedError("matches of full attention with blocks of 16 tokens and more only")
         self.page_size = page_size
         self.tree = self._core.RadixTree()
         self.events = 0
@@ -45,27 +44,3 @@ class DynamoSubject:
         found = self.tree.find_matches(self._core.compute_block_hash_for_seq(tokens, self.page_size))
         spent = perf_counter_ns() - start
         return spent, max(found.scores.values(), default=0) * self.page_size
-
-    def find(self, tokens: Tokens) -> Any:
-        """Not offered."""
-        raise Unsupported("no locks")
-
-    def hold(self, handle: Any) -> None:
-        """Not offered."""
-        raise Unsupported("no locks")
-
-    def lock_unlock(self, handle: Any) -> int:
-        """Not offered."""
-        raise Unsupported("no locks")
-
-    def evict(self, pool: str, token_count: int) -> tuple[int, int]:
-        """Not offered."""
-        raise Unsupported("no eviction of its own")
-
-    def begin(self, prompt: Tokens) -> Request:
-        """Not offered."""
-        raise Unsupported("no requests")
-
-    def finish(self, request: Request, tokens: Tokens) -> None:
-        """Not offered."""
-        raise Unsupported("no requests")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from benches.contestants import ROOT
 
 
@@ -28,12 +29,14 @@ def machine() -> str:
 def commit() -> str | None:
     """The commit, with `+` if files differ from it; None outside a repository."""
     try:
-        run = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **run).stdout.strip()  # type: ignore[call-overload]
-        changed = subprocess.run(["git", "status", "--porcelain"], **run).stdout.strip()  # type: ignore[call-overload]
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return f"{head}+" if _git("status", "--porcelain") else head
     except (OSError, subprocess.CalledProcessError):
         return None
-    return f"{head}+" if changed else str(head)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def quiet_cpu() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any
 
-from benches.subject import Capacity, Request, Tokens, Unsupported
+from benches.subject import Capacity, Limited, Request, Tokens
 from unified_tree import Boundary, Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers import PageAllocator, PrefixCache
 
@@ -136,7 +136,7 @@ class TreeSubject:
             self.pools[name].free(ids)
 
 
-class PrefixCacheSubject(TreeSubject):
+class PrefixCacheSubject(Limited):
     """PrefixCache: only whole requests, which it makes of four calls."""
 
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
@@ -161,15 +161,9 @@ class PrefixCacheSubject(TreeSubject):
         t3 = perf_counter_ns()
         request.parts_ns |= {"allocate": t1 - t0, "insert": t2 - t1, "unlock": t3 - t2}
 
-    def insert(self, tokens: Tokens, known_tokens: int) -> tuple[int, int]:
-        """Not an operation of its own here."""
-        raise Unsupported("PrefixCache has whole requests only")
-
 
 def _page_counts(components: str, page_size: int, capacity: Capacity | None) -> dict[str, int]:
     if capacity is None:
         return {}
     sizes = {"full": capacity.full_tokens // page_size, "swa": capacity.window_tokens // page_size, "mamba": capacity.states}
     return {component.name: sizes[component.name] for component in SETS[components]}
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benches.report import Row
 
@@ -16,7 +16,7 @@ LABELS = {
     "evict": "evict one page",
 }
 COLOURS = dict(zip(LABELS, ("#1f77b4", "#17becf", "#2ca02c", "#ff7f0e", "#bcbd22", "#d62728"), strict=True))
-STYLES = {"ours": "-", "rust": "--", "python": ":"}
+STYLES: dict[str, Literal["-", "--", ":"]] = {"ours": "-", "rust": "--", "python": ":"}
 
 
 def plot(rows: list[Row], path: Path) -> None:
@@ -29,20 +29,22 @@ def plot(rows: list[Row], path: Path) -> None:
     grown = [row for row in rows if row["series"]]
     sets = [row["components"] for row in grown if row["series"].startswith("tree-")]
     panels = [(f"tree-{name}", name) for name in dict.fromkeys(sets)]
-    figure, axes = pyplot.subplots(1, len(panels) + 1, figsize=(4.2 * (len(panels) + 1), 4.4), sharey=True, squeeze=False)
-    for axis, (series, name) in zip(axes[0], panels, strict=False):
+    figure, grid = pyplot.subplots(2, 2, figsize=(11, 8), sharey=True)
+    axes = list(grid.flat)
+    for axis, (series, name) in zip(axes, panels, strict=False):
         _lines(axis, [row for row in grown if row["series"] == series], "tree_nodes")
-        axis.set_title(name.replace("_", " + "))
-        axis.set_xlabel("nodes in the tree (8k prompt, depth 8)")
-    _lines(axes[0][-1], [row for row in grown if row["series"].startswith("prompt-")], "length_tokens")
-    axes[0][-1].set_title("full")
-    axes[0][-1].set_xlabel("tokens of the prompt (depth 8)")
-    axes[0][0].set_ylabel("µs, median")
+        axis.set_title(name.replace("_", " + "), fontsize=10)
+        axis.set_xlabel("nodes in the tree (prefix of 8k tokens, depth 8)")
+    _lines(axes[-1], [row for row in grown if row["series"].startswith("prompt-")], "length_tokens")
+    axes[-1].set_title("full", fontsize=10)
+    axes[-1].set_xlabel("tokens of the prompt (depth 8)")
+    for axis in axes[::2]:
+        axis.set_ylabel("µs, median")
     _legend(figure, grown)
     figure.suptitle(f"{grown[0]['machine']} · commit {grown[0]['commit']} · page {grown[0]['page_size']}", fontsize=8)
-    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=90)
     pyplot.close(figure)
 
 
@@ -56,7 +58,7 @@ def _lines(axis: Any, rows: list[Row], over: str) -> None:
             points = [point for point in points if point[1] is not None]
             if points:
                 x, y = zip(*sorted(points), strict=True)
-                axis.plot(x, y, style, color=colour, marker="o", markersize=3, linewidth=1.2)
+                axis.plot(x, y, style, color=colour, marker="o", markersize=3, linewidth=2 if name == "ours" else 1.1)
 
 
 def _legend(figure: Any, rows: list[Row]) -> None:

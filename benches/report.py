@@ -49,6 +49,8 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         row[f"{name}_us_min"] = low / scale if low is not None and scale else None
         row[f"{name}_us_max"] = high / scale if high is not None and scale else None
         row[f"{name}_bytes"] = outcome.median if outcome.unit == "bytes" else None
+        if name != "ours":
+            row[f"{name}_hash"] = outcome.digest or None
         row[f"{name}_hit_rate"] = outcome.facts.get("hit_rate")
         row[f"{name}_parts_us"] = {part: round(ns / 1000, 2) for part, ns in outcome.parts_ns.items()} or None
         row[f"{name}_missing"] = outcome.missing or None
@@ -74,14 +76,15 @@ def line_of(row: Row) -> str:
     """One line of the table."""
     size = _figure("bytes" if row["ours_bytes"] is not None else "us", row)
     by_round = [ratio for ratio in row["ratio_by_round"] if ratio is not None]
-    spread = f"{min(by_round):.2f}–{max(by_round):.2f}" if len(by_round) > 1 else ""
+    spread = f"{min(by_round):.2f}-{max(by_round):.2f}" if len(by_round) > 1 else ""
     answers = {True: "same", False: "differ", None: ""}[row["answers_agree"]]
     if row["ours_hit_rate"] is not None:
         rates = [row[f"{name}_hit_rate"] for name in ("ours", "rust")]
         answers += " hit " + " / ".join(f"{rate:.1%}" for rate in rates if rate is not None)
     ratio = f"{row['ratio']:.2f}" if row["ratio"] is not None else ""
+    components, page = (row["components"], row["page_size"]) if row["operation"] != IMPORT else ("", "")
     return (
-        f"{row['operation']:<21}{row['components']:<11}{row['page_size']:>5}{row['length_tokens'] or '':>9}"
+        f"{row['operation']:<21}{components:<11}{page:>5}{row['length_tokens'] or '':>9}"
         f"{row['depth'] if row['length_tokens'] else '':>6}{row['prompts']:>8}{row['tree_nodes'] or '':>9} |"
         f"{size('ours'):>10}{_number(row['ours_us_min']):>9}{_number(row['ours_us_max']):>10}"
         f"{_number(row['ours_ns_per_token']):>8} |{size('rust'):>10}{size('python'):>11} |{ratio:>7} {spread:<11}|"
@@ -92,7 +95,7 @@ def line_of(row: Row) -> str:
 def _figure(unit: str, row: Row) -> Any:
     def show(name: str) -> str:
         value = row[f"{name}_{unit}"]
-        return "–" if value is None else f"{value:.0f} B" if unit == "bytes" else _number(value)
+        return "-" if value is None else f"{value:.0f} B" if unit == "bytes" else _number(value)
 
     return show
 
@@ -108,10 +111,11 @@ def preamble(machine: str, commit: str | None, absent: dict[str, str]) -> str:
     lines = [f"machine  {machine}", f"commit   {commit or 'unknown'}"]
     lines += [f"absent   {name}: {reason}" for name, reason in absent.items()]
     note = (
-        "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes a key "
-        "inside the time. rust and python are SGLang's UnifiedRadixCache with either core, dynamo its RadixTree, blocks a "
-        "dictionary of block hashes. ratio is ours to rust's, its spread over the rounds beside it. answers compares match lengths "
-        "and survivors; windows are kept differently by design, so chats with them differ, and their hit rates say which way."
+        "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes "
+        "a key inside the time. rust and python are SGLang's UnifiedRadixCache with either core, dynamo its RadixTree, "
+        "blocks a dictionary of block hashes. ratio is ours to rust's, its spread over the rounds beside it. answers "
+        "compares match lengths and survivors; windows are kept differently by design, so chats with them differ, and "
+        "their hit rates say which way."
     )
     return "\n".join([*lines, "", *textwrap.wrap(note, 120), ""])
 

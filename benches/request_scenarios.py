@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
+
 from benches.scenarios import Scenario
 from benches.subject import Capacity, Request, Tokens
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
+
 from benches.case import Case
 from benches.subject import Subject, Tokens
 

@@ -134,9 +134,7 @@ class SglangSubject:
         key = tokens if whole == len(tokens) else tokens[:whole]
         t3 = perf_counter_ns()
         result = cache.insert(
-            fix.InsertParams(
-                key=fix.RadixKey(key), value=kept, prev_prefix_len=request.cached_tokens, mamba_value=state
-            )
+            fix.InsertParams(key=fix.RadixKey(key), value=kept, prev_prefix_len=request.cached_tokens, mamba_value=state)
         )
         if len(value) > whole:
             self.slots.free_segment(value[whole:], start_pos=whole)
@@ -156,10 +154,8 @@ class SglangSubject:
             }
         else:
             lacks = {"num_tokens": need - self.slots.available_size()}
-        if any(count > 0 for count in lacks.values()):
-            lacks = {name: max(0, count) for name, count in lacks.items()}
-        else:
-            lacks = {}
+        short = any(count > 0 for count in lacks.values())
+        lacks = {name: max(0, count) for name, count in lacks.items()} if short else {}
         if self.states is not None and self.states.available_size() < 1:
             lacks["mamba_num"] = 1
         return lacks

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-Tokens = array  # of type code "q", native int64
+if TYPE_CHECKING:
+    Tokens: TypeAlias = array[int]
+else:
+    Tokens = array
+"""Token ids: an array of type code "q", native int64."""
 PARTS = ("match", "lock", "pages", "evict", "allocate", "insert", "unlock")
 """What a request consists of, in order; each adapter times all of them."""
 
@@ -39,7 +43,7 @@ class Request:
     held: Any = None
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """This contestant cannot do that: a missing operation, component set or page size."""
 
 
@@ -49,7 +53,7 @@ class Subject(Protocol):
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
         """Start with an empty cache of a component set (`full`, `full_swa`, `full_mamba`); no capacity means a roomy one.
 
-        Raises Unsupported for what it cannot model.
+        Raises UnsupportedError for what it cannot model.
         """
 
     def insert(self, tokens: Tokens, known_tokens: int) -> tuple[int, int]:
@@ -83,3 +87,12 @@ class Subject(Protocol):
 
     def finish(self, request: Request, tokens: Tokens) -> None:
         """It ends with `tokens`: evict for lack of room, allocate, insert, unlock. Adds to `request.parts_ns`."""
+
+
+class Limited:
+    """Base of an adapter that does not offer everything."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError("offers other operations only")
+
+    insert = match = find = hold = lock_unlock = evict = begin = finish = _refuse

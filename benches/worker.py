@@ -19,7 +19,7 @@ from typing import Any
 from benches.case import Case
 from benches.catalogue import SCENARIOS
 from benches.scenarios import Leaves, Scenario
-from benches.subject import Subject, Unsupported
+from benches.subject import Subject, UnsupportedError
 
 ADAPTERS = {
     "ours": ("benches.ours", "TreeSubject", ()),
@@ -78,7 +78,7 @@ class Session:
             if command["do"] == "prepare":
                 return self.prepare(Case(**command["case"] | {"only": ()}))
             return self.round() if command["do"] == "round" else self.close()
-        except Unsupported as reason:
+        except UnsupportedError as reason:
             return {"unsupported": str(reason)}
         except Exception as error:  # the other side of a process boundary: goes into the table
             return {"error": f"{type(error).__name__}: {error}"}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
+from unified_tree.page_set import PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class PageAllocator:
         self._unused = 0  # ids from here on were never handed out
         self._stack = np.empty(FIRST_CAPACITY, np.int64)
         self._stack_size = 0
-        self._allocated = np.zeros(FIRST_CAPACITY, np.bool_)
+        self._allocated = PageSet(FIRST_CAPACITY)
 
     @property
     def free_pages(self) -> int:
@@ -55,9 +56,9 @@ class PageAllocator:
             fresh = page_count - recycled
             ids[recycled:] = np.arange(self._unused, self._unused + fresh)
             self._unused += fresh
-            if self._unused > self._allocated.size:
-                self._allocated = _grown(self._allocated, self._unused, fill=0)
-        self._allocated[ids] = True
+            if self._unused > self._allocated.capacity:
+                self._allocated.grow(self._unused)
+        self._allocated.add(ids)
         self.used_pages += page_count
         return ids
 
@@ -66,9 +67,10 @@ class PageAllocator:
         count = ids.size
         if count == 0:
             return
-        if int(ids.min()) < 0 or int(ids.max()) >= self._unused or not self._allocated[ids].all():
-            raise PageError(f"{self.name}: freed a page that is not allocated, among {ids[:8].tolist()}")
-        self._allocated[ids] = False
+        out = self._allocated
+        if not out.in_range(ids) or out.first_stranger(ids) >= 0 or out.has_twice(ids):
+            raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
+        out.discard(ids)
         if self._stack_size + count > self._stack.size:
             self._stack = _grown(self._stack, self._stack_size + count)
         self._stack[self._stack_size : self._stack_size + count] = ids
@@ -76,9 +78,7 @@ class PageAllocator:
         self.used_pages -= count
 
 
-def _grown(array: NDArray[Any], size: int, fill: int | None = None) -> NDArray[Any]:
-    grown = np.empty(max(size, 2 * array.size), array.dtype)
+def _grown(array: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    grown = np.empty(max(size, 2 * array.size), np.int64)
     grown[: array.size] = array
-    if fill is not None:
-        grown[array.size :] = fill
     return grown

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.errors import InsertError, PageError
+from unified_tree.keys import Key
 from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node, Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.keys import Key
     from unified_tree.state import TreeState
 
 Pages = Mapping[str, "NDArray[np.int64]"]

@@ -78,7 +78,7 @@ class Insertion:
         cuts = sorted({length for by_length in plan.states.values() for length in by_length})
         windows = any(i in plan.given for i, _ in state.owned_windows[Tier.DEVICE])
         node = plan.node
-        if plan.matched < node.end and (plan.end > plan.matched or windows):
+        if plan.matched < node.end and (plan.end > plan.matched or windows or self._fills(node)):
             node = split(state, node, plan.matched)
         for length in reversed([cut for cut in cuts if cut <= plan.matched]):
             at = node
@@ -100,6 +100,11 @@ class Insertion:
             self._changed[child] = False
             node = child
         return node
+
+    def _fills(self, node: Node) -> bool:
+        """Whether path pages are given for a node that has none on device, so that they need a node of their own."""
+        given, is_path = self._plan.given, self._state.is_path
+        return any(ids.size and is_path[i] and node.device[i] is None for i, ids in given.items())
 
     def _offer_paths(self, deepest: Node) -> dict[int, NDArray[np.int64]]:
         """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
@@ -134,9 +139,9 @@ class Insertion:
         if value is None:
             if whole and continues(node, i):
                 self._place(node, i, given)
-            else:
-                self._duplicates.setdefault(i, []).append(given)
-            return given
+                return given
+            self._duplicates.setdefault(i, []).append(given)
+            return b"\xff" * len(given)  # -1: the tree has none here
         offset = (first - node.start) // size * PAGE_ID_BYTES
         kept = value.pages[offset : offset + len(given)]
         if whole and not value.locks and self._carries_more(node, i):
@@ -183,11 +188,11 @@ class Insertion:
         ledger.give(old)
         ledger.take(new)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
-        value.pages = given
+        value.set_pages(given)
         for sharer in state.sharers_of[value.component]:
             shared = value.node.device[sharer]
             if shared is not None:
-                shared.pages = given
+                shared.set_pages(given)
 
     def _offer_window(self, i: int, window: int, deepest: Node) -> NDArray[np.int64]:
         """Keep of the given tail only the last window, as suffixes of the nodes it crosses; returns the canonical pages."""
@@ -246,7 +251,7 @@ class Insertion:
         ]
         state.extend(value, front)
         for shared in complete:
-            shared.pages = value.pages
+            shared.set_pages(value.pages)
         self._changed[value.node] = True
 
     def _offer_states(self, i: int, by_length: dict[int, int], deepest: Node) -> None:

@@ -7,6 +7,7 @@ token together with the next one) has 16-byte elements; it lives in a root of it
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,22 +39,22 @@ class Key:
     __slots__ = ("bigram", "data", "length", "namespace", "width_bytes")
 
     def __init__(self, tokens: NDArray[np.integer[Any]] | Sequence[int], namespace: str = "", *, bigram: bool = False) -> None:
-        array = _as_int64(tokens)
-        if array.size and np.minimum.reduce(array) < 0:
-            where = int(np.argmax(array < 0))
-            raise InvalidKeyError(f"token ids must be zero or more; token {where} is {array[where]}")
+        data = _as_bytes(tokens)
+        if data and np.minimum.reduce(np.frombuffer(data, np.int64)) < 0:
+            where = int(np.argmax(np.frombuffer(data, np.int64) < 0))
+            raise InvalidKeyError(f"token ids must be zero or more; token {where} is {np.frombuffer(data, np.int64)[where]}")
         if not isinstance(namespace, str):
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
         self.bigram = bigram
+        self.width_bytes = TOKEN_BYTES
+        self.data = data
+        self.length = len(data) // TOKEN_BYTES
         if bigram:
-            self.length = max(0, array.size - 1)
+            ids = np.frombuffer(data, np.int64)
+            self.length = max(0, self.length - 1)
             self.width_bytes = 2 * TOKEN_BYTES
-            self.data = np.stack((array[:-1], array[1:]), axis=1).tobytes() if self.length else b""
-        else:
-            self.length = array.size
-            self.width_bytes = TOKEN_BYTES
-            self.data = array.tobytes()
+            self.data = np.stack((ids[:-1], ids[1:]), axis=1).tobytes()
 
     def __len__(self) -> int:
         return self.length
@@ -86,20 +87,22 @@ class Key:
         )
 
 
-def _as_int64(tokens: Any) -> NDArray[np.int64]:
-    """A contiguous one-dimensional int64 array of `tokens`, without a copy where there already is one."""
-    if type(tokens) is np.ndarray and tokens.dtype == np.int64 and tokens.ndim == 1:
-        return tokens
+def _as_bytes(tokens: Any) -> bytes:
+    """The tokens as native int64 bytes: one copy of an int64 array (of numpy, or `array('q')`), two of anything else."""
+    if (type(tokens) is np.ndarray and tokens.dtype == np.int64 and tokens.ndim == 1) or (
+        type(tokens) is array and tokens.typecode == "q"
+    ):
+        return tokens.tobytes()
     try:
-        array = np.asarray(tokens)
+        values = np.asarray(tokens)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidKeyError(f"a key must be a one-dimensional sequence of integers: {error}") from error
-    if array.ndim != 1:
-        raise InvalidKeyError(f"a key must be one-dimensional, not of shape {array.shape}")
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.dtype.kind not in "iu":
-        raise InvalidKeyError(f"token ids must be integers, not {array.dtype}: {array[0]!r}")
-    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
-        raise InvalidKeyError(f"token ids must fit in 63 bits; the largest is {array.max()}")
-    return array.astype(np.int64)
+    if values.ndim != 1:
+        raise InvalidKeyError(f"a key must be one-dimensional, not of shape {values.shape}")
+    if values.size == 0:
+        return b""
+    if values.dtype.kind not in "iu":
+        raise InvalidKeyError(f"token ids must be integers, not {values.dtype}: {values[0]!r}")
+    if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
+        raise InvalidKeyError(f"token ids must fit in 63 bits; the largest is {values.max()}")
+    return values.astype(np.int64).tobytes()

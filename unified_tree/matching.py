@@ -66,9 +66,9 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
     node, length = walk(state, key, root, limit)
     if length == 0:
         return _MISS
-    path_node, path_length = path_reach(state, node, length, device_only=False)
-    device_node, device_length = path_node, path_length
-    if state.host_value_count:
+    path_node, path_length = device_node, device_length = node, length
+    if state.host_value_count:  # else every node's paths are on device
+        path_node, path_length = path_reach(state, node, length, device_only=False)
         device_node, device_length = path_reach(state, node, length, device_only=True)
     if not state.gated:
         device = Boundary(device_node.id, device_length)
@@ -232,12 +232,12 @@ def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, 
     if not state.is_path[i]:
         begin = max(0, length - dict(state.windows)[i]) // state.page_size * state.page_size
     chunks: list[bytes] = []
-    at: Node | None = node
-    while at is not None and at.parent is not None and at.end > begin:
+    at = node
+    while (parent := at.parent) is not None and at.end > begin:
         value = at.values(tier)[i]
         if value is None:
             if state.is_path[i] and tier is Tier.DEVICE and not chunks:
-                at = at.parent  # an optional path ends further up
+                at = parent  # an optional path ends further up
                 continue
             break
         first = max(begin, at.end - value.page_count * state.page_size)
@@ -246,8 +246,8 @@ def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, 
             break
         skip = len(value.pages) - (at.end - first) // state.page_size * PAGE_ID_BYTES
         chunks.append(value.pages if skip == 0 and cut == len(value.pages) else value.pages[skip : skip + cut])
-        if first > at.parent.end:
+        if first > parent.end:
             break
-        at = at.parent
+        at = parent
     chunks.reverse()
     return chunks

@@ -34,7 +34,7 @@ class Value:
     """The pages of one component at one node on one tier, with its lock count and its place in the eviction order.
 
     Attributes:
-        pages: int64 page ids as bytes, the last `len(pages) // 8` pages of the node.
+        pages: int64 page ids as bytes, the last `page_count` pages of the node.
         locks: for device `Path` values one per receipt at this node's end and one per locked child; else one per receipt.
         children: for `Path` values, how many child nodes have this component on this tier.
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
@@ -55,6 +55,7 @@ class Value:
         "locks",
         "marks",
         "node",
+        "page_count",
         "pages",
         "priority",
         "score",
@@ -68,6 +69,7 @@ class Value:
         self.component = component
         self.tier = tier
         self.pages = pages
+        self.page_count = len(pages) // PAGE_ID_BYTES
         self.locks = 0
         self.children = 0
         self.touched = now
@@ -80,10 +82,10 @@ class Value:
         self.stranded = False
         self.holders: dict[int, Receipt] | None = None
 
-    @property
-    def page_count(self) -> int:
-        """How many of the node's last pages this value covers."""
-        return len(self.pages) // PAGE_ID_BYTES
+    def set_pages(self, pages: bytes) -> None:
+        """Cover other pages from now on."""
+        self.pages = pages
+        self.page_count = len(pages) // PAGE_ID_BYTES
 
     def touch(self, length: int, now: int) -> None:
         """Record a use by a prefix of `length` tokens, which may end inside the node."""

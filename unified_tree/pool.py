@@ -15,6 +15,7 @@ from sortedcontainers import SortedList
 
 from unified_tree.component import Path
 from unified_tree.errors import PageError
+from unified_tree.page_set import PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,59 +120,60 @@ MOST_UNDECLARED_PAGES = 1 << 32
 
 
 class PageLedger:
-    """Which pages of a pool the tree owns: one byte a page, grown on demand where the pool's size was not given."""
+    """Which pages of a pool the tree owns; grown on demand where the pool's size was not given."""
 
     __slots__ = ("_in_flight_pages", "_name", "_owned", "page_count")
 
     def __init__(self, name: str, page_count: int | None) -> None:
         self._name = name
         self.page_count = page_count
-        self._owned = np.zeros(page_count if page_count is not None else 1024, np.bool_)
+        self._owned = PageSet(page_count if page_count is not None else 1024)
         self._in_flight_pages = 0
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
         if ids.size == 0:
             return
-        low, high = int(np.minimum.reduce(ids)), int(np.maximum.reduce(ids))
-        if low < 0 or (self.page_count is not None and high >= self.page_count):
-            bound = "" if self.page_count is None else f" and below {self.page_count}"
-            raise PageError(f"{self._name}: page ids must be zero or more{bound}, got {low if low < 0 else high}")
-        if high >= self._owned.size:
-            if high > MOST_UNDECLARED_PAGES:
-                raise PageError(f"{self._name}: page id {high} is no dense index; declare page_counts for a pool this large")
-            grown = np.zeros(max(high + 1, 2 * self._owned.size), np.bool_)
-            grown[: self._owned.size] = self._owned
-            self._owned = grown
-        if np.logical_or.reduce(self._owned.take(ids)):
-            raise PageError(f"{self._name}: page {int(ids[self._owned[ids]][0])} is already owned by the tree")
-        if ids.size > 1 and not np.logical_and.reduce(ids[1:] > ids[:-1]):
+        if not self._owned.in_range(ids):
+            self._grow(int(ids.min()), int(ids.max()))
+        owned = self._owned.first_member(ids)
+        if owned >= 0:
+            raise PageError(f"{self._name}: page {int(ids[owned])} is already owned by the tree")
+        if self._owned.has_twice(ids):
             unique, counts = np.unique(ids, return_counts=True)
-            if unique.size != ids.size:
-                raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
+            raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
+
+    def _grow(self, lowest: int, highest: int) -> None:
+        if lowest < 0:
+            raise PageError(f"{self._name}: page ids must be zero or more, got {lowest}")
+        if self.page_count is not None:
+            raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
+        if highest > MOST_UNDECLARED_PAGES:
+            raise PageError(f"{self._name}: page id {highest} is no dense index; declare page_counts for a pool this large")
+        self._owned.grow(highest + 1)
 
     def owns(self, page: int) -> bool:
         """Whether the tree owns this page."""
-        return 0 <= page < self._owned.size and bool(self._owned[page])
+        return page in self._owned
 
     def take(self, ids: NDArray[np.int64]) -> None:
         """The tree takes these pages, which were checked."""
-        self._owned[ids] = True
+        self._owned.add(ids)
 
     def give(self, ids: NDArray[np.int64]) -> None:
         """The tree gives these pages up."""
-        self._owned[ids] = False
+        self._owned.discard(ids)
 
     def claim(self, ids: NDArray[np.int64]) -> None:
         """A transfer takes these pages, which were checked, until it ends."""
-        self.take(ids)
+        self._owned.add(ids)
         self._in_flight_pages += ids.size
 
     def unclaim(self, ids: NDArray[np.int64]) -> None:
         """The transfer that claimed these pages ended."""
-        self.give(ids)
+        self._owned.discard(ids)
         self._in_flight_pages -= ids.size
 
     def owned_count(self) -> int:
         """How many pages the tree's nodes own. Cost: O(pool); for checks."""
-        return int(self._owned.sum()) - self._in_flight_pages
+        return len(self._owned) - self._in_flight_pages

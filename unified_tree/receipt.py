@@ -58,8 +58,8 @@ class InsertResult(NamedTuple):
         matched_length: how many tokens the tree knew before.
         duplicates: given pages the tree did not keep, by component, int64.
         replaced: pages the tree gave up for given ones that carry more components, by component, int64.
-        canonical: the tree's own pages for the pages given, by component, int64, in the key's order; for windows the
-            part that was kept.
+        canonical: the tree's own pages for the pages given, by component, int64, in the key's order; -1 where an optional
+            path has none, for want of a value above; for windows the part that was kept.
     """
 
     boundary: Boundary

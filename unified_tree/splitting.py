@@ -47,7 +47,7 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
     """Give `upper` the part of `value` that exceeds its node's last `lower_pages` pages."""
     cut = len(value.pages) - lower_pages * PAGE_ID_BYTES
     half = Value(upper, value.component, value.tier, value.pages[:cut], value.created, value.priority)
-    value.pages = value.pages[cut:]
+    value.set_pages(value.pages[cut:])
     half.stranded = value.stranded
     half.score = value.score
     upper.values(value.tier)[value.component] = half

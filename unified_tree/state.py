@@ -123,7 +123,7 @@ class TreeState:
 
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
-        value.pages = front + value.pages
+        value.set_pages(front + value.pages)
         if value.tier is Tier.DEVICE and self.owner_of[value.component] != value.component:
             return
         pool = self.pools(value.tier)[value.component]
@@ -169,9 +169,19 @@ class TreeState:
             above.children += 1
         if node.children:
             value.children = sum(child.values(tier)[component] is not None for child in node.children.values())
-        other = node.device[self.owner_of[component]] if tier else node.host[component]
-        if other is not None and other.entry is None and not other.locks and (other.tier or not other.children):
-            self.pools(other.tier)[other.component].enter(other)  # with a copy beside it, it may go again
+        if tier:
+            self._enter_paths(node)
+        else:
+            self._enter_again(node.host[component])
+
+    def _enter_paths(self, node: Node) -> None:
+        """Host copies came beside a node's device values, or went from below it: these may be able to go again."""
+        for i in self.owned_paths[Tier.DEVICE]:
+            self._enter_again(node.device[i])
+
+    def _enter_again(self, value: Value | None) -> None:
+        if value is not None and value.entry is None and not value.locks and (value.tier or not value.children):
+            self.pools(value.tier)[value.component].enter(value)
 
     def _unlink_path(self, value: Value) -> None:
         """A path value went: a parent that becomes a leaf takes over its last child's recency and can be a victim."""
@@ -191,6 +201,8 @@ class TreeState:
                         pool.touched(above)
                     if above.entry is None:
                         pool.enter(above)
+        if tier and parent.parent is not None:
+            self._enter_paths(parent)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that nothing can go through it."""

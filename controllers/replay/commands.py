@@ -80,7 +80,7 @@ def app() -> None:
 @click.option("--chunk-tokens", type=int, default=8192, show_default=True, help="Prompt tokens a step.")
 @click.option("--step-ms", type=float, default=20.0, show_default=True, help="Milliseconds a step.")
 @click.option("--time-scale", type=float, default=1.0, show_default=True, help="Factor on arrival times; 0: all at once.")
-@click.option("--requests", type=int, help="Replay so many requests.  [default: all of a trace, 8000 built-in ones]")
+@click.option("--requests", type=int, help="Replay so many requests.  [default: all of a trace, 6000 built-in ones]")
 @click.option("--block-size", type=int, help="Tokens a block of the trace.  [default: what the trace says, or 512]")
 @click.option("--session-gap-s", type=float, default=30.0, show_default=True, help="Mean time between two sessions' starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the built-in workload and of sessions' starts.")

@@ -42,7 +42,7 @@ class SyntheticOptions:
         most_context_tokens: where a context is compacted.
     """
 
-    request_count: int = 8000
+    request_count: int = 6000
     seed: int = 0
     tenant_count: int = 12
     system_tokens: tuple[int, int] = (1_500, 9_000)

@@ -67,11 +67,11 @@ def empty_root(tree: UnifiedTree) -> None:
 
 
 def sharer_outside_its_owner(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), DRAFT_INDEX).pages = np.array([77]).tobytes()
+    device(node_at(tree, "abxx"), DRAFT_INDEX).set_pages(np.array([77]).tobytes())
 
 
 def path_shorter_than_its_node(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), DRAFT_INDEX).pages = b""
+    device(node_at(tree, "abxx"), DRAFT_INDEX).set_pages(b"")
 
 
 def path_with_a_hole(tree: UnifiedTree) -> None:
@@ -81,7 +81,7 @@ def path_with_a_hole(tree: UnifiedTree) -> None:
 
 def page_owned_twice(tree: UnifiedTree) -> None:
     ours, theirs = device(node_at(tree, "abxx"), MAMBA_INDEX), device(node_at(tree, "abcd"), MAMBA_INDEX)
-    ours.pages = theirs.pages
+    ours.set_pages(theirs.pages)
 
 
 def wrong_pool_size(tree: UnifiedTree) -> None:

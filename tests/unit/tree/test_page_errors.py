@@ -24,8 +24,8 @@ def grove() -> Grove:
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        ({"full": [2, 8]}, "full: page ids must be zero or more and below 8, got 8"),
-        ({"full": [-1, 2]}, "full: page ids must be zero or more and below 8, got -1"),
+        ({"full": [2, 8]}, "full: page ids must be .*below 8, got 8"),
+        ({"full": [-1, 2]}, "full: page ids must be zero or more.* got -1"),
         ({"full": [2, 2]}, "full: page 2 is given twice"),
         ({"full": [1, 2]}, "full: page 1 is already owned by the tree"),
         ({"swa": [2, 6]}, "swa: page ids .* got 6"),

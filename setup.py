@@ -1,0 +1,45 @@
+"""Compiles the tree's hot modules with mypyc where a C compiler is at hand; without one the same source runs as it is.
+
+UNIFIED_TREE_PURE=1 skips compiling.
+"""
+
+import os
+import shutil
+import sysconfig
+
+from setuptools import Extension, setup
+
+HOT = (
+    "evicting",
+    "insert_plan",
+    "inserting",
+    "locking",
+    "matching",
+    "node",
+    "page_set",
+    "policies",
+    "pool",
+    "receipt",
+    "resumability",
+    "splitting",
+    "state",
+)
+
+
+def compiled_modules() -> list[Extension]:
+    """The hot modules as C extensions; none where they cannot be built."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        return []
+    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    extensions = mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core")
+    for extension in extensions:
+        extension.optional = True
+    return list(extensions)
+
+
+setup(ext_modules=compiled_modules())

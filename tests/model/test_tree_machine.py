@@ -1,0 +1,305 @@
+"""The tree against a naive dictionary of prefixes, under random operations with locks held and copies in flight."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from kinds import SETS
+from tree_model import DEVICE, HOST, Pin, Text, TreeModel
+
+from unified_tree import (
+    POLICIES,
+    Boundary,
+    Component,
+    EffectError,
+    Path,
+    Point,
+    Receipt,
+    ReceiptError,
+    StaleBoundaryError,
+    Tier,
+    Trailing,
+    UnifiedTree,
+)
+
+PAGE_SIZE = 2
+PAGE_COUNT = 16
+SEEDS = st.integers(0, 1 << 20)
+"""Hypothesis chooses which operations come, and leaves out those that do not matter for a failure; a seed decides what
+exactly each one does, since what Hypothesis draws by itself is mostly too small to share a prefix or fill a pool."""
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """One tree, its model, and all the receipts and effects that are out."""
+
+    kinds: list[Component]
+    operations = 0
+
+    @initialize(seed=SEEDS)
+    def start(self, seed: int) -> None:
+        counts = {c.name: PAGE_COUNT for c in self.kinds if c.shares is None}
+        policy = Random(seed).choice(list(POLICIES))
+        self.tree = UnifiedTree(self.kinds, PAGE_SIZE, policy=policy, page_counts=counts)
+        self.model = TreeModel(self.kinds, PAGE_SIZE, PAGE_COUNT)
+        self.texts: list[Text] = []
+        self.receipts: list[tuple[Receipt, set[Pin]]] = []
+        self.boundaries: list[tuple[Boundary, Text, int]] = []
+        self.deleted_nodes = 0
+
+    def text(self, rng: Random) -> Text:
+        """A text that shares a prefix with others: one of eight that branch off each other, cut somewhere."""
+        if self.texts and rng.random() < 0.4:
+            old = rng.choice(self.texts)
+            return old if rng.random() < 0.5 else old.cut(rng.randrange(old.length + 1))
+        branch = rng.randrange(8)
+        tokens = (0, 0, 0, branch & 1, 1, 1, branch & 3, 2, 2, branch, branch, *range(9))
+        namespace, bigram = rng.choice([("", False)] * 4 + [("tenant", False), ("", True)])
+        return Text(tokens[: rng.randrange(len(tokens) + 1)], namespace, bigram)
+
+    def make_room(self, tier: Tier, needs: dict[str, int]) -> bool:
+        """Evict until the free lists suffice; whether they do."""
+        short = {name: count - len(self.model.free[tier][name]) for name, count in needs.items()}
+        result = self.tree.evict({name: count for name, count in short.items() if count > 0}, tier)
+        self.deleted_nodes += result.deleted_nodes
+        self.model.evicted(tier, result)
+        return all(len(self.model.free[tier][name]) >= count for name, count in needs.items())
+
+    @rule(seed=SEEDS)
+    def insert(self, seed: int) -> None:
+        """Insert as a scheduler would: lock what is there, evict for the rest, give the pages."""
+        rng = Random(seed)
+        text = self.text(rng)
+        whole = text.length // PAGE_SIZE
+        receipt = self.tree.lock(self.tree.match_prefix(text.key()).device)
+        self.model.pins.append(set(self.model.needs(text, receipt.boundary.length, DEVICE)))
+        end = whole * PAGE_SIZE
+        begin = max(0, receipt.boundary.length // PAGE_SIZE - rng.choice([0, 0, 1, 9]))
+        lengths = sorted({rng.randrange(1, whole + 1), rng.choice([whole, rng.randrange(1, whole + 1)])}) if whole else []
+        needs: dict[str, int] = {}
+        for component in self.model.owners:
+            match component.coverage:
+                case Path():
+                    needs[component.name] = whole - begin
+                case Trailing(window_tokens=window):
+                    needs[component.name] = min(whole, rng.choice([-(-window // PAGE_SIZE)] * 3 + [0, 1, 2, 3, 4]))
+                case Point():
+                    needs[component.name] = len(lengths)
+        if self.make_room(DEVICE, needs):
+            self.give_pages(rng, text, lengths, needs)
+        receipt.release()
+        self.model.pins.pop()
+
+    @rule(seed=SEEDS)
+    def insert_more(self, seed: int) -> None:
+        """Inserts come twice as often as all else."""
+        self.insert(seed)
+
+    def give_pages(self, rng: Random, text: Text, lengths: list[int], needs: dict[str, int]) -> None:
+        ids = {name: self.model.take(DEVICE, name, count) for name, count in needs.items()}
+        points = [c.name for c in self.model.owners if isinstance(c.coverage, Point)]
+        pages = {name: ids[name] for name in ids if name not in points}
+        states = {name: {at * PAGE_SIZE: int(page) for at, page in zip(lengths, ids[name], strict=True)} for name in points}
+        fixed = [c.name for c in self.model.sharers if c.required and isinstance(c.coverage, Path)]
+        without = [c.name for c in self.model.sharers if c.name not in fixed and rng.random() < 0.3]
+        result = self.tree.insert(text.key(), pages, states, without=without, priority=rng.randrange(3))
+        if text.length < PAGE_SIZE:
+            self.model.give(DEVICE, ids)
+            return
+        self.model.inserted(text, pages, states, without, result)
+        end = text.length // PAGE_SIZE * PAGE_SIZE
+        assert result.boundary.length == end
+        self.boundaries.append((result.boundary, text.cut(end), self.deleted_nodes))
+        self.texts.append(text)
+
+    @rule(seed=SEEDS)
+    def match(self, seed: int) -> None:
+        """Match, and compare every length and page."""
+        rng = Random(seed)
+        text = self.text(rng)
+        limit = rng.choice([text.length, text.length - 1, rng.randrange(text.length + 1)])
+        match = self.tree.match_prefix(text.key(), limit=limit)
+        self.model.check_match(text, limit, match)
+        for component in self.kinds:
+            boundaries = [match.device, match.replay] if isinstance(component.coverage, Path) else [match.device]
+            for boundary in boundaries:
+                ids = self.tree.pages(boundary, component.name).tolist()
+                self.model.check_pages(text, boundary.length, component, ids)
+        self.boundaries.append((match.device, text.cut(match.device.length), self.deleted_nodes))
+        self.boundaries.append((match.reachable, text.cut(match.reachable.length), self.deleted_nodes))
+
+    @precondition(lambda self: self.boundaries and len(self.receipts) < 3)
+    @rule(seed=SEEDS)
+    def lock(self, seed: int) -> None:
+        """Lock a boundary found a while ago. It may have become stale, and must be if it is not covered any more."""
+        rng = Random(seed)
+        boundary, text, deleted_before = rng.choice(self.boundaries[-8:])
+        tier = rng.choice([DEVICE, DEVICE, HOST])
+        length, host = boundary.length, tier is HOST
+        may = self.model.longest(text, length, host=host, sure=False) == length
+        must = self.model.longest(text, length, host=host, sure=True) == length and deleted_before == self.deleted_nodes
+        pins = set(self.model.needs(text, length, tier))
+        try:
+            receipt = self.tree.lock(boundary, tier)
+        except StaleBoundaryError:
+            assert not must
+            self.boundaries.remove((boundary, text, deleted_before))
+            return
+        assert may
+        self.receipts.append((receipt, pins))
+        self.model.pins.append(pins)
+
+    @precondition(lambda self: self.receipts)
+    @rule(seed=SEEDS)
+    def unlock(self, seed: int) -> None:
+        """Release a receipt, or one component of it."""
+        rng = Random(seed)
+        receipt, pins = rng.choice(self.receipts)
+        names = sorted({pin.component for pin in pins})
+        if len(names) > 1 and rng.random() < 0.5:
+            name = rng.choice(names)
+            receipt.release(name)
+            pins -= {pin for pin in pins if pin.component == name}
+            with pytest.raises(ReceiptError):
+                receipt.release(name)
+            return
+        self.tree.unlock(receipt)
+        with pytest.raises(ReceiptError):
+            receipt.release()
+        self.receipts = [(other, kept) for other, kept in self.receipts if other is not receipt]
+        self.model.pins = [other for other in self.model.pins if other is not pins]
+
+    @rule(seed=SEEDS)
+    def evict(self, seed: int) -> None:
+        """Evict: windows and states as many as are asked for; so of a path where no lock and no copy is concerned."""
+        rng = Random(seed)
+        tier = rng.choice([DEVICE, DEVICE, HOST])
+        component = rng.choice(self.kinds if tier is HOST else self.model.owners)
+        count = rng.randrange(1, 10)
+        free_to_go = self.tree.evictable_pages(component.name, tier)
+        result = self.tree.evict({component.name: count}, tier)
+        freed = result.freed[component.name].size if component.name in result.freed else 0
+        if not isinstance(component.coverage, Path) or not (self.model.pinned() or any(self.model.held[HOST].values())):
+            assert freed >= min(count, free_to_go)
+        self.deleted_nodes += result.deleted_nodes
+        self.model.evicted(tier, result)
+
+    @precondition(lambda self: self.texts and len(self.model.flights) < 3)
+    @rule(seed=SEEDS)
+    def copy(self, seed: int) -> None:
+        """Begin a backup or a load of what a text reaches."""
+        rng = Random(seed)
+        tree, model = self.tree, self.model
+        for text in rng.choices(self.texts, k=6):
+            text = text.cut(rng.choice([text.length, rng.randrange(text.length + 1)]))
+            tier, source = rng.choice([(HOST, DEVICE), (DEVICE, HOST)])
+            match = tree.match_prefix(text.key())
+            boundary = match.device if tier is HOST else match.reachable
+            count_needs = tree.backup_needs if tier is HOST else tree.load_needs
+            if count_needs(boundary):
+                break
+        guard = tree.lock(boundary, source)
+        model.pins.append(set(model.needs(text, boundary.length, source)))
+        self.make_room(tier, count_needs(boundary))
+        guard.release()
+        model.pins.pop()
+        needs = count_needs(boundary)
+        if any(count > len(model.free[tier][name]) for name, count in needs.items()):
+            return
+        pages = {name: model.take(tier, name, count) for name, count in needs.items()}
+        pins = {pin for at in {source, DEVICE} for pin in model.needs(text, boundary.length, at)}
+        effect = (tree.backup if tier is HOST else tree.load)(boundary, pages)
+        model.took_off(effect, pages, pins)
+
+    @precondition(lambda self: self.model.flights)
+    @rule(seed=SEEDS)
+    def end(self, seed: int) -> None:
+        """Acknowledge or abort an effect, once."""
+        rng = Random(seed)
+        effect = rng.choice(self.model.flights).effect
+        if rng.random() < 0.8:
+            self.model.landed(effect, self.tree.acknowledge(effect))
+        else:
+            self.model.aborted(effect, self.tree.abort(effect))
+        with pytest.raises(EffectError):
+            self.tree.acknowledge(effect)
+
+    @invariant()
+    def sound(self) -> None:
+        """No law is broken, the books agree, and no page has two owners or none."""
+        type(self).operations += 1
+        assert (broken := self.tree.check()) == [], f"{broken}\n{self.tree.dump()}"
+        used = {
+            (tier, name): self.tree.pool(name, tier).used_pages for tier, pools in self.model.held.items() for name in pools
+        }
+        self.model.check_balance(used)
+
+    def teardown(self) -> None:
+        """Everything released, every page comes home."""
+        if not hasattr(self, "tree"):
+            return
+        for flight in list(self.model.flights):
+            self.model.aborted(flight.effect, self.tree.abort(flight.effect))
+        for receipt, _ in self.receipts:
+            if not receipt.released:
+                receipt.release()
+        self.model.pins.clear()
+        for tier in (HOST, DEVICE):
+            names = list(self.model.held[tier])
+            self.model.evicted(tier, self.tree.evict(dict.fromkeys(names, PAGE_COUNT), tier))
+        self.model.evicted(HOST, self.tree.evict(dict.fromkeys(self.model.held[HOST], PAGE_COUNT), HOST))
+        assert self.tree.node_count == 0, self.tree.dump()
+        assert all(len(free) == PAGE_COUNT for pools in self.model.free.values() for free in pools.values())
+
+
+def run_machine(kinds: str, **options: Any) -> int:
+    """Let Hypothesis search; returns how many operations that were."""
+    machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds], "operations": 0})
+    run_state_machine_as_test(
+        machine, settings=settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, **options)
+    )
+    return machine.operations  # type: ignore[attr-defined]
+
+
+def walk(kinds: str, seed: str, steps: int) -> int:
+    """One long life of a tree, which Hypothesis would not live: its histories are short and stop early."""
+    rng = Random(seed)
+    machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds]})()
+    operations = "insert insert match match lock unlock evict copy copy end".split()
+    machine.start(rng.randrange(1 << 20))
+    for step in range(steps):
+        name = rng.choice(operations)
+        needed = {"unlock": machine.receipts, "end": machine.model.flights, "copy": machine.texts, "lock": machine.boundaries}
+        crowded = (name == "lock" and len(machine.receipts) > 2) or (name == "copy" and len(machine.model.flights) > 2)
+        if needed.get(name, True) and not crowded:
+            try:
+                getattr(machine, name)(rng.randrange(1 << 20))
+                machine.sound()
+            except Exception as error:
+                error.add_note(f"walk({kinds!r}, {seed!r}) at step {step}: {name}")
+                raise
+    machine.teardown()
+    return steps
+
+
+@pytest.mark.parametrize("kinds", SETS)
+def test_the_tree_is_its_model(kinds: str, record_property: Any) -> None:
+    record_property("operations", run_machine(kinds, max_examples=40, stateful_step_count=40, derandomize=True))
+
+
+@pytest.mark.parametrize("kinds", SETS)
+def test_the_tree_is_its_model_through_a_long_life(kinds: str, record_property: Any) -> None:
+    record_property("operations", sum(walk(kinds, f"{kinds} {i}", 250) for i in range(3)))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kinds", SETS)
+def test_the_tree_is_its_model_for_long(kinds: str, record_property: Any) -> None:
+    operations = run_machine(kinds, max_examples=400, stateful_step_count=100)
+    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(20))
+    record_property("operations", operations)
+    print(f"{kinds}: {operations:,} operations")

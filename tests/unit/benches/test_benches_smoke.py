@@ -1,0 +1,114 @@
+"""The benchmarks run, all of them, and write what programs expect. Their timings are nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+OPERATIONS = {
+    "import",
+    "match_pages",
+    "match",
+    "match_miss",
+    "insert",
+    "lock_unlock",
+    "lock_unlock_held",
+    "evict",
+    "evict_swa",
+    "evict_mamba",
+    "chat_request",
+    "prefix_cache_request",
+    "mixed_multi_turn",
+    "memory",
+}
+FIELDS = {"operation", "components", "page_size", "ours_us", "rust_us", "python_us", "ratio", "hash", "machine", "commit"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benches", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]], Path]:
+    """One quick run of everything: what it printed, the rows, the picture."""
+    folder = tmp_path_factory.mktemp("bench")
+    done = run("--quick", "--json", str(folder / "bench.json"), "--plot", str(folder / "growth.png"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((folder / "bench.json").read_text())
+    return done.stdout, rows, folder / "growth.png"
+
+
+def test_every_benchmark_runs_in_quick_mode(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    _, rows, _ = quick
+    assert {row["operation"] for row in rows} == OPERATIONS
+    assert {row["components"] for row in rows} == {"full", "full_swa", "full_mamba"}
+    assert {row["page_size"] for row in rows} == {1, 16, 64, 256}
+    for row in rows:
+        assert row["ours_missing"] is None, row
+        if row["operation"] == "memory":
+            assert row["ours_bytes"] is not None
+        else:
+            assert row["ours_us"] > 0
+
+
+def test_rows_have_the_fields_that_programs_read(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    _, rows, _ = quick
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert row["rust_us"] is None and row["python_us"] is None and row["ratio"] is None
+        if row["operation"] != "import":
+            assert len(row["hash"]) == 12
+
+
+def test_absent_rivals_say_so_over_the_table(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    printed, _, _ = quick
+    assert "absent   rust: no folder of peers given" in printed
+    assert printed.startswith("machine  ")
+
+
+def test_the_picture_of_growth_is_small(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    picture = quick[2].read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) <= 120 * 1024
+
+
+def test_answers_are_the_same_in_every_run(quick: tuple[str, list[dict[str, Any]], Path], tmp_path: Path) -> None:
+    _, rows, _ = quick
+    done = run(
+        "--quick", "--suite", "table", "--operation", "chat_request", "--page", "64", "--json", str(tmp_path / "again.json")
+    )
+    assert done.returncode == 0, done.stderr
+    again = json.loads((tmp_path / "again.json").read_text())
+    before = [row for row in rows if row["operation"] == "chat_request" and row["page_size"] == 64]
+    assert [row["hash"] for row in again] == [row["hash"] for row in before]
+
+
+def test_a_block_dictionary_gives_the_same_match_lengths(tmp_path: Path) -> None:
+    done = run("--quick", "--suite", "table", "--operation", "match_pages", "--page", "16", "--json", str(tmp_path / "b.json"))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "b.json").read_text())
+    assert row["block_dict_us"] > 0
+    assert row["block_dict_hash"] == row["hash"]
+
+
+def test_missing_peers_are_absent_not_fatal(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    done = run(
+        "--quick", "--operation", "match", "--suite", "table", "--page", "64", "--components", "full",
+        "--peers", nowhere, "--json", str(tmp_path / "m.json"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"there is no {nowhere}" in done.stdout
+
+
+def test_choosing_nothing_is_one_clear_line(tmp_path: Path) -> None:
+    done = run("--quick", "--operation", "no-such", "--json", str(tmp_path / "n.json"))
+    assert done.returncode != 0
+    assert done.stderr.strip() == "no case is left of what was chosen"
