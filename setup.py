@@ -10,6 +10,7 @@ import sysconfig
 from setuptools import Extension, setup
 
 HOT = (
+    "cost",
     "evicting",
     "insert_plan",
     "inserting",
@@ -36,7 +37,10 @@ def compiled_modules() -> list[Extension]:
     except ImportError:
         return []
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    extensions = mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core")
+    try:
+        extensions = mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core")
+    except SystemExit:  # how mypyc says that it cannot; it printed why
+        return []
     for extension in extensions:
         extension.optional = True
     return list(extensions)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benches.case import Case
 from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, table_cases
 from benches.contestants import ROOT, Contestant, Entry, entries
-from benches.machine import commit, machine, quiet_cpu
+from benches.machine import commit, core, machine, quiet_cpu
 from benches.measuring import measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, questions, reasons, row_of
@@ -51,14 +51,14 @@ def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
         for name, contestant in contestants.items():
             if "error" in contestant.hello:
                 absent[name] = contestant.hello["error"]
-        where, what = machine(), commit()
-        print(preamble(where, what, absent))
+        where, what, how = machine(), commit(), core()
+        print(preamble(where, what, how, absent))
         print(HEAD)
         rows = []
         for case in cases:
             started = case.operation == IMPORT
             outcomes = measure_import(case, known) if started else measure(case, contestants, absent)
-            rows.append(row_of(case, outcomes, where, what))
+            rows.append(row_of(case, outcomes, where, what, how))
             print(line_of(rows[-1]), flush=True)
     finally:
         for contestant in contestants.values():

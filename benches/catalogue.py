@@ -16,6 +16,7 @@ from benches.scenarios import (
     LockUnlock,
     LockUnlockHeld,
     Match,
+    MatchFloor,
     MatchMiss,
     MatchPages,
     Scenario,
@@ -24,6 +25,7 @@ from benches.scenarios import (
 SCENARIOS: dict[str, type[Scenario]] = {
     "match_pages": MatchPages,
     "match": Match,
+    "match_floor": MatchFloor,
     "match_miss": MatchMiss,
     "insert": Insert,
     "lock_unlock": LockUnlock,
@@ -71,6 +73,9 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     yield replace(base, operation="match_pages", length=8192, depth=8, paths=64, samples=128)
     for length in (8192, 131_072):
         yield replace(base, operation="match", length=length, depth=8, samples=40)
+    if components == "full":
+        for length in (8192, LONG_TOKENS, 131_072):
+            yield replace(base, operation="match_floor", length=length, samples=40, only=("ours",))
     yield replace(base, operation="match_miss", length=8192)
     for length in (8192, 131_072):
         yield replace(base, operation="insert", length=length, depth=8, samples=40)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benches.contestants import ROOT
+from unified_tree import matching
 
 
 def machine() -> str:
@@ -24,6 +25,11 @@ def machine() -> str:
                 break
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}, numpy {np.__version__}"
+
+
+def core() -> str:
+    """Whether the tree's hot modules run `compiled` or `interpreted` here."""
+    return "compiled" if Path(matching.__file__).suffix in {".so", ".pyd"} else "interpreted"
 
 
 def commit() -> str | None:

@@ -41,7 +41,9 @@ def plot(rows: list[Row], path: Path) -> None:
     for axis in axes[::2]:
         axis.set_ylabel("µs, median")
     _legend(figure, grown)
-    figure.suptitle(f"{grown[0]['machine']} · commit {grown[0]['commit']} · page {grown[0]['page_size']}", fontsize=8)
+    first = grown[0]
+    head = f"{first['machine']} · commit {first['commit'] or 'unknown'}, {first['ours_core']} · page {first['page_size']}"
+    figure.suptitle(head, fontsize=8)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)

@@ -18,7 +18,7 @@ HEAD = (
 )
 
 
-def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str | None) -> Row:
+def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str | None, core: str) -> Row:
     """One object of bench.json. Times are microseconds, `ratio` ours to Rust's; null is what was not measured."""
     subject = "prefix_cache" if case.operation == "prefix_cache_request" else "ours"
     ours, rust = outcomes.get(subject, Outcome()), outcomes.get("rust", Outcome())
@@ -42,6 +42,7 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         "answers_agree": agreement(ours, outcomes),
         "machine": machine,
         "commit": commit,
+        "ours_core": core,
     }
     for name, outcome in ({"ours": ours} | {name: outcomes.get(name, Outcome()) for name in RIVALS}).items():
         low, high = outcome.extremes or (None, None)
@@ -106,9 +107,9 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def preamble(machine: str, commit: str | None, absent: dict[str, str]) -> str:
+def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]) -> str:
     """What stands over the table."""
-    lines = [f"machine  {machine}", f"commit   {commit or 'unknown'}"]
+    lines = [f"machine  {machine}", f"commit   {commit or 'unknown'}, {core}"]
     lines += [f"absent   {name}: {reason}" for name, reason in absent.items()]
     note = (
         "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes "

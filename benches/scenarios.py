@@ -6,8 +6,10 @@ that every contestant gets the same keys in the same order, and every answer goe
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from array import array
+from time import perf_counter_ns
 from typing import ClassVar
 from zlib import crc32
 
@@ -42,6 +44,7 @@ class Scenario:
         self.case = case
         self.random = np.random.RandomState([case.seed, case.tree_nodes, crc32(type(self).__name__.encode())])
         self.parts_ns: dict[str, list[int]] = {}
+        self._scratch = array("q")
         self._digest = hashlib.blake2b(digest_size=6)
         if leaves is None:
             subject.open(case.components, case.page_size, None)
@@ -77,6 +80,15 @@ class Scenario:
         """Random tokens."""
         return array("q", self.random.randint(low, high, count, dtype=np.int64).tobytes())
 
+    def fresh(self, key: Tokens) -> Tokens:
+        """The key's tokens written anew into one array, hot as from a tokenizer. A new array each time would have the
+        allocator return megabytes to the system and fault them in again within the time of whoever allocates next.
+        """
+        if len(self._scratch) != len(key):
+            self._scratch = key[:]
+        self._scratch[:] = key
+        return self._scratch
+
     def path(self, length: int, depth: int) -> Tokens:
         """Insert a path of `depth` nodes that spells `length` tokens, a branch of one page at every inner cut."""
         tokens, page, known = self.tokens(length), self.case.page_size, 0
@@ -101,12 +113,14 @@ class Leaves:
         self.count = 0
 
     def grow(self, count: int) -> None:
-        """Have `count` leaves."""
+        """Have `count` leaves. The cyclic collector rests meanwhile: a million nodes are filler here, not the question."""
+        gc.disable()
         if count and not self.count:
             self._subject.insert(self._prefix, 0)
         while self.count < count:
             self._subject.insert(self.leaf(self.count), len(self._prefix))
             self.count += 1
+        gc.enable()
 
     def leaf(self, index: int) -> Tokens:
         """The key of one leaf."""
@@ -127,8 +141,8 @@ class MatchPages(Scenario):
         self.turn = 0
 
     def sample(self) -> int:
-        """One match of a token array never seen before."""
-        key = self.keys[self.turn % len(self.keys)][:]
+        """One match of the next prompt."""
+        key = self.fresh(self.keys[self.turn % len(self.keys)])
         self.turn += 1
         spent, length = self.subject.match(key, with_pages=self.with_pages)
         self.answer(length)
@@ -140,6 +154,29 @@ class Match(MatchPages):
 
     question = "What does finding a cached prompt cost, without the page ids?"
     with_pages = False
+
+
+class MatchFloor(Scenario):
+    """No cache at all: the three passes over the bytes that a match with page ids makes."""
+
+    question = "What do copying a key's bytes, comparing them and copying the page ids out cost by themselves?"
+    silent_on = "a cache; it is what `match_pages` can be held against"
+
+    def set_up(self) -> None:
+        """What would be cached."""
+        self.key = self.tokens(self.case.length)
+        self.edge = self.key.tobytes()
+        self.ids = np.arange(self.case.length // self.case.page_size)
+
+    def sample(self) -> int:
+        """Copy, compare, copy."""
+        key = self.fresh(self.key)
+        start = perf_counter_ns()
+        same = key.tobytes() == self.edge
+        ids = self.ids.copy()
+        spent = perf_counter_ns() - start
+        self.answer(same * ids.size)
+        return spent
 
 
 class MatchMiss(Scenario):
@@ -155,7 +192,7 @@ class MatchMiss(Scenario):
 
     def sample(self) -> int:
         """One match of nothing."""
-        spent, length = self.subject.match(self.key[:], with_pages=False)
+        spent, length = self.subject.match(self.fresh(self.key), with_pages=False)
         self.answer(length)
         return spent
 
@@ -168,15 +205,15 @@ class Insert(Scenario):
     new_tokens = 1024
 
     def set_up(self) -> None:
-        """The prefix."""
-        self.prefix = self.path(self.case.length, self.case.depth)
+        """The prefix, and an array that holds it with a tail to be changed."""
+        self.key = self.path(self.case.length, self.case.depth) + array("q", bytes(8 * self.new_tokens))
         self.first = 1_000_000
 
     def sample(self) -> int:
         """One more branch at the prefix's end."""
         self.first += 2000
-        key = self.prefix + array("q", range(self.first, self.first + self.new_tokens))
-        spent, matched = self.subject.insert(key, self.case.length)
+        self.key[self.case.length :] = array("q", range(self.first, self.first + self.new_tokens))
+        spent, matched = self.subject.insert(self.key, self.case.length)
         self.answer(matched)
         return spent
 

@@ -42,19 +42,24 @@ class DevicePages:
 
         Cost: O(log n) a victim; nothing where the free lists suffice.
         """
-        short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
+        short = self.check(needs)
         if not short:
             return
+        self._evict(short, needs)
+        for name in short:
+            if self.allocators[name].free_pages < needs[name]:
+                self._refuse("but what could be evicted stands above what is locked", name, needs)
+
+    def check(self, needs: Mapping[str, int]) -> list[str]:
+        """The pools that are short of free pages. Raises OutOfPagesError if evicting could not help. Changes nothing."""
+        short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
             allocator, evictable = self.allocators[name], self._tree.evictable_pages(name)
             if needs[name] - allocator.free_pages > evictable:
                 self._refuse(
                     f"{allocator.free_pages} are free and {evictable} evictable of {allocator.page_count}", name, needs
                 )
-        self._evict(short, needs)
-        for name in short:
-            if self.allocators[name].free_pages < needs[name]:
-                self._refuse("but what could be evicted stands above what is locked", name, needs)
+        return short
 
     def try_reserve(self, name: str) -> bool:
         """Whether the pool has a free page now, evicting one if it can."""

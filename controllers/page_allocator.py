@@ -67,10 +67,9 @@ class PageAllocator:
         count = ids.size
         if count == 0:
             return
-        out = self._allocated
-        if not out.in_range(ids) or out.first_stranger(ids) >= 0 or out.has_twice(ids):
+        if not self._allocated.all_are(ids, members=True):
             raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
-        out.discard(ids)
+        self._allocated.discard(ids)
         if self._stack_size + count > self._stack.size:
             self._stack = _grown(self._stack, self._stack_size + count)
         self._stack[self._stack_size : self._stack_size + count] = ids

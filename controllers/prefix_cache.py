@@ -98,6 +98,8 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         limit = key.length - 1
+        if self.point is not None:
+            self.device.check({self.point: 1})
         sure = self.point is None or self.device.allocators[self.point].free_pages > 0
         match = self.tree.match_prefix(key, limit=limit, touch=sure)
         boundary = match.replay if self._replay else match.device
@@ -250,7 +252,7 @@ class PrefixCache:
     def commit(
         self,
         lease: Lease,
-        tokens: NDArray[np.integer[Any]] | Sequence[int],
+        tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
         states: Mapping[int, int] | None = None,
         *,
         without: Sequence[str] = (),
@@ -262,7 +264,8 @@ class PrefixCache:
         are kept at the places in `save_at`, and at the end.
 
         Args:
-            tokens: the whole sequence computed so far, from the first token of the prompt on.
+            tokens: the whole sequence computed so far, from the first token of the prompt on; or how many tokens of
+                the prompt (and of what was committed since), which saves passing and comparing them again.
             states: pages that hold states, by length; each from `save_pages`, or the running state's page (which the lease
                 gives up) at the very end.
             without: components in shared pages that were not computed (a draft, say).

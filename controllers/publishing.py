@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def publish(
     cache: PrefixCache,
     lease: Lease,
-    tokens: NDArray[np.integer[Any]] | Sequence[int],
+    tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
     states: Mapping[int, int],
     without: Sequence[str],
     resumable: bool | None,
@@ -35,32 +35,37 @@ def publish(
     if key.length > lease.length:
         raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
     end = key.length // cache.page_size * cache.page_size
-    _check_states(cache, lease, states, end)
+    _check_states(cache, lease, states, key.length)
     if resumable is None:
         prompt_end = lease.prompt_tokens // cache.page_size * cache.page_size
         resumable = key.length >= lease.prompt_tokens and (lease.save_output or end == prompt_end)
-    if key.length >= lease.key.length:
-        lease.key = key
-    lease.computed = max(lease.computed, key.length)
     stops = _stops(cache, lease, states, end, resumable)
     remaining = dict(states)
     for stop in stops:
         due = {length: remaining.pop(length) for length in sorted(remaining) if length <= stop}
-        _publish_up_to(cache, lease, stop, (stop in lease.save_at or resumable) and bool(cache.windows), due, without)
+        keep_windows = (stop in lease.save_at or resumable) and bool(cache.windows)
+        _publish_up_to(cache, lease, key.prefix(stop), keep_windows, due, without)
+    if key.length >= lease.key.length:
+        lease.key = key
     cache.advance(lease, key.length)
 
 
-def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int]) -> Key:
+def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int] | int) -> Key:
     """The key of all tokens computed, which must go on from what is committed."""
     old = lease.key
+    if isinstance(tokens, int):
+        if not 0 <= tokens <= old.length:
+            raise LeaseError(f"{lease} knows {old.length} tokens, so {tokens} cannot be committed by number; give the tokens")
+        return old.prefix(tokens)
     key = Key(tokens, old.namespace, bigram=old.bigram)
     if not key.starts_with(old.prefix(min(old.length, key.length, max(lease.committed, lease.computed)))):
         raise LeaseError(f"the tokens committed differ from those of {lease} within its first {lease.computed}")
     return key
 
 
-def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int) -> None:
-    """Each state page must be the lease's, given once, and at a place not committed before."""
+def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], computed: int) -> None:
+    """Each state page must be the lease's, given once, at the end of a page; the running state's is where the run is."""
+    end = computed // cache.page_size * cache.page_size
     if states and cache.point is None:
         raise LeaseError(f"states were given, but no component has any: {dict(states)}")
     if len(set(states.values())) != len(states):
@@ -74,6 +79,8 @@ def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], e
             raise LeaseError(
                 f"page {page} of {cache.point!r} is not one of {lease}; it has {lease.save_pages} and {lease.state_page}"
             )
+        if page == lease.state_page and length != computed:
+            raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")
 
 
 def _stops(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
@@ -88,9 +95,9 @@ def _stops(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int
 
 
 def _publish_up_to(
-    cache: PrefixCache, lease: Lease, stop: int, keep_windows: bool, due: dict[int, int], without: Sequence[str]
+    cache: PrefixCache, lease: Lease, key: Key, keep_windows: bool, due: dict[int, int], without: Sequence[str]
 ) -> None:
-    size = cache.page_size
+    size, stop = cache.page_size, key.length
     last, first = stop // size, min(lease.committed, stop) // size
     pages = {}
     for name in cache.paths:
@@ -102,9 +109,8 @@ def _publish_up_to(
             table = lease.tables[name]
             begin = max(max(0, stop - window) // size, table.held_from, min(table.private_from, last))
             pages[name] = table.slice(begin, last).copy()
-    key = lease.key.prefix(stop)
     by_component = {cache.point: due} if cache.point is not None and due else {}
-    result = cache.tree.insert(key, pages, by_component, without=without, priority=lease.priority)
+    result = cache.tree.insert(key, pages, by_component, after=lease.boundary, without=without, priority=lease.priority)
     _give_up(lease, due)
     _rewrite_tables(cache, lease, result, stop, keep_windows)
     cache.take_in(result)

@@ -19,6 +19,7 @@ from unified_tree.node import Node, Tier
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
 Pages = Mapping[str, "NDArray[np.int64]"]
@@ -51,7 +52,13 @@ class Plan:
 
 
 def plan_insert(
-    state: TreeState, key: Key, pages: Pages, states: States, without: Collection[str], priority: int
+    state: TreeState,
+    key: Key,
+    pages: Pages,
+    states: States,
+    after: Boundary | None,
+    without: Collection[str],
+    priority: int,
 ) -> Plan | None:
     """Walk and check; raises InsertError or PageError with nothing changed. None for a key without a whole page."""
     end = key.length // state.page_size * state.page_size
@@ -62,11 +69,12 @@ def plan_insert(
         raise InsertError(f"{state.components[i].name}: is a required path, so no pages can go in without it")
     if end == 0:
         return None
-    node: Node | None = state.roots.get((key.namespace, key.bigram))
+    root: Node | None = state.roots.get((key.namespace, key.bigram))
+    node = root
     matched = reach = 0
-    if node is not None:
-        node, matched = walk(state, key, node, end)
-        reach = path_reach(state, node, matched, device_only=True)[1]
+    if root is not None:
+        node, matched = walk(state, key, _start(state, key, root, after, end), end)
+        reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
     for i in state.owned_paths[Tier.DEVICE]:
         component = state.components[i]
         begin = end - given[i].size * state.page_size if i in given else end
@@ -81,6 +89,25 @@ def plan_insert(
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
     return Plan(key, end, node, matched, reach, given, by_component, absent, priority)
+
+
+def _start(state: TreeState, key: Key, root: Node, after: Boundary | None, end: int) -> Node:
+    """Where to begin walking: the node at the end of `after` if this key does lead there, else the root.
+
+    Comparing the edges upwards spares the look-ups of a walk down, which hash a page each.
+    """
+    node = state.nodes.get(after.node) if after is not None and after.length <= end else None
+    if node is None or after is None:
+        return root
+    while node.end > after.length and node.parent is not None:
+        node = node.parent
+    data, width = key.data, key.width_bytes
+    at = node
+    while (parent := at.parent) is not None:
+        if not data.startswith(at.edge, parent.end * width):
+            return root
+        at = parent
+    return node if at is root else root
 
 
 def _index(state: TreeState, name: str) -> int:

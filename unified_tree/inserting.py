@@ -96,7 +96,7 @@ class Insertion:
         for length in [*(cut for cut in cuts if plan.matched < cut < plan.end), plan.end]:
             edge = plan.key.data[node.end * width : length * width]
             child = state.new_node(node, edge, length)
-            node.children[edge if len(edge) == page else edge[:page]] = child
+            node.adopt(edge if len(edge) == page else edge[:page], child)
             self._changed[child] = False
             node = child
         return node

@@ -8,7 +8,7 @@ for `Path`, the last k for `Trailing`, one state saved at the node's end for `Po
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, Final, NewType
 
 if TYPE_CHECKING:
     from unified_tree.receipt import Receipt
@@ -119,11 +119,26 @@ class Node:
         self.parent = parent
         self.edge = edge
         self.end = end
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, Node] = NO_CHILDREN
         self.device: list[Value | None] = [None] * component_count
-        self.host: list[Value | None] = [None] * component_count
+        self.host: list[Value | None] = no_values(component_count)
         self.resumable = False
         self.nearest_boundary = NO_BOUNDARY
+
+    def adopt(self, first_page: bytes, child: Node) -> None:
+        """Hang a child here."""
+        if self.children is NO_CHILDREN:
+            self.children = {}
+        self.children[first_page] = child
+
+    def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
+        """Put a value, or a tombstone, in its place."""
+        if tier is Tier.DEVICE:
+            self.device[component] = value
+            return
+        if self.host is no_values(len(self.device)):
+            self.host = [None] * len(self.device)
+        self.host[component] = value
 
     @property
     def start(self) -> int:
@@ -136,6 +151,19 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.id}, [{self.start}, {self.end}))"
+
+
+# What a leaf has for children and a node without host values for those is shared and never changed; most nodes are both.
+NO_CHILDREN: Final[dict[bytes, Node]] = {}
+_NO_VALUES: Final[dict[int, list[Value | None]]] = {}
+
+
+def no_values(component_count: int) -> list[Value | None]:
+    """The one list of so many tombstones."""
+    nothing = _NO_VALUES.get(component_count)
+    if nothing is None:
+        nothing = _NO_VALUES[component_count] = [None] * component_count
+    return nothing
 
 
 class Root(Node):

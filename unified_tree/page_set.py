@@ -15,59 +15,79 @@ FEW = 16
 class PageSet:
     """Ids 0 … capacity - 1, one byte each; memory is only touched where ids are.
 
-    Small results are searched as bytes: that costs a fraction of a reduction over a small array.
+    A few ids are handled one by one, for an array operation costs as much as some twenty of them. The results of many are
+    searched as bytes, which costs a fraction of a reduction.
     """
 
-    __slots__ = ("_members", "_order")
-
     def __init__(self, capacity: int) -> None:
-        self._members = np.zeros(capacity, np.bool_)
-        self._order = np.empty(0, np.int32)  # scratch to find an id given twice; made when first needed
+        self._array: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
+        self._bytes = self._array.view(np.uint8).data  # the same memory, one id at a time
+        self._order: NDArray[np.int32] = np.empty(0, np.int32)  # scratch to find an id given twice; made when first needed
 
     @property
     def capacity(self) -> int:
         """One past the largest id it can hold."""
-        return int(self._members.size)
+        return len(self._bytes)
 
-    def __contains__(self, page: int) -> bool:
-        return 0 <= page < self._members.size and bool(self._members[page])
+    def contains(self, page: int) -> bool:
+        """Whether one id is a member."""
+        return 0 <= page < len(self._bytes) and self._bytes[page] == 1
 
-    def __len__(self) -> int:
-        return int(self._members.sum())
+    def count(self) -> int:
+        """How many ids are members. Cost: O(capacity)."""
+        return int(np.count_nonzero(self._array))
 
     def grow(self, capacity: int) -> None:
         """Hold ids below `capacity`, and room to spare. Cost: O(capacity)."""
-        grown = np.zeros(max(capacity, 2 * self._members.size), np.bool_)
-        grown[: self._members.size] = self._members
-        self._members = grown
+        grown = np.zeros(max(capacity, 2 * len(self._bytes)), np.bool_)
+        grown[: len(self._bytes)] = self._array
+        self._array = grown
+        self._bytes = grown.view(np.uint8).data
 
-    def in_range(self, ids: NDArray[np.int64]) -> bool:
-        """Whether all ids are zero or more and below the capacity."""
-        return bool(np.minimum.reduce(ids) >= 0 and np.maximum.reduce(ids) < self._members.size)
-
-    def first_member(self, ids: NDArray[np.int64]) -> int:
-        """The position of the first id that is a member, -1 if none is. The ids are in range."""
-        return self._members.take(ids).tobytes().find(1)
-
-    def first_stranger(self, ids: NDArray[np.int64]) -> int:
-        """The position of the first id that is no member, -1 if all are. The ids are in range."""
-        return self._members.take(ids).tobytes().find(0)
-
-    def has_twice(self, ids: NDArray[np.int64]) -> bool:
-        """Whether an id is given twice: number the ids by scattering; does each find its own number again?"""
-        count = ids.size
+    def all_are(self, ids: NDArray[np.int64], *, members: bool) -> bool:
+        """Whether all ids are in range, each given once, and all members or all not. Cost: O(len(ids))."""
+        count = len(ids)
         if count <= FEW:
-            return count > 1 and len(set(ids.tolist())) != count
-        if self._order.size < self._members.size:
-            self._order = np.zeros(self._members.size, np.int32)
-        numbers = np.arange(count, dtype=np.int32)
+            few: list[int] = ids.tolist()
+            return self._few_are(few, members)
+        if int(np.minimum.reduce(ids)) < 0:
+            return False
+        try:
+            found: NDArray[np.bool_] = self._array.take(ids)
+        except IndexError:
+            return False
+        return found.tobytes().find(0 if members else 1) < 0 and not self._has_twice(ids, count)
+
+    def _few_are(self, ids: list[int], members: bool) -> bool:
+        flags = self._bytes
+        capacity = len(flags)
+        for page in ids:
+            if page < 0 or page >= capacity or (flags[page] == 1) != members:
+                return False
+        return len(ids) < 2 or len(set(ids)) == len(ids)
+
+    def _has_twice(self, ids: NDArray[np.int64], count: int) -> bool:
+        """Whether an id is given twice: number the ids by scattering; does each find its own number again?"""
+        if len(self._order) < len(self._bytes):
+            self._order = np.zeros(len(self._bytes), np.int32)
+        numbers: NDArray[np.int32] = np.arange(count, dtype=np.int32)
         self._order[ids] = numbers
-        return bool((self._order.take(ids) != numbers).tobytes().find(1) >= 0)
+        same: NDArray[np.bool_] = self._order.take(ids) == numbers
+        return same.tobytes().find(0) >= 0
 
     def add(self, ids: NDArray[np.int64]) -> None:
         """Take ids in. They are in range."""
-        self._members[ids] = True
+        self._set(ids, 1)
 
     def discard(self, ids: NDArray[np.int64]) -> None:
         """Take ids out. They are in range."""
-        self._members[ids] = False
+        self._set(ids, 0)
+
+    def _set(self, ids: NDArray[np.int64], flag: int) -> None:
+        if len(ids) > FEW:
+            self._array[ids] = flag
+            return
+        flags = self._bytes
+        few: list[int] = ids.tolist()
+        for page in few:
+            flags[page] = flag

@@ -132,20 +132,22 @@ class PageLedger:
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
-        if ids.size == 0:
+        if self._owned.all_are(ids, members=False):
             return
-        if not self._owned.in_range(ids):
-            self._grow(int(ids.min()), int(ids.max()))
-        owned = self._owned.first_member(ids)
-        if owned >= 0:
-            raise PageError(f"{self._name}: page {int(ids[owned])} is already owned by the tree")
-        if self._owned.has_twice(ids):
-            unique, counts = np.unique(ids, return_counts=True)
-            raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
-
-    def _grow(self, lowest: int, highest: int) -> None:
+        lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0:
             raise PageError(f"{self._name}: page ids must be zero or more, got {lowest}")
+        if highest >= self._owned.capacity:
+            self._grow(highest)
+            self.check(ids)
+            return
+        owned = [page for page in ids.tolist() if self._owned.contains(page)]
+        if owned:
+            raise PageError(f"{self._name}: page {owned[0]} is already owned by the tree")
+        unique, counts = np.unique(ids, return_counts=True)
+        raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
+
+    def _grow(self, highest: int) -> None:
         if self.page_count is not None:
             raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
         if highest > MOST_UNDECLARED_PAGES:
@@ -154,7 +156,7 @@ class PageLedger:
 
     def owns(self, page: int) -> bool:
         """Whether the tree owns this page."""
-        return page in self._owned
+        return self._owned.contains(page)
 
     def take(self, ids: NDArray[np.int64]) -> None:
         """The tree takes these pages, which were checked."""
@@ -176,4 +178,4 @@ class PageLedger:
 
     def owned_count(self) -> int:
         """How many pages the tree's nodes own. Cost: O(pool); for checks."""
-        return len(self._owned) - self._in_flight_pages
+        return self._owned.count() - self._in_flight_pages

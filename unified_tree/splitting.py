@@ -27,7 +27,7 @@ def split(state: TreeState, node: Node, length: int) -> Node:
     node.edge = node.edge[offset:]
     parent.children[first_page] = upper
     node.parent = upper
-    upper.children[node.edge if len(node.edge) == page else node.edge[:page]] = node
+    upper.adopt(node.edge if len(node.edge) == page else node.edge[:page], node)
     lower_pages = (node.end - length) // state.page_size
     for tier in (Tier.DEVICE, Tier.HOST):
         for value in node.values(tier):
@@ -50,7 +50,7 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
     value.set_pages(value.pages[cut:])
     half.stranded = value.stranded
     half.score = value.score
-    upper.values(value.tier)[value.component] = half
+    upper.set_value(value.component, value.tier, half)
     is_path = state.is_path[value.component]
     if not is_path:
         half.touched, half.hits = value.touched, value.hits

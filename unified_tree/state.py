@@ -106,7 +106,7 @@ class TreeState:
     def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
         """Give `node` a value it lacks. The pages were checked; a sharer's device value takes none."""
         value = Value(node, component, tier, pages, self.clock, priority)
-        node.values(tier)[component] = value
+        node.set_value(component, tier, value)
         if tier:
             self.host_value_count += 1
         if self.is_path[component]:
@@ -140,7 +140,7 @@ class TreeState:
         assert value.locks == 0 and value.holders is None, "a locked value is never removed"
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
-        node.values(tier)[component] = None
+        node.set_value(component, tier, None)
         if tier:
             self.host_value_count -= 1
         else:
@@ -198,7 +198,8 @@ class TreeState:
                 if tier or self.owner_of[component] == component:
                     pool = self.pools(tier)[component]
                     if not pool.policy.lazy:
-                        pool.touched(above)
+                        above.score = max(above.score, value.score)
+                        pool.moved(above)
                     if above.entry is None:
                         pool.enter(above)
         if tier and parent.parent is not None:

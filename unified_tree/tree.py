@@ -146,6 +146,7 @@ class UnifiedTree:
         pages: Mapping[str, NDArray[np.int64]],
         states: Mapping[str, Mapping[int, int]] | None = None,
         *,
+        after: Boundary | None = None,
         without: Collection[str] = (),
         priority: int = 0,
     ) -> InsertResult:
@@ -158,13 +159,15 @@ class UnifiedTree:
             pages: per component that has pages of its own, the page ids of the key's last pages, int64; as many as the
                 caller has. Required paths must reach back to what the tree has on device.
             states: per `Point` component the state pages by the length at which they were saved.
+            after: a boundary known to lie on this key, from the match or the insert before: a hint that saves looking
+                the way there up again. A wrong one costs time, nothing else.
             without: components that live in the given pages but whose state was not written there.
             priority: of the request, for the policy of that name; higher stays longer.
 
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
-        plan = plan_insert(self._state, key, pages, states or {}, without, priority)
+        plan = plan_insert(self._state, key, pages, states or {}, after, without, priority)
         if plan is None:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()

@@ -88,9 +88,6 @@ class Clairvoyant:
                 use = NEVER
         return (-use, value.touched)
 
-    def revalued(self, value: Value) -> None:
-        """Nothing to keep either."""
-
     def evicted(self, value: Value) -> None:
         """Nothing to learn from a victim."""
 

@@ -63,7 +63,7 @@ class TimedCache:
         finally:
             self.spent_ns += perf_counter_ns() - start_ns
 
-    def commit(self, lease: Lease, tokens: Int64s, states: dict[int, int]) -> None:
+    def commit(self, lease: Lease, tokens: Int64s | int, states: dict[int, int]) -> None:
         """`PrefixCache.commit`."""
         start_ns = perf_counter_ns()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from grove import Grove
@@ -167,7 +168,7 @@ def test_a_lazy_policys_rank_never_falls_on_a_touch(policy: str) -> None:
     rng = random.Random(1)
     everything = [value for i in range(3) for value in values(grove.tree, i)]
     for _ in range(50):
-        before = [made[0].rank(value) for value in everything]
+        before: list[Any] = [made[0].rank(value) for value in everything]
         grove.match(rng.choice(texts)[: rng.randrange(2, 7)])
         assert all(made[0].rank(value) >= rank for value, rank in zip(everything, before, strict=True))
 

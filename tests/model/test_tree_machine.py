@@ -258,18 +258,18 @@ class TreeMachine(RuleBasedStateMachine):
 
 def run_machine(kinds: str, **options: Any) -> int:
     """Let Hypothesis search; returns how many operations that were."""
-    machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds], "operations": 0})
+    machine: Any = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds], "operations": 0})
     run_state_machine_as_test(
         machine, settings=settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, **options)
     )
-    return machine.operations  # type: ignore[attr-defined]
+    return int(machine.operations)
 
 
 def walk(kinds: str, seed: str, steps: int) -> int:
     """One long life of a tree, which Hypothesis would not live: its histories are short and stop early."""
     rng = Random(seed)
     machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds]})()
-    operations = "insert insert match match lock unlock evict copy copy end".split()
+    operations = ["insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end"]
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         name = rng.choice(operations)

@@ -73,7 +73,8 @@ class Grove:
 
     def pages(self, text: str, component: str = "full", tier: Tier = Tier.DEVICE) -> list[int]:
         """The pages of a text's device boundary."""
-        return self.tree.pages(self.match(text, touch=False).device, component, tier).tolist()
+        ids: list[int] = self.tree.pages(self.match(text, touch=False).device, component, tier).tolist()
+        return ids
 
     def evict(self, count: int, component: str = "full", tier: Tier = Tier.DEVICE) -> dict[str, list[int]]:
         """Evict, as lists."""

@@ -27,6 +27,7 @@ SETS: dict[str, list[Component]] = {
     "gridded mamba": [FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)],
     "window and mamba": [FULL, swa(5), MAMBA],
     "optional window": [FULL, swa(1, required=False), MAMBA],
+    "optional mamba": [FULL, Component(name="mamba", coverage=Point(), required=False)],
     "draft": [FULL, DRAFT],
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
     "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, replay_tokens=4)],

@@ -123,7 +123,9 @@ class Runner:
         self.memory[name, lease.state_page] = (*self._content(request, length), frozenset())
         request.states = {at: page for at, page in request.states.items() if lease.save_pages.get(at) == page}
 
-    def commit(self, request: Request, *, resumable: bool | None = None, without: Sequence[str] = (), states: bool = True) -> None:
+    def commit(
+        self, request: Request, *, resumable: bool | None = None, without: Sequence[str] = (), states: bool = True
+    ) -> None:
         """Publish all that is computed."""
         end = request.computed // self.cache.page_size * self.cache.page_size
         given = {at: page for at, page in request.states.items() if at <= end} if states else {}

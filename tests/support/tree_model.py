@@ -173,7 +173,9 @@ class TreeModel:
         for place, page in given.items():
             wanted = place not in held
             if isinstance(coverage, Trailing):
-                wanted &= len(place[2]) - text.bigram > end - -(-min(coverage.window_tokens, end) // self.page_size) * self.page_size
+                wanted &= (
+                    len(place[2]) - text.bigram > end - -(-min(coverage.window_tokens, end) // self.page_size) * self.page_size
+                )
             if isinstance(coverage, Path) and not self.by_name[name].required:
                 wanted &= page in news.values()  # where nodes end decides whether a path with a gap can go on
             assert (page in duplicates) == (not wanted and held.get(place) != page), f"{name}: page {page} at {place}"

@@ -15,6 +15,7 @@ OPERATIONS = {
     "import",
     "match_pages",
     "match",
+    "match_floor",
     "match_miss",
     "insert",
     "lock_unlock",
@@ -27,7 +28,19 @@ OPERATIONS = {
     "mixed_multi_turn",
     "memory",
 }
-FIELDS = {"operation", "components", "page_size", "ours_us", "rust_us", "python_us", "ratio", "hash", "machine", "commit"}
+FIELDS = {
+    "operation",
+    "components",
+    "page_size",
+    "ours_us",
+    "rust_us",
+    "python_us",
+    "ratio",
+    "hash",
+    "machine",
+    "commit",
+    "ours_core",
+}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -41,9 +41,7 @@ def test_a_bad_page_is_refused(grove: Grove, bad: dict[str, Any], complaint: str
     before = grove.tree.dump()
     given = GOOD | bad
     with pytest.raises(PageError, match=complaint):
-        grove.tree.insert(
-            key("abcd"), {name: np.array(given[name]) for name in ("full", "swa")}, {"mamba": given["mamba"]}
-        )
+        grove.tree.insert(key("abcd"), {name: np.array(given[name]) for name in ("full", "swa")}, {"mamba": given["mamba"]})
     assert grove.tree.dump() == before
     assert grove.match("abcd").path_length == 0
     grove.check()

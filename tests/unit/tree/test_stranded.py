@@ -65,4 +65,3 @@ def test_a_copy_on_host_keeps_a_boundary_alive() -> None:
     assert stranded(grove) == {"full": 0, "mamba": 0}
     grove.evict(1, "mamba", Tier.HOST)
     assert stranded(grove) == {"full": 2, "mamba": 0}
-

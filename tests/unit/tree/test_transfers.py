@@ -29,7 +29,8 @@ def copies(effect: Effect) -> dict[str, list[tuple[int, int]]]:
 
 
 def host_pages(grove: Grove, text: str, component: str = "full") -> list[int]:
-    return grove.tree.pages(grove.match(text, touch=False).reachable, component, HOST).tolist()
+    ids: list[int] = grove.tree.pages(grove.match(text, touch=False).reachable, component, HOST).tolist()
+    return ids
 
 
 def test_a_backup_copies_what_a_boundary_needs() -> None:

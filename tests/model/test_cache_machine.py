@@ -1,0 +1,169 @@
+"""PrefixCache under random requests, every byte it hands out compared with what was put in."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from kinds import SETS
+from memory_model import Request, Runner
+
+from unified_tree import POLICIES, Component, OutOfPagesError
+from unified_tree.controllers import PrefixCache
+
+PAGE_SIZE = 2
+SEEDS = st.integers(0, 1 << 20)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """A few requests at a time over pools that never suffice."""
+
+    kinds: list[Component]
+    operations = 0
+
+    @initialize(seed=SEEDS)
+    def start(self, seed: int) -> None:
+        rng = Random(seed)
+        counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
+        self.cache = PrefixCache(self.kinds, PAGE_SIZE, counts, policy=rng.choice(list(POLICIES)), replay=rng.random() < 0.8)
+        self.runner = Runner(self.cache, self.kinds)
+        self.texts: list[list[int]] = [[]]
+
+    def free_pages(self) -> tuple[dict[str, int], int]:
+        stats = self.cache.stats()
+        return {name: pool.leased for name, pool in stats.pools.items()}, stats.leases
+
+    @precondition(lambda self: len(self.runner.requests) < 4)
+    @rule(seed=SEEDS)
+    def acquire(self, seed: int) -> None:
+        """A prompt that goes on from an older text somewhere."""
+        rng = Random(seed)
+        old = rng.choice(self.texts)
+        tokens = old[: rng.choice([len(old), rng.randrange(len(old) + 1)])]
+        tokens = tokens + [rng.randrange(3) for _ in range(rng.randrange(1, 12))]
+        checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        try:
+            self.runner.start(tokens, rng.choice(["", "", "tenant"]), checkpoints, save_output=rng.random() < 0.7)
+        except OutOfPagesError:
+            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+        else:
+            self.texts.append(tokens)
+
+    @precondition(lambda self: self.runner.requests)
+    @rule(seed=SEEDS)
+    def run(self, seed: int) -> None:
+        """A prefill chunk or a few tokens of decoding; published mostly. Without room, the request is aborted."""
+        rng = Random(seed)
+        request = rng.choice(self.runner.requests)
+        if request.prefilled:
+            del request.tokens[request.computed :]
+            request.tokens += [rng.randrange(3) for _ in range(rng.randrange(1, 9))]
+            target = len(request.tokens)
+        else:
+            target = min(request.lease.prompt_tokens, max(request.computed + rng.randrange(1, 9), request.lease.committed))
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        try:
+            self.cache.allocate(request.lease, target)
+        except OutOfPagesError:
+            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            self.runner.finish(request)
+            return
+        optional = [c.name for c in self.kinds if c.shares is not None and not c.required]
+        without = optional if rng.random() < 0.3 else []
+        self.runner.compute(request, target, without)
+        if rng.random() < 0.7:
+            resumable = rng.choice([None, True, False])
+            self.runner.commit(request, resumable=resumable, without=without, states=rng.random() < 0.8)
+            self.texts.append(request.tokens[: request.computed])
+        elif rng.random() < 0.5:
+            self.cache.advance(request.lease, request.computed)
+
+    @rule(seed=SEEDS)
+    @precondition(lambda self: self.runner.requests)
+    def run_more(self, seed: int) -> None:
+        """Steps come twice as often as all else."""
+        self.run(seed)
+
+    @precondition(lambda self: self.runner.requests)
+    @rule(seed=SEEDS)
+    def truncate(self, seed: int) -> None:
+        """Reject draft tokens, as long as no window has moved past them."""
+        rng = Random(seed)
+        request = rng.choice(self.runner.requests)
+        lease = request.lease
+        floor = max(lease.committed, lease.prompt_tokens)
+        if request.computed <= floor:
+            return
+        length = rng.randrange(floor, request.computed + 1)
+        whole = length // PAGE_SIZE * PAGE_SIZE
+        if all(lease.tables[name].held_from * PAGE_SIZE <= max(0, whole - window) for name, window in self.cache.windows):
+            self.runner.reject(request, length)
+
+    @precondition(lambda self: self.runner.requests)
+    @rule(seed=SEEDS)
+    def release(self, seed: int) -> None:
+        """Finish, or abort."""
+        self.runner.finish(Random(seed).choice(self.runner.requests))
+
+    @invariant()
+    def sound(self) -> None:
+        """The tree is sound and every page has one owner."""
+        type(self).operations += 1
+        self.runner.check()
+
+    def teardown(self) -> None:
+        """Everything released, every page comes home."""
+        if hasattr(self, "runner"):
+            self.runner.end()
+
+
+def search(kinds: str, **options: Any) -> int:
+    """Let Hypothesis search; returns how many operations that were."""
+    machine: Any = type("CacheMachine", (CacheMachine,), {"kinds": SETS[kinds], "operations": 0})
+    run_state_machine_as_test(
+        machine, settings=settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, **options)
+    )
+    return int(machine.operations)
+
+
+def walk(kinds: str, seed: str, steps: int) -> int:
+    """One long life of a cache."""
+    rng = Random(seed)
+    machine = type("CacheMachine", (CacheMachine,), {"kinds": SETS[kinds]})()
+    machine.start(rng.randrange(1 << 20))
+    for step in range(steps):
+        requests: list[Request] = machine.runner.requests
+        name = rng.choice(["acquire", "run", "run", "run", "truncate", "release"])
+        if (len(requests) < 4) if name == "acquire" else requests:
+            try:
+                getattr(machine, name)(rng.randrange(1 << 20))
+                machine.sound()
+            except Exception as error:
+                error.add_note(f"walk({kinds!r}, {seed!r}) at step {step}: {name}")
+                raise
+    machine.teardown()
+    return steps
+
+
+@pytest.mark.parametrize("kinds", SETS)
+def test_every_byte_is_what_was_put_in(kinds: str, record_property: Any) -> None:
+    record_property("operations", search(kinds, max_examples=30, stateful_step_count=40, derandomize=True))
+
+
+@pytest.mark.parametrize("kinds", SETS)
+def test_every_byte_is_what_was_put_in_through_a_long_life(kinds: str, record_property: Any) -> None:
+    record_property("operations", sum(walk(kinds, f"{kinds} {i}", 200) for i in range(4)))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kinds", SETS)
+def test_every_byte_is_what_was_put_in_for_long(kinds: str, record_property: Any) -> None:
+    operations = search(kinds, max_examples=300, stateful_step_count=100)
+    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(30))
+    record_property("operations", operations)
+    print(f"{kinds}: {operations:,} operations")

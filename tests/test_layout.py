@@ -1,0 +1,84 @@
+"""The folders, the packages, and the names they are imported under."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+LINKED = {"components": "unified_tree.components", "controllers": "unified_tree.controllers"}
+
+
+def folder_of(package: str) -> Path:
+    folders: dict[str, str] = SETUP["package-dir"]
+    return ROOT / folders.get(package, package.replace(".", "/"))
+
+
+def packages() -> set[str]:
+    """By the folders that have an `__init__`."""
+    found = {"unified_tree"}
+    for folder, name in LINKED.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join([name, *init.parent.relative_to(ROOT / folder).parts]))
+    return found
+
+
+def modules() -> set[str]:
+    """Where each module belongs in an installation."""
+    return {
+        f"{package.replace('.', '/')}/{file.name}" for package in SETUP["packages"] for file in folder_of(package).glob("*.py")
+    }
+
+
+def test_the_declared_packages_are_the_folders() -> None:
+    assert set(SETUP["packages"]) == packages()
+    assert len(SETUP["packages"]) == len(packages())
+    for package in SETUP["packages"]:
+        assert (folder_of(package) / "__init__.py").is_file()
+
+
+def test_no_module_lies_outside_a_package() -> None:
+    for top in ("unified_tree", *LINKED):
+        for file in (ROOT / top).rglob("*.py"):
+            assert (file.parent / "__init__.py").is_file(), file
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_the_links_resolve(folder: str) -> None:
+    link = ROOT / "unified_tree" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / folder
+    assert link.resolve() == (ROOT / folder).resolve()
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_a_folder_refuses_another_name(folder: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode
+    assert f"import this package as {LINKED[folder]}, not as {folder}" in result.stderr
+
+
+def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
+    copy = tmp_path / "source"  # building writes into the source folder
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "unified_tree", *LINKED):
+        source = ROOT / name
+        if source.exists():
+            subprocess.run(["cp", "-a", str(source), str(copy)], check=True)
+    if not (copy / "README.md").exists():
+        (copy / "README.md").write_text("")
+    build = "import setuptools.build_meta as backend, sys; print(backend.build_wheel(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=copy, check=True, capture_output=True, text=True, timeout=120
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == modules() | {"unified_tree/py.typed"}

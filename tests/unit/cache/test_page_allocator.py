@@ -1,0 +1,65 @@
+"""The free list of one pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_tree import ConfigurationError, OutOfPagesError, PageError
+from unified_tree.controllers import PageAllocator
+
+
+def test_every_page_once() -> None:
+    pool = PageAllocator("full", 1000)
+    taken = np.concatenate([pool.allocate(count) for count in (1, 0, 600, 399)])
+    assert sorted(taken) == list(range(1000))
+    assert (pool.free_pages, pool.used_pages) == (0, 1000)
+
+
+def test_pages_given_back_go_out_again() -> None:
+    pool = PageAllocator("full", 4)
+    ids = pool.allocate(4)
+    pool.free(ids[1:3])
+    assert sorted(pool.allocate(2)) == sorted(ids[1:3])
+
+
+def test_too_many_changes_nothing() -> None:
+    pool = PageAllocator("full", 4)
+    pool.allocate(3)
+    with pytest.raises(OutOfPagesError, match="full: 2 pages asked for, 1 of 4 are free"):
+        pool.allocate(2)
+    assert (pool.free_pages, pool.allocate(1).size) == (1, 1)
+
+
+@pytest.mark.parametrize("bad", [[0, 9], [-1], [2]])
+def test_a_page_that_is_not_out_cannot_come_back(bad: list[int]) -> None:
+    pool = PageAllocator("full", 4)
+    pool.allocate(2)
+    with pytest.raises(PageError, match="not allocated"):
+        pool.free(np.array(bad))
+    assert pool.used_pages == 2
+
+
+def test_a_page_comes_back_once() -> None:
+    pool = PageAllocator("full", 4)
+    ids = pool.allocate(2)
+    with pytest.raises(PageError):
+        pool.free(np.array([ids[0], ids[0]]))
+    pool.free(ids)
+    with pytest.raises(PageError):
+        pool.free(ids)
+    assert pool.free_pages == 4
+
+
+def test_a_pool_without_a_limit() -> None:
+    pool = PageAllocator("full", None)
+    assert pool.allocate(100_000).size == 100_000
+    assert pool.free_pages > 1 << 60
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 2.0, "4"])
+def test_a_pool_has_a_positive_number_of_pages(count: Any) -> None:
+    with pytest.raises(ConfigurationError, match="positive number of pages"):
+        PageAllocator("full", count)
