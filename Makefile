@@ -1,6 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l)
+CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache
 ARGS ?=
 PEERS ?=
 
@@ -9,16 +12,19 @@ PEERS ?=
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
 
-test: $(VENV)/.test  ## all tests but the deep ones
+test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
 	$(BIN)/python -m pytest -n auto
+	if $(BIN)/python -P -c 'import unified_tree.matching as m, sys; sys.exit(m.__file__.endswith(".py"))'; then \
+	    $(BIN)/pytest -n auto $(CORE_TESTS); fi
 
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s
 
 bench: $(VENV)/.test  ## micro-benchmarks; PEERS=DIR measures rival caches in the same run
-	$(BIN)/python -m benches --json bench.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.__main__ import main; sys.exit(main())' \
+	    --json bench.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
 
-lint: $(VENV)/.lint
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -30,16 +36,13 @@ $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.replay: $(VENV)/.base pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[replay]'
+$(VENV)/.replay: $(VENV)/.base $(SOURCES)
+	$(PIP) '.[replay]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.base pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[replay,test,lint]'
+$(VENV)/.test: $(VENV)/.base $(SOURCES)
+	$(PIP) '.[replay,test,lint]'
 	@touch $@ $(VENV)/.replay
-
-$(VENV)/.lint: $(VENV)/.test
-	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,8 +6,9 @@ UNIFIED_TREE_PURE=1 skips compiling.
 import os
 import shutil
 import sysconfig
+from typing import Any
 
-from setuptools import Extension, setup
+from setuptools import setup
 
 HOT = (
     "cost",
@@ -27,7 +28,7 @@ HOT = (
 )
 
 
-def compiled_modules() -> list[Extension]:
+def compiled_modules() -> list[Any]:
     """The hot modules as C extensions; none where they cannot be built."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:

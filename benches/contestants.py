@@ -32,7 +32,7 @@ class Entry:
 
     name: str
     python: str
-    path: tuple[str, ...] = (str(ROOT),)
+    path: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     imports: str = ""
     absent: str = ""
@@ -40,7 +40,8 @@ class Entry:
     def variables(self) -> dict[str, str]:
         """The environment of its process."""
         single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        return {**os.environ, **single, "PYTHONPATH": os.pathsep.join(self.path), **dict(self.environment)}
+        paths = {"PYTHONPATH": os.pathsep.join(self.path), "PYTHONSAFEPATH": "1"}
+        return {**os.environ, **single, **paths, **dict(self.environment)}
 
 
 def entries(peers: Path | None, fixtures: Path | None) -> list[Entry]:
@@ -67,7 +68,7 @@ def entries(peers: Path | None, fixtures: Path | None) -> list[Entry]:
         Entry(
             name=core,
             python=python,
-            path=(str(ROOT), str(fixtures)),
+            path=(str(fixtures),),
             environment=(("SGL_PATH", str(source)),),
             imports="import sgl_fix",
             absent=absent,
@@ -75,6 +76,10 @@ def entries(peers: Path | None, fixtures: Path | None) -> list[Entry]:
         for core in ("rust", "python")
     ]
     return [*own, *sglang, dynamo]
+
+
+# The installed package comes before the working tree: what is measured is what users get, compiled if it was.
+WORKER = f"import sys; sys.path.append({str(ROOT)!r}); from benches.worker import main; main()"
 
 
 class Contestant:
@@ -86,7 +91,7 @@ class Contestant:
         self._started = False
         self._broken = ""
         self._process = subprocess.Popen(
-            [entry.python, "-W", "ignore", "-m", "benches.worker", entry.name, str(cpu)],
+            [entry.python, "-W", "ignore", "-c", WORKER, entry.name, str(cpu)],
             cwd=ROOT,
             env=entry.variables(),
             stdin=subprocess.PIPE,

@@ -46,7 +46,7 @@ def plot(rows: list[Row], path: Path) -> None:
     figure.suptitle(head, fontsize=8)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)
 
 

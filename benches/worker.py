@@ -38,7 +38,7 @@ def adapter(name: str) -> Callable[[], Subject]:
     return lambda: make(*arguments)
 
 
-class Session:
+class Bout:
     """One fork: a subject, and the scenario under way."""
 
     def __init__(self, make: Callable[[], Subject]) -> None:
@@ -97,10 +97,10 @@ def serve(make: Callable[[], Subject], reply: Callable[[dict[str, Any]], None]) 
                 reply({"error": f"the process for this case died with status {status}"})
             continue
         try:
-            session = Session(make)
+            bout = Bout(make)
             reply({})
             while (command := _read()) and command["do"] != "stop":
-                reply(session.answer(command))
+                reply(bout.answer(command))
             reply({})
         finally:
             os._exit(0)

@@ -176,7 +176,8 @@ class PrefixCache:
     def _save_points(self, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
         """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
         grid = self.save_grid_tokens
-        wanted = [*match.save_at, *sorted(checkpoints, reverse=True)] if checkpoints else [*match.save_at, lease.prompt_tokens]
+        hints = sorted(map(int, checkpoints), reverse=True) or [lease.prompt_tokens]
+        wanted = [*match.save_at, *hints]
         if lease.replayed_tokens:
             wanted.insert(0, lease.cached_tokens)
         resumed = lease.cached_tokens if not lease.replayed_tokens else lease.cached_tokens - 1

@@ -6,7 +6,7 @@ missing value shortens a match (*required*), and whose device pages the value li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.errors import ConfigurationError
@@ -84,6 +84,16 @@ class Component:
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
+
+
+def validate_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:
+    """Raise ConfigurationError for a pool without pages, or of a component without device pages of its own."""
+    owners = {component.name for component in components if component.shares is None}
+    for name, count in page_counts.items():
+        if name not in owners:
+            raise ConfigurationError(f"page_counts: {name!r} is not a component with device pages of its own")
+        if type(count) is not int or count <= 0:
+            raise ConfigurationError(f"page_counts: {name!r} must have a positive number of pages, not {count!r}")
 
 
 def validate_components(components: Sequence[Component], page_size: int) -> tuple[Component, ...]:

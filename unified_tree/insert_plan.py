@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 Pages = Mapping[str, "NDArray[np.int64]"]
-States = Mapping[str, Mapping[int, int]]
+States = Mapping[str, Mapping[Any, Any]]  # unchecked: compiled code would refuse what are no ints in its own words
 MOST_PAGE_ID = (1 << 63) - 1
 
 

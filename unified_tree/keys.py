@@ -73,7 +73,7 @@ class Key:
             self.bigram,
             self.width_bytes,
             self.data,
-            length,
+            int(length),
         )
         return key
 

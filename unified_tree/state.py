@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Component, Path, Point, Trailing, validate_components
-from unified_tree.errors import ConfigurationError
+from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.pool import Pool
 
@@ -42,14 +41,9 @@ class TreeState:
     def __init__(
         self, components: Sequence[Component], page_size: int, page_counts: Mapping[str, int], policy: PolicyMaker
     ) -> None:
-        self.components = validate_components(components, page_size)
+        self.components = tuple(components)
         self.page_size = page_size
         self.index = {component.name: i for i, component in enumerate(self.components)}
-        for name, count in page_counts.items():
-            if name not in self.index or self.components[self.index[name]].shares is not None:
-                raise ConfigurationError(f"page_counts: {name!r} is not a component with device pages of its own")
-            if type(count) is not int or count <= 0:
-                raise ConfigurationError(f"page_counts: {name!r} must have a positive number of pages, not {count!r}")
         self._group_components()
         self.device_pools = [
             Pool(c, Tier.DEVICE, policy(i, Tier.DEVICE), page_counts.get(c.name)) for i, c in enumerate(self.components)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree import evicting, matching
+from unified_tree.component import validate_components, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
 from unified_tree.errors import ReceiptError, UnifiedTreeError
@@ -62,6 +63,8 @@ class UnifiedTree:
         policy: str | PolicyFactory = "lru",
         page_counts: Mapping[str, int] | None = None,
     ) -> None:
+        components = validate_components(components, page_size)
+        validate_page_counts(page_counts or {}, components)
         factory = policy_factory(policy)
 
         def make_policy(component: int, tier: Tier) -> EvictionPolicy:
@@ -105,7 +108,7 @@ class UnifiedTree:
 
         Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
         """
-        length = key.length if limit is None else max(0, min(limit, key.length))
+        length = key.length if limit is None else max(0, min(int(limit), key.length))
         return matching.match(self._state, key, length, touch=touch)
 
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
@@ -167,7 +170,7 @@ class UnifiedTree:
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
-        plan = plan_insert(self._state, key, pages, states or {}, after, without, priority)
+        plan = plan_insert(self._state, key, pages, states or {}, after, without, int(priority))
         if plan is None:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()
@@ -178,7 +181,7 @@ class UnifiedTree:
         Cost: O(log n) a victim, n being the values in its order.
         """
         _check_resident(tier)
-        return evicting.evict(self._state, needs, tier)
+        return evicting.evict(self._state, {name: int(count) for name, count in needs.items()}, tier)
 
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
         """Pages of a pool that no lock pins. Cost: O(1)."""

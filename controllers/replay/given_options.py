@@ -24,6 +24,7 @@ MOST_PAGES = 1 << 32
 
 
 def composition_from(given: dict[str, Any]) -> Composition:
+    """The model, from --config or --model."""
     if given["config"] is not None and given["model"] is not None:
         raise click.UsageError("give --config or --model, not both")
     choices = {
@@ -61,6 +62,7 @@ def _parse_pages(text: str | None) -> dict[str, int]:
 
 
 def workload_from(given: dict[str, Any]) -> Workload:
+    """What to replay: the trace named, or the built-in workload."""
     requests, seed = positive(given, "requests"), given["seed"]
     if seed < 0:
         raise click.BadParameter(f"must be zero or more, not {seed}", param_hint="--seed")
@@ -74,6 +76,7 @@ def workload_from(given: dict[str, Any]) -> Workload:
 
 
 def positive(given: dict[str, Any], name: str) -> int | None:
+    """An option that must be one or more where it is given. Raises click.BadParameter."""
     value: int | None = given[name]
     if value is not None and value < 1:
         raise click.BadParameter(f"must be one or more, not {value}", param_hint=f"--{name.replace('_', '-')}")

@@ -224,7 +224,7 @@ class Server:
         assert entry.tokens is not None
         if entry.computed >= lease.cached_tokens:
             states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
-            known = entry.computed <= lease.prompt_tokens
+            known = entry.computed <= entry.target  # what the lease was acquired for
             self._cache.commit(lease, entry.computed if known else entry.tokens[: entry.computed], states)
             self._charge(entry)
 

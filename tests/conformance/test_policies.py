@@ -179,7 +179,7 @@ class LongestFirst:
     lazy = True
 
     def touched(self, value: Value) -> None:
-        raise AssertionError("a lazy policy is not told of touches")
+        raise AssertionError(f"a lazy policy is not told of touches, but was of {value}")
 
     def rank(self, value: Value) -> float:
         return -value.node.end

@@ -163,7 +163,7 @@ def test_every_byte_is_what_was_put_in_through_a_long_life(kinds: str, record_pr
 @pytest.mark.deep
 @pytest.mark.parametrize("kinds", SETS)
 def test_every_byte_is_what_was_put_in_for_long(kinds: str, record_property: Any) -> None:
-    operations = search(kinds, max_examples=300, stateful_step_count=100)
-    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(30))
+    operations = search(kinds, max_examples=150, stateful_step_count=100)
+    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(20))
     record_property("operations", operations)
     print(f"{kinds}: {operations:,} operations")

@@ -77,7 +77,6 @@ class TreeMachine(RuleBasedStateMachine):
         whole = text.length // PAGE_SIZE
         receipt = self.tree.lock(self.tree.match_prefix(text.key()).device)
         self.model.pins.append(set(self.model.needs(text, receipt.boundary.length, DEVICE)))
-        end = whole * PAGE_SIZE
         begin = max(0, receipt.boundary.length // PAGE_SIZE - rng.choice([0, 0, 1, 9]))
         lengths = sorted({rng.randrange(1, whole + 1), rng.choice([whole, rng.randrange(1, whole + 1)])}) if whole else []
         needs: dict[str, int] = {}
@@ -106,7 +105,9 @@ class TreeMachine(RuleBasedStateMachine):
         states = {name: {at * PAGE_SIZE: int(page) for at, page in zip(lengths, ids[name], strict=True)} for name in points}
         fixed = [c.name for c in self.model.sharers if c.required and isinstance(c.coverage, Path)]
         without = [c.name for c in self.model.sharers if c.name not in fixed and rng.random() < 0.3]
-        result = self.tree.insert(text.key(), pages, states, without=without, priority=rng.randrange(3))
+        hints = [None, self.tree.match_prefix(text.key(), touch=False).device, *(found for found, *_ in self.boundaries[-5:])]
+        hint, priority = rng.choice(hints), rng.randrange(3)
+        result = self.tree.insert(text.key(), pages, states, after=hint, without=without, priority=priority)
         if text.length < PAGE_SIZE:
             self.model.give(DEVICE, ids)
             return
@@ -299,7 +300,7 @@ def test_the_tree_is_its_model_through_a_long_life(kinds: str, record_property: 
 @pytest.mark.deep
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_for_long(kinds: str, record_property: Any) -> None:
-    operations = run_machine(kinds, max_examples=400, stateful_step_count=100)
+    operations = run_machine(kinds, max_examples=200, stateful_step_count=100)
     operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(20))
     record_property("operations", operations)
     print(f"{kinds}: {operations:,} operations")

@@ -95,6 +95,7 @@ class Runner:
         """Run the model up to `length` tokens, for which the lease has pages: write what it is to write."""
         lease, size, begin = request.lease, self.cache.page_size, request.computed
         assert begin < length <= len(request.tokens)
+        self._read(request)
         valid = frozenset(c.name for c in self.components if c.shares is not None and c.name not in without)
         for component in self.owners:
             if isinstance(component.coverage, Point):
@@ -110,6 +111,28 @@ class Runner:
                 self.memory[component.name, int(ids[i])] = (*self._content(request, end), kept)
         self._compute_states(request, begin, length)
         request.computed = length
+
+    def _read(self, request: Request) -> None:
+        """What the next token attends to is there, whatever the lease has published or given back since."""
+        lease, size, end = request.lease, self.cache.page_size, request.computed
+        for component in self.owners:
+            match component.coverage:
+                case Point():
+                    continue
+                case Path():
+                    first = 0
+                case Trailing(window_tokens=window):
+                    first = max(0, end - window)
+                    if lease.replayed_tokens and first < lease.write_from[component.name]:
+                        continue
+            ids = lease.pages(component.name)
+            for i in range(first // size, -(-end // size)):
+                if ids[i] < 0:
+                    assert not component.required, f"{component.name}: page {i} of {end} tokens is gone"
+                    continue
+                content = self.memory[component.name, int(ids[i])]
+                upto = min(end, (i + 1) * size)
+                assert (*content[:2], content[2][:upto]) == self._content(request, upto), f"{component.name}: page {i} is another's"
 
     def _compute_states(self, request: Request, begin: int, length: int) -> None:
         lease, name = request.lease, self.cache.point

@@ -324,10 +324,7 @@ class TreeModel:
         """The device pages of a boundary are those that were put in for it."""
         held = self.held[DEVICE][component.shares or component.name]
         ends = self.window_ends(component, length) if length else range(0)
-        if isinstance(component.coverage, Path):
-            ends = ends[: len(ids)]
-        else:
-            ends = ends[len(ends) - len(ids) :]
+        ends = ends[: len(ids)] if isinstance(component.coverage, Path) else ends[len(ends) - len(ids) :]
         assert [held.get(text.place(at)) for at in ends] == list(ids)
         if component.shares is not None:
             assert {text.place(at) for at in ends} <= self.possible[component.name]

@@ -70,8 +70,9 @@ class CountingCache:
     def advance(self, lease: CountedLease, computed_tokens: int) -> None:
         assert computed_tokens <= lease.pages * PAGE, "computed without pages"
 
-    def commit(self, lease: CountedLease, tokens: Int64s, states: dict[int, int]) -> None:
-        assert tokens.size <= lease.pages * PAGE, "computed without pages"
+    def commit(self, lease: CountedLease, tokens: Int64s | int, states: dict[int, int]) -> None:
+        length = tokens if isinstance(tokens, int) else tokens.size
+        assert length <= lease.pages * PAGE, "computed without pages"
         assert not states
 
     def release(self, lease: CountedLease) -> None:

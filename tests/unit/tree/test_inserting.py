@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, key, lists
 from kinds import CARRY_OVER, DRAFT, FULL, INDEXER, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import NOWHERE, InsertError
+from unified_tree import NOWHERE, Boundary, InsertError, NodeId
 
 
 def test_an_insert_says_what_became_of_it() -> None:
@@ -182,6 +182,18 @@ def test_a_window_that_carries_more_replaces_one_that_carries_less() -> None:
     assert grove.match("abcd").device.length == 4
     assert grove.pages("abcd", "carry") == [202, 203]
     grove.check()
+
+
+def test_a_hint_where_to_go_on_changes_nothing_else() -> None:
+    plain, hinted = Grove([FULL, MAMBA]), Grove([FULL, MAMBA])
+    hints: list[Boundary | None] = [NOWHERE, Boundary(NodeId(77), 4), None]
+    for text in ("abcd", "zzzzzz", "abcdef", "abcdefgh", "abxx", "abcdefghij", "zzyy", "zzzzzzzz"):
+        for hint in hints:
+            result = hinted.put(text, [len(text)], since=0, after=hint)
+            assert lists(result.duplicates) == lists(plain.put(text, [len(text)], since=0).duplicates)
+        hints.append(result.boundary)
+        assert hinted.tree.dump() == plain.tree.dump()
+    hinted.check()
 
 
 @pytest.mark.parametrize(
