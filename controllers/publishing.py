@@ -136,14 +136,11 @@ def _rewrite_tables(cache: PrefixCache, lease: Lease, result: InsertResult, stop
             table.private_from = max(table.private_from, last)
     if not keep_windows:
         return
-    for name, _ in cache.windows:
+    for name, window in cache.windows:
         table, ids = lease.tables[name], result.canonical[name]
-        begin = last - ids.size
-        stale = table.slice(max(table.held_from, table.private_from), begin).copy()
         if ids.size:
-            table.put(begin, ids)
-        if begin > table.held_from:
-            table.drop_front(begin)
+            table.put(last - ids.size, ids)
+        stale = table.drop_front(max(0, stop - window) // cache.page_size)
         table.private_from = max(table.private_from, last)
         cache.device.free(name, stale)
 

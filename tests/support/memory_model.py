@@ -132,7 +132,9 @@ class Runner:
                     continue
                 content = self.memory[component.name, int(ids[i])]
                 upto = min(end, (i + 1) * size)
-                assert (*content[:2], content[2][:upto]) == self._content(request, upto), f"{component.name}: page {i} is another's"
+                assert (*content[:2], content[2][:upto]) == self._content(request, upto), (
+                    f"{component.name}: page {i} is another's"
+                )
 
     def _compute_states(self, request: Request, begin: int, length: int) -> None:
         lease, name = request.lease, self.cache.point
