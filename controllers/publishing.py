@@ -154,7 +154,7 @@ def _move_locks(cache: PrefixCache, lease: Lease, result: InsertResult, stop: in
         lease.path_receipt = receipt
         lease.committed = stop
         lease.boundary = result.boundary
-    if keep_windows:
+    if keep_windows and stop >= lease.window_boundary:  # a state that comes late, below, must not take the lock back there
         receipt = cache.tree.lock(result.boundary, components=[name for name, _ in cache.windows])
         if lease.window_receipt is not None:
             lease.window_receipt.release()
