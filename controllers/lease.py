@@ -92,6 +92,7 @@ class Lease:
         save_pages: pages to save states in, by length, so far as `allocate` has got.
         state_page: the running state's own page; None without a `Point` component.
         state_copies: copies to make before running.
+        missing: optional components in shared pages whose state the cache lacked, as page indices [first, last).
         length: tokens it has pages for; `committed`: tokens published.
     """
 
@@ -104,6 +105,7 @@ class Lease:
         "computed",
         "key",
         "length",
+        "missing",
         "path_receipt",
         "priority",
         "prompt_tokens",
@@ -137,6 +139,7 @@ class Lease:
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
         self.save_pages: dict[int, int] = {}
+        self.missing: dict[str, tuple[int, int]] = {}
         self.state_page: int | None = None
         self.state_copies: tuple[StateCopy, ...] = ()
         self.tables: dict[str, PageTable] = {}
@@ -157,13 +160,18 @@ class Lease:
     def pages(self, component: str) -> NDArray[np.int64]:
         """The page ids of a component by page index, int64; -1 where a window has moved on. A read-only view.
 
-        A component that shares pages has its owner's. Raises LeaseError for a component without a page table.
+        A component that shares pages has its owner's, and -1 where its own state was not in the cache at `acquire`.
+        Raises LeaseError for a component without a page table.
         """
         owner = component if self.cache is None else self.cache.owner_of.get(component, component)
         table = self.tables.get(owner)
         if table is None:
             raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self.tables)}")
         view = table.slice(0, table.size)
+        if component in self.missing:
+            first, last = self.missing[component]
+            view = view.copy()
+            view[first:last] = -1
         view.flags.writeable = False
         return view
 

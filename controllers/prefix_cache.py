@@ -166,8 +166,15 @@ class PrefixCache:
         if self.point is not None:
             lease.write_from[self.point] = lease.compute_from
         for component in self.tree.components:
-            if component.shares is not None:
-                lease.write_from[component.name] = lease.write_from[component.shares]
+            if component.shares is None:
+                continue
+            lease.write_from[component.name] = lease.write_from[component.shares]
+            if not component.required and not isinstance(component.coverage, Point):
+                there = self.tree.pages(lease.boundary, component.name).size
+                is_path = isinstance(component.coverage, Path)
+                missing = (there, page) if is_path else (0, page - there)
+                if missing[0] < missing[1]:
+                    lease.missing[component.name] = missing
 
     @staticmethod
     def _holes(count: int) -> NDArray[np.int64]:

@@ -9,6 +9,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
+def pytest_report_header() -> str:
+    """Which variant is tested: the source as it is, or the compiled modules."""
+    from unified_tree import matching
+
+    variant = "interpreted" if str(matching.__file__).endswith(".py") else "compiled"
+    return f"unified_tree: {variant}, {Path(str(matching.__file__)).parent}"
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Add up what the random tests recorded as `operations`, also over the workers of pytest-xdist."""
     passed = terminalreporter.stats.get("passed", [])

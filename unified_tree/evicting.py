@@ -92,16 +92,18 @@ def drop(state: TreeState, value: Value, freed: Freed) -> None:
 
 
 def _must_stay(state: TreeState, victim: Value) -> bool:
-    """Whether the node of a path victim would go with something pinned at it, or from above host-only nodes.
+    """Whether the node of a path victim would have to go with it, though something is pinned at it or hangs below it.
 
-    It is out of the order then, and comes back when that lock goes or a host copy comes.
+    The victim is out of the order then, and comes back when that lock goes or a host copy comes.
     """
     node = victim.node
     if len(state.components) == 1 and not state.host_value_count:
         return False
+    elsewhere = node.device if victim.tier is Tier.HOST else node.host
+    going = (victim.component,) if victim.tier is Tier.HOST else (victim.component, *state.sharers_of[victim.component])
+    if all(elsewhere[i] is not None for i in going if state.components[i].required):
+        return False
     if any(value is not None and value.locks for value in (*node.device, *node.host)):
         state.blocked.add(node)
         return True
-    if victim.tier is Tier.HOST or not node.children:
-        return False
-    return any(node.host[i] is None for i in state.required_paths)
+    return bool(node.children)

@@ -86,9 +86,7 @@ class Locks:
 
     def _pin(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
         state, tier = self._state, receipt.tier
-        for i in state.owned_paths[tier]:
-            if wanted is not None and i not in wanted:
-                continue
+        for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
             if tier is Tier.HOST:
                 self._hold(receipt, i, window_values(node, node.end, i, node.end, tier))
                 continue
@@ -144,7 +142,8 @@ class Locks:
                 pool.protected_pages += value.page_count
             value.holders[receipt.serial] = receipt
             value.locks += 1
-        receipt.values[component] = values
+        if values:
+            receipt.values[component] = values
 
     def _let_go(self, receipt: Receipt, component: int) -> None:
         pool = self._state.pools(receipt.tier)[component]
@@ -178,6 +177,10 @@ class Locks:
             i = state.index.get(component)
             if i is None or (i not in receipt.paths and i not in receipt.values):
                 raise ReceiptError(f"{receipt} holds no component {component!r}")
+            if state.is_path[i] and any(not state.is_path[held] for held in receipt.values):
+                raise ReceiptError(
+                    f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"
+                )
             self._release_one(receipt, i)
         else:
             for i in (*receipt.paths, *receipt.values):

@@ -178,24 +178,23 @@ class TreeState:
             self.pools(value.tier)[value.component].enter(value)
 
     def _unlink_path(self, value: Value) -> None:
-        """A path value went: a parent that becomes a leaf takes over its last child's recency and can be a victim."""
+        """A path value went: its parent takes over its recency, and as a leaf can be a victim."""
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
         above = parent.values(tier)[component]
         if above is not None:
             above.children -= 1
-            if above.children == 0:
-                above.touched = max(above.touched, value.touched)
-                above.priority = max(above.priority, value.priority)
-                above.hits += value.hits
-                if tier or self.owner_of[component] == component:
-                    pool = self.pools(tier)[component]
-                    if not pool.policy.lazy:
-                        above.score = max(above.score, value.score)
-                        pool.moved(above)
-                    if above.entry is None:
-                        pool.enter(above)
+            above.touched = max(above.touched, value.touched)
+            above.priority = max(above.priority, value.priority)
+            above.score = max(above.score, value.score)
+            above.hits += value.hits
+            if tier or self.owner_of[component] == component:
+                pool = self.pools(tier)[component]
+                if not pool.policy.lazy:
+                    pool.moved(above)
+                if above.entry is None and not above.locks and not above.children:
+                    pool.enter(above)
         if tier and parent.parent is not None:
             self._enter_paths(parent)
 

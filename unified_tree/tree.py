@@ -127,7 +127,7 @@ class UnifiedTree:
         With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned.
 
         Args:
-            components: pin only these; then only the paths' coverage is checked.
+            components: pin only these, and the paths they stand on; then only the paths' coverage is checked.
 
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.

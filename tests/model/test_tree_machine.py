@@ -163,6 +163,11 @@ class TreeMachine(RuleBasedStateMachine):
         names = sorted({pin.component for pin in pins})
         if len(names) > 1 and rng.random() < 0.5:
             name = rng.choice(names)
+            paths = {c.name for c in self.model.components if isinstance(c.coverage, Path)}
+            if name in paths and not paths.issuperset(names):
+                with pytest.raises(ReceiptError, match="a path goes last"):
+                    receipt.release(name)
+                return
             receipt.release(name)
             pins -= {pin for pin in pins if pin.component == name}
             with pytest.raises(ReceiptError):

@@ -33,7 +33,8 @@ def test_when_the_copy_of_another_path_comes() -> None:
     grove.tree.evict({"full": 1, "packed": 1})
     grove.match("abcd")
     assert grove.evict(1, "packed", Tier.HOST) == {"packed": [202]}
-    assert grove.evict(1) == {}, "[ab] would have no copy of its packed pages, but is needed by what is below"
-    grove.backup("ab")
-    assert grove.evict(1) == {"full": [100]}
+    assert grove.evict(1) == {"full": [100]}, "its copy stays on host"
+    assert grove.evict(1, "packed") == {}, "the sole copy of [ab]'s packed pages, which what is below needs"
+    assert grove.evict(1, tier=Tier.HOST) == {"full": [103], "packed": [203]}
     grove.check()
+    assert grove.evict(1, "packed") == {"packed": [200]}

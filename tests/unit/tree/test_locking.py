@@ -109,12 +109,14 @@ def test_one_component_can_go_early() -> None:
     grove.check()
 
 
-def test_a_lock_of_some_components_pins_only_those() -> None:
+def test_a_lock_of_some_components_pins_those_and_the_paths_below_them() -> None:
     grove = Grove([FULL, swa(3), MAMBA])
     grove.put("abcd", [4])
     receipt = grove.lock("abcd", components=["mamba"])
-    assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (0, 2))
+    assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (2, 0))
     assert grove.evict(1) == {}, "the node cannot go while its state is pinned"
+    with pytest.raises(ReceiptError, match="a path goes last"):
+        receipt.release("full")
     receipt.release()
     assert grove.evict(1) == {"full": [100, 101], "swa": [200, 201], "mamba": [300]}
     grove.check()
