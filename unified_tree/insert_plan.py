@@ -85,7 +85,7 @@ def plan_insert(
     for i, ids in given.items():
         _check_pages(state, i, ids, end, node, matched)
     for i, by_length in by_component.items():
-        _check_states(state, key, i, by_length)
+        _check_states(state, node, matched, i, by_length)
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
     return Plan(key, end, node, matched, reach, given, by_component, absent, priority)
@@ -190,20 +190,15 @@ def known_pages(node: Node, matched: int, component: int, begin: int, page_size:
     return known
 
 
-def _check_states(state: TreeState, key: Key, i: int, by_length: dict[int, int]) -> None:
-    ledger = state.device_pools[i].ledger
-    news = []
-    for length, page in by_length.items():
-        kept = _state_at(state, key, i, length)
-        if kept is None or page != kept:
-            news.append(page)
-    ledger.check(np.asarray(news, np.int64))
+def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> None:
+    """State pages the tree keeps already at the same place are no news; all others must not be the tree's."""
+    news = [page for length, page in by_length.items() if length > matched or page != _state_at(node, i, length)]
+    state.device_pools[i].ledger.check(np.asarray(news, np.int64))
 
 
-def _state_at(state: TreeState, key: Key, i: int, length: int) -> int | None:
-    root = state.roots.get((key.namespace, key.bigram))
-    if root is None:
-        return None
-    node, matched = walk(state, key, root, length)
-    value = node.device[i] if matched == length == node.end and node.parent is not None else None
+def _state_at(node: Node | None, i: int, length: int) -> int | None:
+    """The state page kept at a length that lies on the path to `node`."""
+    while node is not None and node.parent is not None and node.parent.end >= length:
+        node = node.parent
+    value = node.device[i] if node is not None and node.end == length else None
     return int.from_bytes(value.pages, "little") if value is not None else None

@@ -22,7 +22,8 @@ class PageSet:
     def __init__(self, capacity: int) -> None:
         self._array: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
         self._bytes = self._array.view(np.uint8).data  # the same memory, one id at a time
-        self._order: NDArray[np.int32] = np.empty(0, np.int32)  # scratch to find an id given twice; made when first needed
+        self._order: NDArray[np.int32] = np.empty(0, np.int32)  # scratch to find an id given twice, made when first needed:
+        self._numbers: NDArray[np.int32] = self._order  # the last number given to each id, and the numbers from 0 up
 
     @property
     def capacity(self) -> int:
@@ -70,7 +71,9 @@ class PageSet:
         """Whether an id is given twice: number the ids by scattering; does each find its own number again?"""
         if len(self._order) < len(self._bytes):
             self._order = np.zeros(len(self._bytes), np.int32)
-        numbers: NDArray[np.int32] = np.arange(count, dtype=np.int32)
+        if len(self._numbers) < count:
+            self._numbers = np.arange(2 * count, dtype=np.int32)
+        numbers: NDArray[np.int32] = self._numbers[:count]
         self._order[ids] = numbers
         same: NDArray[np.bool_] = self._order.take(ids) == numbers
         return same.tobytes().find(0) >= 0
