@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+from abc import ABC, abstractmethod
 from array import array
 from time import perf_counter_ns
 from typing import ClassVar
@@ -23,7 +24,7 @@ FIRST_MISS_TOKEN = 400_000
 FIRST_LEAF_TOKEN = 2_000_000
 
 
-class Scenario:
+class Scenario(ABC):
     """One question, one subject, set up and ready to be sampled.
 
     Attributes:
@@ -56,9 +57,9 @@ class Scenario:
     def set_up(self) -> None:
         """What stands before the first sample."""
 
+    @abstractmethod
     def sample(self) -> int:
         """Do it once; returns nanoseconds."""
-        raise NotImplementedError
 
     def fill_up(self) -> None:
         """Make the tree as large as the case says: leaves of one page under a shared prefix."""
