@@ -54,7 +54,7 @@ class Scenario(ABC):
         self.fill_up()
         self.set_up()
 
-    def set_up(self) -> None:
+    def set_up(self) -> None:  # noqa: B027
         """What stands before the first sample."""
 
     @abstractmethod
