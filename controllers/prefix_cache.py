@@ -8,6 +8,7 @@ moment the free list's, the tree's or exactly one lease's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,6 +203,7 @@ class PrefixCache:
         Cost: O(new pages), and O(log n) a victim.
         """
         self._check(lease)
+        length_tokens = index(length_tokens)
         size = -(-length_tokens // self.page_size)
         needs: dict[str, int] = {}
         for name, table in lease.tables.items():

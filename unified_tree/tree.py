@@ -11,11 +11,12 @@ from unified_tree import evicting, matching
 from unified_tree.component import validate_components, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
-from unified_tree.errors import ReceiptError, UnifiedTreeError
+from unified_tree.errors import InvalidKeyError, ReceiptError, UnifiedTreeError
 from unified_tree.explain import Explanation, explain
 from unified_tree.insert_plan import plan_insert
 from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
+from unified_tree.keys import Key
 from unified_tree.locking import Locks
 from unified_tree.node import Tier
 from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
-    from unified_tree.keys import Key
     from unified_tree.pool import Pool
     from unified_tree.receipt import Boundary, EvictResult, Match, Receipt
 
@@ -108,6 +108,7 @@ class UnifiedTree:
 
         Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
         """
+        _check_key(key)
         length = key.length if limit is None else max(0, min(int(limit), key.length))
         return matching.match(self._state, key, length, touch=touch)
 
@@ -170,6 +171,7 @@ class UnifiedTree:
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
+        _check_key(key)
         plan = plan_insert(self._state, key, pages, states or {}, after, without, int(priority))
         if plan is None:
             return InsertResult(NOWHERE, 0, {}, {}, {})
@@ -238,6 +240,7 @@ class UnifiedTree:
 
     def explain(self, key: Key) -> Explanation:
         """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
+        _check_key(key)
         return explain(self._state, key)
 
     def check(self) -> list[Violation]:
@@ -252,3 +255,8 @@ class UnifiedTree:
 def _check_resident(tier: Tier) -> None:
     if tier is Tier.STORAGE:
         raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, Key):
+        raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")

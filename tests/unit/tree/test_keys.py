@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, key
 from kinds import FULL
 
-from unified_tree import InvalidKeyError, Key
+from unified_tree import InvalidKeyError, Key, UnifiedTree
 
 
 def test_a_key_takes_any_integers() -> None:
@@ -104,3 +104,12 @@ def test_bigrams_and_tokens_never_meet() -> None:
     assert grove.tree.match_prefix(key("abcdx", bigram=True)).device.length == 2
     assert grove.match("abcdx").device.length == 4
     grove.check()
+
+
+@pytest.mark.parametrize("call", ["match_prefix", "explain"])
+def test_tokens_that_were_not_wrapped_are_refused(call: str) -> None:
+    tree = UnifiedTree([FULL], page_size=2)
+    with pytest.raises(InvalidKeyError, match="wrap the tokens"):
+        getattr(tree, call)([1, 2])
+    with pytest.raises(InvalidKeyError, match="wrap the tokens"):
+        tree.insert([1, 2], {"full": np.array([0])})  # type: ignore[arg-type]
