@@ -53,7 +53,7 @@ def publish(
 def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int] | int) -> Key:
     """The key of all tokens computed, which must go on from what is committed."""
     old = lease.key
-    if isinstance(tokens, int):
+    if isinstance(tokens, int | np.integer):
         if not 0 <= tokens <= old.length:
             raise LeaseError(f"{lease} knows {old.length} tokens, so {tokens} cannot be committed by number; give the tokens")
         return old.prefix(tokens)
@@ -64,7 +64,7 @@ def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int]
 
 
 def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], computed: int) -> None:
-    """Each state page must be the lease's, given once, at the end of a page; the running state's is where the run is."""
+    """Each state page must be the lease's own for that length, at a page's end; the running state's is where the run is."""
     end = computed // cache.page_size * cache.page_size
     if states and cache.point is None:
         raise LeaseError(f"states were given, but no component has any: {dict(states)}")
@@ -75,9 +75,10 @@ def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], c
             raise LeaseError(
                 f"a state at {length} is not at the end of one of the {end // cache.page_size} whole pages computed"
             )
-        if page not in lease.save_pages.values() and page != lease.state_page:
+        if page != lease.state_page and page != lease.save_pages.get(length):
             raise LeaseError(
-                f"page {page} of {cache.point!r} is not one of {lease}; it has {lease.save_pages} and {lease.state_page}"
+                f"page {page} of {cache.point!r} is not what {lease} saves the state at {length} in; "
+                f"it has {lease.save_pages} and, for the running state, {lease.state_page}"
             )
         if page == lease.state_page and length != computed:
             raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")

@@ -44,9 +44,8 @@ def run_rows(plan: Plan, specs: Sequence[RowSpec], jobs: int, progress: Progress
                 _drain(channel, progress)
                 for future in finished:
                     future.result()
-        except BaseException:
-            executor.shutdown(cancel_futures=True)
-            raise
+        finally:
+            executor.shutdown(cancel_futures=True)  # after a row that raised, the others are not begun
         _drain(channel, progress)
         return [future.result() for future in futures]
 

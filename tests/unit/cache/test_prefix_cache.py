@@ -303,7 +303,7 @@ def running() -> tuple[PrefixCache, Lease]:
     [
         ([*TOKENS[:9]], {}, [], "has pages for 8 tokens"),
         ([*TOKENS[:5], 1, 2, 3], {}, [], None),
-        (TOKENS[:8], {8: 31}, [], "page 31 of 'mamba' is not one of"),
+        (TOKENS[:8], {8: 31}, [], "page 31 of 'mamba' is not what"),
         (TOKENS[:8], {3: "save"}, [], "a state at 3"),
         (TOKENS[:8], {10: "save"}, [], "a state at 10"),
         (TOKENS[:6], {8: "save"}, [], "a state at 8"),
