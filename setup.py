@@ -1,20 +1,23 @@
 """Compiles the tree's hot modules with mypyc where a C compiler is at hand; without one the same source runs as it is.
 
-UNIFIED_TREE_PURE=1 skips compiling.
+An editable install is never compiled, or edits would go unseen; UNIFIED_TREE_PURE=1 skips compiling too.
 """
 
 import os
 import shutil
+import sys
 import sysconfig
 from typing import Any
 
 from setuptools import setup
 
 HOT = (
+    "controllers/page_allocator",
     "cost",
     "evicting",
     "insert_plan",
     "inserting",
+    "int64",
     "locking",
     "matching",
     "node",
@@ -25,13 +28,15 @@ HOT = (
     "resumability",
     "splitting",
     "state",
+    "token_bytes",
 )
 
 
 def compiled_modules() -> list[Any]:
     """The hot modules as C extensions; none where they cannot be built."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
+    editable = "editable_wheel" in sys.argv or "develop" in sys.argv
+    if editable or os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
         return []
     try:
         from mypyc.build import mypycify

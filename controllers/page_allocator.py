@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,11 +27,11 @@ class PageAllocator:
 
     __slots__ = ("_allocated", "_stack", "_stack_size", "_unused", "name", "page_count", "used_pages")
 
-    def __init__(self, name: str, page_count: int | None) -> None:
+    def __init__(self, name: str, page_count: Any) -> None:  # unchecked: compiled code would refuse in its own words
         if page_count is not None and (type(page_count) is not int or page_count <= 0):
             raise ConfigurationError(f"{name}: a pool needs a positive number of pages, not {page_count!r}")
         self.name = name
-        self.page_count = page_count
+        self.page_count: int | None = page_count
         self.used_pages = 0
         self._unused = 0  # ids from here on were never handed out
         self._stack = np.empty(FIRST_CAPACITY, np.int64)
@@ -45,26 +45,30 @@ class PageAllocator:
 
     def allocate(self, page_count: int) -> NDArray[np.int64]:
         """`page_count` page ids, int64. Raises OutOfPagesError with nothing changed. Cost: O(page_count)."""
+        if page_count < 0:
+            raise PageError(f"{self.name}: cannot allocate {page_count} pages")
         if page_count > self.free_pages:
             raise OutOfPagesError(f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free")
-        recycled = min(page_count, self._stack_size)
-        ids = np.empty(page_count, np.int64)
-        if recycled:
-            self._stack_size -= recycled
-            ids[:recycled] = self._stack[self._stack_size : self._stack_size + recycled]
-        if recycled < page_count:
-            fresh = page_count - recycled
-            ids[recycled:] = np.arange(self._unused, self._unused + fresh)
-            self._unused += fresh
-            if self._unused > self._allocated.capacity:
-                self._allocated.grow(self._unused)
+        if page_count > self._stack_size:
+            self._bring_up(page_count - self._stack_size)
+        self._stack_size -= page_count
+        ids: NDArray[np.int64] = self._stack[self._stack_size : self._stack_size + page_count].copy()
         self._allocated.add(ids)
         self.used_pages += page_count
         return ids
 
+    def _bring_up(self, page_count: int) -> None:
+        """Put so many pages never used under those given back."""
+        first, self._unused = self._unused, self._unused + page_count
+        given_back = self._stack[: self._stack_size]
+        self._stack = np.concatenate((np.arange(first, self._unused, dtype=np.int64), given_back))
+        self._stack_size = self._stack.size
+        if self._unused > self._allocated.capacity:
+            self._allocated.grow(self._unused)
+
     def free(self, ids: NDArray[np.int64]) -> None:
         """Take pages back. Raises PageError with nothing changed for a page that is not out. Cost: O(len(ids))."""
-        count = ids.size
+        count = len(ids)
         if count == 0:
             return
         if not self._allocated.all_are(ids, members=True):

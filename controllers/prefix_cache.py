@@ -93,11 +93,12 @@ class PrefixCache:
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
 
-        Raises OutOfPagesError, with nothing changed, if there is no page for the running state.
-        Cost: a match and a lock.
+        Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
+        token ids. Cost: a match and a lock.
         """
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
+        key.require_tokens()
         limit = key.length - 1
         if self.point is not None:
             self.device.check({self.point: 1})

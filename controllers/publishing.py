@@ -58,6 +58,7 @@ def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int]
             raise LeaseError(f"{lease} knows {old.length} tokens, so {tokens} cannot be committed by number; give the tokens")
         return old.prefix(tokens)
     key = Key(tokens, old.namespace, bigram=old.bigram)
+    key.require_tokens(lease.committed)
     if not key.starts_with(old.prefix(min(old.length, key.length, max(lease.committed, lease.computed)))):
         raise LeaseError(f"the tokens committed differ from those of {lease} within its first {lease.computed}")
     return key

@@ -13,7 +13,7 @@ import numpy as np
 
 from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier, Value
-from unified_tree.receipt import EvictResult
+from unified_tree.receipt import EvictResult, record
 from unified_tree.resumability import refresh
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult
             freed.victims += 1
             drop(state, victim, freed)
     other = Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE
-    return EvictResult(freed.by_name(tier), freed.by_name(other), freed.victims, freed.tombstones, freed.deleted_nodes)
+    counts = (freed.victims, freed.tombstones, freed.deleted_nodes)
+    return record(EvictResult, (freed.by_name(tier), freed.by_name(other), *counts))
 
 
 def drop(state: TreeState, value: Value, freed: Freed) -> None:

@@ -6,15 +6,16 @@ Raises InsertError or PageError with nothing changed, so that the half that writ
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unified_tree.errors import InsertError, PageError
+from unified_tree.int64 import INT64
 from unified_tree.keys import Key
 from unified_tree.matching import path_reach, walk
-from unified_tree.node import Node, Tier
+from unified_tree.node import Node
+from unified_tree.token_bytes import require_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,28 +28,41 @@ States = Mapping[str, Mapping[Any, Any]]  # unchecked: compiled code would refus
 MOST_PAGE_ID = (1 << 63) - 1
 
 
-@dataclass(slots=True)
 class Plan:
     """A checked insert: what is given, and where the tree ends.
 
     Attributes:
         end: the key's length in whole pages, in tokens.
         node, matched: the deepest node on the key's path and how far it matches.
-        reach: how far the required paths are on device.
         given: tail pages by component index.
-        states: state pages by component index and length.
+        states: state pages by component index and length, ascending.
+        known: components of which some given pages are the tree's own, each at the very place it is given for.
         absent: sharers whose state the given pages do not hold.
     """
 
-    key: Key
-    end: int
-    node: Node
-    matched: int
-    reach: int
-    given: dict[int, NDArray[np.int64]]
-    states: dict[int, dict[int, int]]
-    absent: set[int]
-    priority: int
+    __slots__ = ("absent", "end", "given", "key", "known", "matched", "node", "priority", "states")
+
+    def __init__(
+        self,
+        key: Key,
+        end: int,
+        node: Node,
+        matched: int,
+        given: dict[int, NDArray[np.int64]],
+        states: dict[int, dict[int, int]],
+        known: set[int],
+        absent: set[int],
+        priority: int,
+    ) -> None:
+        self.key = key
+        self.end = end
+        self.node = node
+        self.matched = matched
+        self.given = given
+        self.states = states
+        self.known = known
+        self.absent = absent
+        self.priority = priority
 
 
 def plan_insert(
@@ -61,12 +75,12 @@ def plan_insert(
     priority: int,
 ) -> Plan | None:
     """Walk and check; raises InsertError or PageError with nothing changed. None for a key without a whole page."""
-    end = key.length // state.page_size * state.page_size
-    given = _given_pages(state, pages, end)
-    by_component = _given_states(state, states, end)
-    absent = {_index(state, name) for name in without}
-    for i in absent.intersection(state.required_paths):
-        raise InsertError(f"{state.components[i].name}: is a required path, so no pages can go in without it")
+    size: int = state.page_size
+    length: int = key.length
+    end = length // size * size
+    given = {_paged(state, name): _page_ids(name, ids, end // size) for name, ids in pages.items()}
+    by_component = {_stateful(state, name): _page_by_length(state, name, by_length, end) for name, by_length in states.items()}
+    absent = _absent(state, without)
     if end == 0:
         return None
     root: Node | None = state.roots.get((key.namespace, key.bigram))
@@ -75,20 +89,25 @@ def plan_insert(
     if root is not None:
         node, matched = walk(state, key, _start(state, key, root, after, end), end)
         reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
-    for i in state.owned_paths[Tier.DEVICE]:
-        component = state.components[i]
-        begin = end - given[i].size * state.page_size if i in given else end
-        if component.required and begin > reach:
+    if matched < end:
+        require_tokens(key.data, matched * key.width_bytes)
+    for i in state.required_owned_paths:
+        count = len(given[i]) if i in given else 0
+        if end - count * size > reach:
             raise InsertError(
-                f"{component.name}: the pages given begin at token {begin}, but the tree has the path on device up to {reach}"
+                f"{state.components[i].name}: the pages given begin at token {end - count * size}, "
+                f"but the tree has the path on device up to {reach}"
             )
+    known: set[int] = set()
     for i, ids in given.items():
-        _check_pages(state, i, ids, end, node, matched)
+        if _check_pages(state, i, ids, end, node, matched):
+            known.add(i)
     for i, by_length in by_component.items():
-        _check_states(state, node, matched, i, by_length)
+        if _check_states(state, node, matched, i, by_length):
+            known.add(i)
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
-    return Plan(key, end, node, matched, reach, given, by_component, absent, priority)
+    return Plan(key, end, node, matched, given, by_component, known, absent, priority)
 
 
 def _start(state: TreeState, key: Key, root: Node, after: Boundary | None, end: int) -> Node:
@@ -111,67 +130,88 @@ def _start(state: TreeState, key: Key, root: Node, after: Boundary | None, end: 
 
 
 def _index(state: TreeState, name: str) -> int:
-    if name not in state.index:
+    i = state.index.get(name)
+    if i is None:
         raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
-    return state.index[name]
+    return i
 
 
-def _given_pages(state: TreeState, pages: Pages, end: int) -> dict[int, NDArray[np.int64]]:
-    given = {}
-    for name, ids in pages.items():
-        i = _index(state, name)
-        if state.owner_of[i] != i:
-            raise InsertError(f"{name}: lives in the pages of {state.components[i].shares!r}; give those")
-        if i in state.points:
-            raise InsertError(f"{name}: a state is given by its length, in `states`")
-        array = np.asarray(ids)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+def _paged(state: TreeState, name: str) -> int:
+    """The index of a component whose pages can be given."""
+    i = _index(state, name)
+    if state.owner_of[i] != i:
+        raise InsertError(f"{name}: lives in the pages of {state.components[i].shares!r}; give those")
+    if i in state.points:
+        raise InsertError(f"{name}: a state is given by its length, in `states`")
+    return i
+
+
+def _page_ids(name: str, given: Any, most: int) -> NDArray[np.int64]:
+    if not (type(given) is np.ndarray and given.dtype is INT64 and given.ndim == 1):
+        given = np.asarray(given)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise InsertError(
-                f"{name}: pages must be a one-dimensional integer array, not {array.dtype} of shape {array.shape}"
+                f"{name}: pages must be a one-dimensional integer array, not {given.dtype} of shape {given.shape}"
             )
-        if array.size * state.page_size > end:
-            raise InsertError(f"{name}: {array.size} pages given for a key of {end // state.page_size} whole pages")
-        given[i] = array.astype(np.int64, copy=False)
-    return given
+    ids: NDArray[np.int64] = given if given.dtype is INT64 else given.astype(np.int64)
+    if len(ids) > most:
+        raise InsertError(f"{name}: {len(ids)} pages given for a key of {most} whole pages")
+    return ids
 
 
-def _given_states(state: TreeState, states: States, end: int) -> dict[int, dict[int, int]]:
-    given: dict[int, dict[int, int]] = {}
-    for name, by_length in states.items():
+def _stateful(state: TreeState, name: str) -> int:
+    """The index of a component whose states can be given."""
+    i = _index(state, name)
+    if i not in state.points or state.owner_of[i] != i:
+        raise InsertError(f"{name}: is not a component with state pages of its own")
+    return i
+
+
+def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], end: int) -> dict[int, int]:
+    """Checked, in ascending order."""
+    checked: dict[int, int] = {}
+    for length, page in by_length.items():
+        if not (_is_integer(length) and _is_integer(page)):
+            raise InsertError(f"{name}: a state is given as {{length: page}} in integers, not {{{length!r}: {page!r}}}")
+        if not 0 < length <= end or length % state.page_size:
+            raise InsertError(
+                f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
+            )
+        if page > MOST_PAGE_ID:
+            raise PageError(f"{name}: page ids must fit in 63 bits, got {page}")
+        checked[int(length)] = int(page)
+    return checked if len(checked) < 2 else dict(sorted(checked.items()))
+
+
+def _absent(state: TreeState, without: Collection[str]) -> set[int]:
+    absent: set[int] = set()
+    for name in without:
         i = _index(state, name)
-        if i not in state.points or state.owner_of[i] != i:
-            raise InsertError(f"{name}: is not a component with state pages of its own")
-        checked = {}
-        for length, page in by_length.items():
-            if not (_is_integer(length) and _is_integer(page)):
-                raise InsertError(f"{name}: a state is given as {{length: page}} in integers, not {{{length!r}: {page!r}}}")
-            if not 0 < length <= end or length % state.page_size:
-                raise InsertError(
-                    f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
-                )
-            if page > MOST_PAGE_ID:
-                raise PageError(f"{name}: page ids must fit in 63 bits, got {page}")
-            checked[int(length)] = int(page)
-        given[i] = dict(sorted(checked.items()))
-    return given
+        if i in state.required_paths:
+            raise InsertError(f"{name}: is a required path, so no pages can go in without it")
+        absent.add(i)
+    return absent
 
 
 def _is_integer(number: object) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+    return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
-def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> None:
-    """Pages the tree keeps already at the same place are no news; all others must not be the tree's."""
+def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> bool:
+    """Whether the tree keeps some of these pages at the same place, so that they are no news. No other may be the tree's."""
     ledger = state.device_pools[i].ledger
-    begin = end - ids.size * state.page_size
+    begin = end - len(ids) * state.page_size
     if node is None or begin >= matched:
         ledger.check(ids)
-        return
+        return False
+    if ledger.are_free(ids):
+        return False
     known = known_pages(node, matched, i, begin, state.page_size)
     news = np.ones(ids.size, np.bool_)
     overlap = ids[: known.size]
     news[: known.size] = overlap != known
     ledger.check(ids[news])
+    return True
 
 
 def known_pages(node: Node, matched: int, component: int, begin: int, page_size: int) -> NDArray[np.int64]:
@@ -190,10 +230,11 @@ def known_pages(node: Node, matched: int, component: int, begin: int, page_size:
     return known
 
 
-def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> None:
-    """State pages the tree keeps already at the same place are no news; all others must not be the tree's."""
+def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> bool:
+    """As `_check_pages`, for states."""
     news = [page for length, page in by_length.items() if length > matched or page != _state_at(node, i, length)]
-    state.device_pools[i].ledger.check(np.asarray(news, np.int64))
+    state.device_pools[i].ledger.check_few(news)
+    return len(news) < len(by_length)
 
 
 def _state_at(node: Node | None, i: int, length: int) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from unified_tree.insert_plan import Plan, known_pages
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
-from unified_tree.receipt import Boundary, InsertResult
+from unified_tree.receipt import Boundary, InsertResult, record
 from unified_tree.resumability import refresh
 from unified_tree.splitting import split
 
@@ -49,12 +49,15 @@ class Insertion:
             for node, window_changed in self._changed.items():
                 refresh(state, node, window_changed=window_changed)
         names = state.components
-        return InsertResult(
-            Boundary(deepest.id, plan.end),
-            plan.matched,
-            self._by_name(self._duplicates),
-            self._by_name(self._replaced),
-            {names[i].name: ids for i, ids in canonical.items()},
+        return record(
+            InsertResult,
+            (
+                record(Boundary, (deepest.id, plan.end)),
+                plan.matched,
+                self._by_name(self._duplicates),
+                self._by_name(self._replaced),
+                {names[i].name: ids for i, ids in canonical.items()},
+            ),
         )
 
     def _by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
@@ -65,7 +68,9 @@ class Insertion:
 
     def _compare(self, component: int, given: bytes, kept: bytes) -> None:
         """`given` was offered where the tree keeps `kept`: what differs is a duplicate."""
-        if given != kept:
+        if component not in self._plan.known:
+            self._duplicates.setdefault(component, []).append(given)
+        elif given != kept:
             given_ids, kept_ids = np.frombuffer(given, np.int64), np.frombuffer(kept, np.int64)
             self._duplicates.setdefault(component, []).append(given_ids[given_ids != kept_ids].tobytes())
 
@@ -75,36 +80,47 @@ class Insertion:
         Returns the node in which the key's end lies.
         """
         state, plan = self._state, self._plan
-        cuts = sorted({length for by_length in plan.states.values() for length in by_length})
-        windows = any(i in plan.given for i, _ in state.owned_windows[Tier.DEVICE])
-        node = plan.node
-        if plan.matched < node.end and (plan.end > plan.matched or windows or self._fills(node)):
-            node = split(state, node, plan.matched)
-        for length in reversed([cut for cut in cuts if cut <= plan.matched]):
+        node, matched, end = plan.node, plan.matched, plan.end
+        if matched < node.end and (end > matched or self._ends_here(node)):
+            node = split(state, node, matched)
+        lengths = [end]
+        if plan.states:
+            lengths = sorted({length for by_length in plan.states.values() for length in by_length})
+            if lengths and lengths[0] <= matched:
+                node = self._cut_above(node, [length for length in lengths if length <= matched])
+            lengths = [length for length in lengths if matched < length < end]
+            lengths.append(end)
+        if end == matched:
+            return node
+        width: int = plan.key.width_bytes
+        data: bytes = plan.key.data
+        page = state.page_size * width
+        for length in lengths:
+            edge = data[node.end * width : length * width]
+            child = state.new_node(node, edge, length)
+            node.adopt(edge if len(edge) == page else edge[:page], child)
+            if state.gated:
+                self._changed[child] = False
+            node = child
+        return node
+
+    def _cut_above(self, node: Node, lengths: list[int]) -> Node:
+        """Cut the path to `node` at these lengths; returns the node in which the key's end lies then."""
+        for length in reversed(lengths):
             at = node
             while at.start >= length:
                 assert at.parent is not None
                 at = at.parent
             if at.end > length:
-                upper = split(state, at, length)
-                if at is node and length == plan.end:
+                upper = split(self._state, at, length)
+                if at is node and length == self._plan.end:
                     node = upper
-        if plan.end == plan.matched:
-            return node
-        width = plan.key.width_bytes
-        page = state.page_size * width
-        for length in [*(cut for cut in cuts if plan.matched < cut < plan.end), plan.end]:
-            edge = plan.key.data[node.end * width : length * width]
-            child = state.new_node(node, edge, length)
-            node.adopt(edge if len(edge) == page else edge[:page], child)
-            self._changed[child] = False
-            node = child
         return node
 
-    def _fills(self, node: Node) -> bool:
-        """Whether path pages are given for a node that has none on device, so that they need a node of their own."""
-        given, is_path = self._plan.given, self._state.is_path
-        return any(ids.size and is_path[i] and node.device[i] is None for i, ids in given.items())
+    def _ends_here(self, node: Node) -> bool:
+        """Whether a key that ends inside `node` brings what must sit at a node's end: a window, or a path it lacks."""
+        plan, state = self._plan, self._state
+        return any(not state.is_path[i] or (len(ids) and node.device[i] is None) for i, ids in plan.given.items())
 
     def _offer_paths(self, deepest: Node) -> dict[int, NDArray[np.int64]]:
         """Fill path values from the top down, where the one above is there; returns the canonical pages by component."""
@@ -112,10 +128,10 @@ class Insertion:
         canonical = {}
         for i in state.owned_paths[Tier.DEVICE]:
             ids = plan.given.get(i)
-            if ids is None or ids.size == 0:
+            if ids is None or len(ids) == 0:
                 continue
-            begin = plan.end - ids.size * state.page_size
-            raw = ids.tobytes()
+            begin = plan.end - len(ids) * state.page_size
+            raw: bytes = ids.tobytes()
             if begin >= plan.matched and deepest.start == begin and continues(deepest, i):
                 self._place(deepest, i, raw)  # the common case: one new leaf takes all
                 canonical[i] = ids
@@ -159,10 +175,14 @@ class Insertion:
     def _place_sharers(self, node: Node, i: int) -> None:
         """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
         state, plan = self._state, self._plan
-        self._changed[node] = self._changed.get(node, False) or not (state.is_path[i] or i in state.points)
+        if state.gated:
+            self._changed[node] = self._changed.get(node, False) or not (state.is_path[i] or i in state.points)
+        sharers = state.sharers_of[i]
+        if not sharers:
+            return
         owner = node.device[i]
         assert owner is not None
-        for sharer in state.sharers_of[i]:
+        for sharer in sharers:
             if sharer in plan.absent or node.device[sharer] is not None:
                 continue
             if not state.is_path[sharer] or continues(node, sharer):
@@ -185,8 +205,8 @@ class Insertion:
         state = self._state
         ledger = state.device_pools[value.component].ledger
         old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
-        ledger.give(old)
-        ledger.take(new)
+        ledger.give(value.pages)
+        ledger.take(given)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
         value.set_pages(given)
         for sharer in state.sharers_of[value.component]:
@@ -200,7 +220,8 @@ class Insertion:
         raw = plan.given[i].tobytes()
         wanted = state.pages_of(min(window, plan.end)) * PAGE_ID_BYTES
         if len(raw) > wanted:
-            self._compare(i, raw[:-wanted], self._kept_before(i, (len(raw) - wanted) // PAGE_ID_BYTES))
+            kept_before = self._kept_before(i, (len(raw) - wanted) // PAGE_ID_BYTES) if i in plan.known else b""
+            self._compare(i, raw[:-wanted], kept_before)
             raw = raw[-wanted:]
         kept: list[bytes] = []
         node = deepest

@@ -178,7 +178,7 @@ def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
             entered[value.component] += 1
             if value.entry not in pool.entries:
                 yield f"{name} has an entry that is not in the order"
-            if value.entry[0] == value.stranded or value.entry[1] > pool.policy.rank(value):
+            if value.entry[:2] > (not value.stranded, pool.policy.rank(value)):
                 yield f"{name} stands later in the order than it should"
         for pool, count in zip(state.pools(tier), entered, strict=True):
             if len(pool.entries) != count:

@@ -7,30 +7,30 @@ token together with the next one) has 16-byte elements; it lives in a root of it
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unified_tree.errors import InvalidKeyError
+from unified_tree.int64 import INT64_BYTES
+from unified_tree.token_bytes import as_bytes, require_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-TOKEN_BYTES = 8
-
 
 class Key:
     """A token sequence in a namespace; equal tokens in different namespaces never meet.
 
     Args:
-        tokens: shape [length], any integer dtype (an int64 array is fastest), every id zero or more.
+        tokens: shape [length], any integer dtype (an int64 array is fastest), every id zero or more, which is checked
+            where a key would go into the tree (`require_tokens`): what is in the tree never equals a negative id.
         namespace: tenant, LoRA name, cache salt.
         bigram: view the n tokens as the n - 1 pairs (t0, t1), (t1, t2), …; the key's length is then n - 1.
 
-    Raises InvalidKeyError for tokens that are not integers, not one-dimensional or negative. Cost: two passes over the tokens.
+    Raises InvalidKeyError for tokens that are not integers or not one-dimensional. Cost: one copy of the tokens.
 
     >>> len(Key([1, 2, 3])), len(Key([1, 2, 3], bigram=True))
     (3, 2)
@@ -39,21 +39,18 @@ class Key:
     __slots__ = ("bigram", "data", "length", "namespace", "width_bytes")
 
     def __init__(self, tokens: NDArray[np.integer[Any]] | Sequence[int], namespace: str = "", *, bigram: bool = False) -> None:
-        data = _as_bytes(tokens)
-        if data and np.minimum.reduce(np.frombuffer(data, np.int64)) < 0:
-            where = int(np.argmax(np.frombuffer(data, np.int64) < 0))
-            raise InvalidKeyError(f"token ids must be zero or more; token {where} is {np.frombuffer(data, np.int64)[where]}")
+        data = as_bytes(tokens)
         if not isinstance(namespace, str):
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
         self.bigram = bigram
-        self.width_bytes = TOKEN_BYTES
+        self.width_bytes = INT64_BYTES
         self.data = data
-        self.length = len(data) // TOKEN_BYTES
+        self.length = len(data) // INT64_BYTES
         if bigram:
             ids = np.frombuffer(data, np.int64)
             self.length = max(0, self.length - 1)
-            self.width_bytes = 2 * TOKEN_BYTES
+            self.width_bytes = 2 * INT64_BYTES
             self.data = np.stack((ids[:-1], ids[1:]), axis=1).tobytes()
 
     def __len__(self) -> int:
@@ -77,6 +74,10 @@ class Key:
         )
         return key
 
+    def require_tokens(self, start: int = 0) -> None:
+        """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
+        require_tokens(self.data, min(start, self.length) * self.width_bytes)
+
     def starts_with(self, other: Key) -> bool:
         """Whether `other` is a prefix of this key, in the same namespace. Cost: one memory comparison."""
         if self.namespace != other.namespace or self.bigram != other.bigram or other.length > self.length:
@@ -85,24 +86,3 @@ class Key:
         return self.data is other.data or self.data.startswith(
             other.data if size_bytes == len(other.data) else other.data[:size_bytes]
         )
-
-
-def _as_bytes(tokens: Any) -> bytes:
-    """The tokens as native int64 bytes: one copy of an int64 array (of numpy, or `array('q')`), two of anything else."""
-    if (type(tokens) is np.ndarray and tokens.dtype == np.int64 and tokens.ndim == 1) or (
-        type(tokens) is array and tokens.typecode == "q"
-    ):
-        return tokens.tobytes()
-    try:
-        values = np.asarray(tokens)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidKeyError(f"a key must be a one-dimensional sequence of integers: {error}") from error
-    if values.ndim != 1:
-        raise InvalidKeyError(f"a key must be one-dimensional, not of shape {values.shape}")
-    if values.size == 0:
-        return b""
-    if values.dtype.kind not in "iu":
-        raise InvalidKeyError(f"token ids must be integers, not {values.dtype}: {values[0]!r}")
-    if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
-        raise InvalidKeyError(f"token ids must fit in 63 bits; the largest is {values.max()}")
-    return values.astype(np.int64).tobytes()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier
-from unified_tree.receipt import NOWHERE, Boundary, Match
+from unified_tree.receipt import NOWHERE, Boundary, Match, record
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
@@ -71,8 +71,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
         path_node, path_length = path_reach(state, node, length, device_only=False)
         device_node, device_length = path_reach(state, node, length, device_only=True)
     if not state.gated:
-        device = Boundary(device_node.id, device_length)
-        reachable = device if device_length == path_length else Boundary(path_node.id, path_length)
+        device = record(Boundary, (device_node.id, device_length))
+        reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
         replay, replay_tokens = device, 0
         save_at: tuple[int, ...] = ()
     else:
@@ -85,7 +85,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
-    return Match(device, reachable, replay, replay_tokens, path_length, save_at)
+    return record(Match, (device, reachable, replay, replay_tokens, path_length, save_at))
 
 
 _MISS = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
@@ -109,7 +109,7 @@ def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: 
     while node.parent is not None:
         retry = _retry(state, node, length, device_only)
         if retry is None:
-            return Boundary(node.id, length)
+            return record(Boundary, (node.id, length))
         node = retry
         length = node.end
     return NOWHERE
@@ -170,7 +170,7 @@ def _replay(state: TreeState, device: Boundary, node: Node, length: int) -> tupl
     start = (length - state.replay_tokens - state.page_size + 1) // state.page_size * state.page_size
     if start <= device.length:
         return device, 0
-    return Boundary(node.id, length), length - start
+    return record(Boundary, (node.id, length)), length - start
 
 
 def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> tuple[int, ...]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from unified_tree.int64 import INT64_BYTES, any_negative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FEW = 16
+FEW: Final = 16
+UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
 
 
 class PageSet:
@@ -20,10 +24,11 @@ class PageSet:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._array: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
-        self._bytes = self._array.view(np.uint8).data  # the same memory, one id at a time
+        self._bytes = bytearray(capacity)
+        self._array: NDArray[np.bool_] = np.frombuffer(self._bytes, np.bool_)  # the same memory, many ids at a time
         self._order: NDArray[np.int32] = np.empty(0, np.int32)  # scratch to find an id given twice, made when first needed:
-        self._numbers: NDArray[np.int32] = self._order  # the last number given to each id, and the numbers from 0 up
+        self._numbers: NDArray[np.int32] = self._order  # the last number given to each id, and the numbers from 0 up,
+        self._number_bytes = b""  # also as bytes, for one comparison of memory is cheaper than one of arrays
 
     @property
     def capacity(self) -> int:
@@ -40,18 +45,18 @@ class PageSet:
 
     def grow(self, capacity: int) -> None:
         """Hold ids below `capacity`, and room to spare. Cost: O(capacity)."""
-        grown = np.zeros(max(capacity, 2 * len(self._bytes)), np.bool_)
-        grown[: len(self._bytes)] = self._array
-        self._array = grown
-        self._bytes = grown.view(np.uint8).data
+        grown = bytearray(max(capacity, 2 * len(self._bytes)))
+        grown[: len(self._bytes)] = self._bytes
+        self._bytes = grown
+        self._array = np.frombuffer(grown, np.bool_)
 
     def all_are(self, ids: NDArray[np.int64], *, members: bool) -> bool:
         """Whether all ids are in range, each given once, and all members or all not. Cost: O(len(ids))."""
         count = len(ids)
         if count <= FEW:
             few: list[int] = ids.tolist()
-            return self._few_are(few, members)
-        if int(np.minimum.reduce(ids)) < 0:
+            return self.few_are(few, members=members)
+        if any_negative(ids.tobytes()):
             return False
         try:
             found: NDArray[np.bool_] = self._array.take(ids)
@@ -59,7 +64,8 @@ class PageSet:
             return False
         return found.tobytes().find(0 if members else 1) < 0 and not self._has_twice(ids, count)
 
-    def _few_are(self, ids: list[int], members: bool) -> bool:
+    def few_are(self, ids: list[int], *, members: bool) -> bool:
+        """As `all_are`, for a handful of ids that are no array."""
         flags = self._bytes
         capacity = len(flags)
         for page in ids:
@@ -73,24 +79,43 @@ class PageSet:
             self._order = np.zeros(len(self._bytes), np.int32)
         if len(self._numbers) < count:
             self._numbers = np.arange(2 * count, dtype=np.int32)
-        numbers: NDArray[np.int32] = self._numbers[:count]
-        self._order[ids] = numbers
-        same: NDArray[np.bool_] = self._order.take(ids) == numbers
-        return same.tobytes().find(0) >= 0
+            self._number_bytes = self._numbers.tobytes()
+        self._order[ids] = self._numbers[:count]
+        found: NDArray[np.int32] = self._order.take(ids)
+        return not self._number_bytes.startswith(found.tobytes())
 
     def add(self, ids: NDArray[np.int64]) -> None:
         """Take ids in. They are in range."""
-        self._set(ids, 1)
+        if len(ids) > FEW:
+            self._array[ids] = 1
+        else:
+            self.set_few(ids.tolist(), 1)
 
     def discard(self, ids: NDArray[np.int64]) -> None:
         """Take ids out. They are in range."""
-        self._set(ids, 0)
-
-    def _set(self, ids: NDArray[np.int64], flag: int) -> None:
         if len(ids) > FEW:
-            self._array[ids] = flag
-            return
+            self._array[ids] = 0
+        else:
+            self.set_few(ids.tolist(), 0)
+
+    def add_bytes(self, ids: bytes) -> None:
+        """As `add`, for ids as int64 bytes."""
+        count = len(ids) // INT64_BYTES
+        if count > FEW:
+            self._array[np.frombuffer(ids, np.int64)] = 1
+        else:
+            self.set_few(list(UNPACK[count](ids)), 1)
+
+    def discard_bytes(self, ids: bytes) -> None:
+        """As `discard`, for ids as int64 bytes."""
+        count = len(ids) // INT64_BYTES
+        if count > FEW:
+            self._array[np.frombuffer(ids, np.int64)] = 0
+        else:
+            self.set_few(list(UNPACK[count](ids)), 0)
+
+    def set_few(self, ids: list[int], flag: int) -> None:
+        """Take in (1) or out (0) a handful of ids that are no array. They are in range."""
         flags = self._bytes
-        few: list[int] = ids.tolist()
-        for page in few:
+        for page in ids:
             flags[page] = flag

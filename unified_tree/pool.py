@@ -130,9 +130,13 @@ class PageLedger:
         self._owned = PageSet(page_count if page_count is not None else 1024)
         self._in_flight_pages = 0
 
+    def are_free(self, ids: NDArray[np.int64]) -> bool:
+        """Whether every id is in range so far, given once, and not the tree's. Cost: O(len(ids))."""
+        return self._owned.all_are(ids, members=False)
+
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
-        if self._owned.all_are(ids, members=False):
+        if self.are_free(ids):
             return
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0:
@@ -147,6 +151,11 @@ class PageLedger:
         unique, counts = np.unique(ids, return_counts=True)
         raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
 
+    def check_few(self, ids: list[int]) -> None:
+        """As `check`, for a handful of ids that are no array."""
+        if not self._owned.few_are(ids, members=False):
+            self.check(np.asarray(ids, np.int64))
+
     def _grow(self, highest: int) -> None:
         if self.page_count is not None:
             raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
@@ -158,13 +167,13 @@ class PageLedger:
         """Whether the tree owns this page."""
         return self._owned.contains(page)
 
-    def take(self, ids: NDArray[np.int64]) -> None:
-        """The tree takes these pages, which were checked."""
-        self._owned.add(ids)
+    def take(self, pages: bytes) -> None:
+        """A value takes these pages, which were checked."""
+        self._owned.add_bytes(pages)
 
-    def give(self, ids: NDArray[np.int64]) -> None:
-        """The tree gives these pages up."""
-        self._owned.discard(ids)
+    def give(self, pages: bytes) -> None:
+        """A value gives these pages up."""
+        self._owned.discard_bytes(pages)
 
     def claim(self, ids: NDArray[np.int64]) -> None:
         """A transfer takes these pages, which were checked, until it ends."""

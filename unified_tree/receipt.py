@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from unified_tree.node import Node, Value
 
 
+record = tuple.__new__
+"""Makes a NamedTuple of all its fields, without the Python frame of its own constructor: `record(Boundary, (node, length))`."""
+
+
 class Boundary(NamedTuple):
     """A length at which every required component is covered: `length` tokens, ending in or at the end of `node`.
 

@@ -150,4 +150,5 @@ def _flip(state: TreeState, value: Value, stranded: bool) -> None:
         return
     pool = state.pools(value.tier)[value.component]
     pool.stranded_pages += value.page_count if stranded else -value.page_count
-    pool.moved(value)
+    if stranded or not pool.policy.lazy:
+        pool.moved(value)  # else its rank only rose, and `pop_victim` will see

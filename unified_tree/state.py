@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.pool import Pool
@@ -28,6 +26,7 @@ class TreeState:
     Attributes:
         required_paths, required_windows, required_points: what gates a boundary, by component index; windows as
             (index, window in tokens).
+        required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
@@ -69,6 +68,7 @@ class TreeState:
         self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
         self.owned_points = (tuple(i for i in self.points if i in owned), self.points)
         self.required_paths = tuple(i for i in self.paths if self.components[i].required)
+        self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
         self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
         self.required_points = tuple(i for i in self.points if self.components[i].required)
         self.gated = bool(self.required_windows or self.required_points)
@@ -108,7 +108,7 @@ class TreeState:
         if tier or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
-            pool.ledger.take(np.frombuffer(pages, np.int64))
+            pool.ledger.take(pages)
             if not pool.policy.lazy:
                 pool.policy.touched(value)
             if tier or not value.children:
@@ -122,7 +122,7 @@ class TreeState:
             return
         pool = self.pools(value.tier)[value.component]
         count = len(front) // PAGE_ID_BYTES
-        pool.ledger.take(np.frombuffer(front, np.int64))
+        pool.ledger.take(front)
         pool.used_pages += count
         if value.locks:
             pool.protected_pages += count
@@ -148,7 +148,7 @@ class TreeState:
             pool = self.pools(tier)[component]
             pool.leave(value)
             pool.used_pages -= value.page_count
-            pool.ledger.give(np.frombuffer(value.pages, np.int64))
+            pool.ledger.give(value.pages)
             if value.stranded:
                 pool.stranded_pages -= value.page_count
         return gone

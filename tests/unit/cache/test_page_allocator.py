@@ -33,6 +33,14 @@ def test_too_many_changes_nothing() -> None:
     assert (pool.free_pages, pool.allocate(1).size) == (1, 1)
 
 
+def test_fewer_than_none_are_refused() -> None:
+    pool = PageAllocator("full", 4)
+    pool.free(pool.allocate(3))
+    with pytest.raises(PageError, match="cannot allocate -1 pages"):
+        pool.allocate(-1)
+    assert (pool.used_pages, pool.allocate(4).size) == (0, 4)
+
+
 @pytest.mark.parametrize("bad", [[0, 9], [-1], [2]])
 def test_a_page_that_is_not_out_cannot_come_back(bad: list[int]) -> None:
     pool = PageAllocator("full", 4)

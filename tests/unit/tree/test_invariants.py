@@ -89,7 +89,7 @@ def wrong_pool_size(tree: UnifiedTree) -> None:
 
 
 def ledger_behind(tree: UnifiedTree) -> None:
-    tree.pool("swa").ledger.take(np.array([500]))
+    tree.pool("swa").ledger.take(np.array([500]).tobytes())
 
 
 def host_count_wrong(tree: UnifiedTree) -> None:

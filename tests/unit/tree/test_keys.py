@@ -33,7 +33,6 @@ def test_an_empty_key_is_a_key(empty: Any) -> None:
         ([True, False], "must be integers"),
         (["a"], "must be integers"),
         ([None], "must be integers"),
-        ([3, -1], "token 1 is -1"),
         ([[1, 2], [3, 4]], "one-dimensional"),
         (np.empty((0, 2), np.int64), "one-dimensional"),
         (7, "one-dimensional"),
@@ -47,6 +46,21 @@ def test_an_empty_key_is_a_key(empty: Any) -> None:
 def test_what_is_no_key(tokens: Any, complaint: str) -> None:
     with pytest.raises(InvalidKeyError, match=complaint):
         Key(tokens)
+
+
+@pytest.mark.parametrize("size", [2, 5000])
+@pytest.mark.parametrize("bigram", [False, True])
+def test_a_negative_id_never_gets_into_the_tree(size: int, bigram: bool) -> None:
+    tokens = np.arange(size)
+    tokens[size - 2] = -7
+    negative = Key(tokens, bigram=bigram)
+    grove = Grove([FULL], page_size=1)
+    with pytest.raises(InvalidKeyError, match="zero or more, got -7"):
+        grove.tree.insert(negative, {"full": np.arange(len(negative))})
+    assert grove.tree.node_count == 0
+    assert grove.tree.match_prefix(negative).device.length == 0
+    with pytest.raises(InvalidKeyError, match="got -7"):
+        negative.require_tokens()
 
 
 @pytest.mark.parametrize("namespace", [None, 3, b"a"])

@@ -1,0 +1,51 @@
+"""Tokens as native int64 bytes, which is how keys and edges hold them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unified_tree.errors import InvalidKeyError
+from unified_tree.int64 import INT64, any_negative
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def as_bytes(tokens: Any) -> bytes:
+    """The tokens' bytes: one copy of an int64 array (of numpy, or `array('q')`), two of anything else.
+
+    Raises InvalidKeyError for what is no one-dimensional sequence of integers that fit in 63 bits.
+    """
+    kind = type(tokens)
+    if kind is np.ndarray:
+        if tokens.dtype is INT64 and tokens.ndim == 1:
+            return tokens.tobytes()  # type: ignore[no-any-return]
+    elif kind is array and tokens.typecode == "q":
+        return tokens.tobytes()  # type: ignore[no-any-return]
+    try:
+        values = np.asarray(tokens)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidKeyError(f"a key must be a one-dimensional sequence of integers: {error}") from error
+    if values.ndim != 1:
+        raise InvalidKeyError(f"a key must be one-dimensional, not of shape {values.shape}")
+    if values.size == 0:
+        return b""
+    if values.dtype.kind not in "iu":
+        raise InvalidKeyError(f"token ids must be integers, not {values.dtype}: {values[0]!r}")
+    if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
+        raise InvalidKeyError(f"token ids must fit in 63 bits; the largest is {values.max()}")
+    return values.astype(np.int64).tobytes()
+
+
+def require_tokens(data: bytes, begin: int) -> None:
+    """Raise InvalidKeyError if an id from byte `begin` on is negative. Cost: one pass over those bytes.
+
+    Engines pad with -1 what they cannot name (images, say), and two such prompts would falsely be equal.
+    """
+    if any_negative(data, begin):
+        ids: NDArray[np.int64] = np.frombuffer(data, np.int64)
+        where = int(np.argmax(ids < 0))
+        raise InvalidKeyError(f"token ids must be zero or more, got {ids[where]}")
