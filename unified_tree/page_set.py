@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.int64 import INT64_BYTES, any_negative
+from unified_tree.int64 import INT64, INT64_BYTES, any_negative, run_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,8 +19,9 @@ UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
 class PageSet:
     """Ids 0 … capacity - 1, one byte each; memory is only touched where ids are.
 
-    A few ids are handled one by one, for an array operation costs as much as some twenty of them. The results of many are
-    searched as bytes, which costs a fraction of a reduction.
+    A few ids are handled one by one, for an array operation costs as much as some twenty of them; a run of consecutive ids,
+    as a pool gives out while it is young, as one slice. The results of others are searched as bytes, which costs a fraction
+    of a reduction.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -56,8 +57,12 @@ class PageSet:
         if count <= FEW:
             few: list[int] = ids.tolist()
             return self.few_are(few, members=members)
-        if any_negative(ids.tobytes()):
+        data: bytes = ids.tobytes()
+        if any_negative(data):
             return False
+        first = run_start(data)
+        if first >= 0:
+            return first + count <= len(self._bytes) and self._bytes.find(0 if members else 1, first, first + count) < 0
         try:
             found: NDArray[np.bool_] = self._array.take(ids)
         except IndexError:
@@ -86,36 +91,29 @@ class PageSet:
 
     def add(self, ids: NDArray[np.int64]) -> None:
         """Take ids in. They are in range."""
-        if len(ids) > FEW:
-            self._array[ids] = 1
-        else:
-            self.set_few(ids.tolist(), 1)
+        self.add_bytes(ids.tobytes())
 
     def discard(self, ids: NDArray[np.int64]) -> None:
         """Take ids out. They are in range."""
-        if len(ids) > FEW:
-            self._array[ids] = 0
-        else:
-            self.set_few(ids.tolist(), 0)
+        self.discard_bytes(ids.tobytes())
 
     def add_bytes(self, ids: bytes) -> None:
         """As `add`, for ids as int64 bytes."""
-        count = len(ids) // INT64_BYTES
-        if count > FEW:
-            self._array[np.frombuffer(ids, np.int64)] = 1
-        else:
-            self.set_few(list(UNPACK[count](ids)), 1)
+        self._set(ids, 1)
 
     def discard_bytes(self, ids: bytes) -> None:
         """As `discard`, for ids as int64 bytes."""
-        count = len(ids) // INT64_BYTES
-        if count > FEW:
-            self._array[np.frombuffer(ids, np.int64)] = 0
-        else:
-            self.set_few(list(UNPACK[count](ids)), 0)
+        self._set(ids, 0)
 
-    def set_few(self, ids: list[int], flag: int) -> None:
-        """Take in (1) or out (0) a handful of ids that are no array. They are in range."""
-        flags = self._bytes
-        for page in ids:
-            flags[page] = flag
+    def _set(self, ids: bytes, flag: int) -> None:
+        count = len(ids) // INT64_BYTES
+        if count <= FEW:
+            flags = self._bytes
+            for page in UNPACK[count](ids):
+                flags[page] = flag
+            return
+        first = run_start(ids)
+        if first >= 0:
+            self._bytes[first : first + count] = (b"\1" if flag else b"\0") * count
+        else:
+            self._array[np.frombuffer(ids, INT64)] = flag
