@@ -15,7 +15,7 @@ from benches.contestants import ROOT, Contestant, Entry, entries
 from benches.machine import commit, core, machine, quiet_cpu
 from benches.measuring import measure, measure_import
 from benches.plot import plot
-from benches.report import HEAD, Row, line_of, preamble, questions, reasons, row_of
+from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
     rows = run(cases, known)
     options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"\n{profile(rows)}")
     print(f"\n{questions(rows)}")
     print(f"\nwrote {options.json}")
     if options.plot is not None:

@@ -121,6 +121,17 @@ def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]
     return "\n".join([*lines, "", *textwrap.wrap(note, 120), ""])
 
 
+def profile(rows: list[Row]) -> str:
+    """Where the time of a whole request goes: ours / rust, mean µs a part."""
+    lines = []
+    for row in rows:
+        ours, rust = row["ours_parts_us"], row["rust_parts_us"] or {}
+        if ours:
+            parts = (f"{part} {us:.1f}" + (f"/{rust[part]:.1f}" if part in rust else "") for part, us in ours.items())
+            lines.append(f"{row['operation']:<21}{row['components']:<11}{row['page_size']:>5} | {', '.join(parts)}")
+    return "\n".join(["Profile of a request, mean µs a part, ours/rust:", *lines]) if lines else ""
+
+
 def questions(rows: list[Row]) -> str:
     """What each operation answers, and what it does not."""
     lines = []
@@ -143,4 +154,4 @@ def reasons(rows: list[Row], absent: dict[str, str]) -> str:
     return "\n".join(f"{reason} ({', '.join(operations)})" for reason, operations in seen.items())
 
 
-__all__ = ["HEAD", "USUAL", "Row", "line_of", "preamble", "questions", "reasons", "row_of"]
+__all__ = ["HEAD", "USUAL", "Row", "line_of", "preamble", "profile", "questions", "reasons", "row_of"]
