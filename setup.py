@@ -26,6 +26,7 @@ HOT = (
     "pool",
     "receipt",
     "resumability",
+    "retiring",
     "splitting",
     "state",
     "token_bytes",

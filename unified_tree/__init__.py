@@ -1,6 +1,7 @@
 """A prefix cache for hybrid language models: one radix tree over every kind of attention state."""
 
 from unified_tree.component import Component, Coverage, Path, Point, Trailing
+from unified_tree.effect import Copy, Effect, EffectKind
 from unified_tree.errors import (
     ConfigurationError,
     EffectError,
@@ -12,6 +13,7 @@ from unified_tree.errors import (
     ReceiptError,
     StaleBoundaryError,
     TraceError,
+    TransferError,
     UnifiedTreeError,
 )
 from unified_tree.explain import Explanation, Loss
@@ -20,7 +22,6 @@ from unified_tree.keys import Key
 from unified_tree.node import NodeId, PageId, Tier
 from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
-from unified_tree.transfers import Copy, Effect, EffectKind
 from unified_tree.tree import UnifiedTree
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Tier",
     "TraceError",
     "Trailing",
+    "TransferError",
     "UnifiedTree",
     "UnifiedTreeError",
     "Violation",

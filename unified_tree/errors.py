@@ -35,6 +35,10 @@ class EffectError(UnifiedTreeError, ValueError):
     """An effect was acknowledged or aborted before, or belongs to another tree."""
 
 
+class TransferError(UnifiedTreeError, RuntimeError):
+    """A copy between device and host failed, was cancelled, or cannot be asked for; or its engine has stopped."""
+
+
 class OutOfPagesError(UnifiedTreeError, MemoryError):
     """A pool has too few free and evictable pages for a request; nothing was changed."""
 

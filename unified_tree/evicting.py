@@ -31,6 +31,7 @@ class Freed:
         self.victims = 0
         self.tombstones = 0
         self.deleted_nodes = 0
+        self.lost = 0
 
     def add(self, values: list[Value]) -> None:
         """Values that were removed; a sharer's device value has no pages to give."""
@@ -49,6 +50,12 @@ class Freed:
             if at is tier
         }
 
+    def result(self) -> EvictResult:
+        """What was freed so far."""
+        other = Tier.HOST if self._tier is Tier.DEVICE else Tier.DEVICE
+        counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(other), *counts))
+
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
     """See UnifiedTree.evict."""
@@ -59,20 +66,32 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult
             raise ConfigurationError(f"cannot evict {count} pages of {name!r}")
     freed = Freed(state, tier)
     for name, count in needs.items():
-        i = state.index[name]
-        pool = state.pools(tier)[i]
-        while freed.page_counts[i] < count:
-            victim = pool.pop_victim()
-            if victim is None:
-                break
-            if pool.is_path and pool.component.required and _must_stay(state, victim):
-                continue
-            pool.policy.evicted(victim)
-            freed.victims += 1
-            drop(state, victim, freed)
-    other = Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE
-    counts = (freed.victims, freed.tombstones, freed.deleted_nodes)
-    return record(EvictResult, (freed.by_name(tier), freed.by_name(other), *counts))
+        _evict_from(state, state.index[name], count, tier, freed)
+    return freed.result()
+
+
+def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) -> None:
+    """Free `count` pages of one pool, what was given up first, or as many as can be."""
+    pool = state.pools(tier)[i]
+    if state.retired.roots:
+        state.retired.reclaim(state, freed, lambda: freed.page_counts[i] >= count)
+    while freed.page_counts[i] < count:
+        victim = pool.pop_victim()
+        if victim is None:
+            break
+        if pool.is_path and pool.component.required and _must_stay(state, victim):
+            continue
+        pool.policy.evicted(victim)
+        freed.victims += 1
+        freed.lost += not (victim.stranded or victim.copied)
+        drop(state, victim, freed)
+
+
+def reclaim(state: TreeState, node_limit: int) -> EvictResult:
+    """See UnifiedTree.reclaim."""
+    freed = Freed(state, Tier.DEVICE)
+    state.retired.reclaim(state, freed, lambda: freed.deleted_nodes >= node_limit)
+    return freed.result()
 
 
 def drop(state: TreeState, value: Value, freed: Freed) -> None:

@@ -273,6 +273,7 @@ class Insertion:
         state.extend(value, front)
         for shared in complete:
             shared.set_pages(value.pages)
+            state.note_copies(value.node, shared.component)
         self._changed[value.node] = True
 
     def _offer_states(self, i: int, by_length: dict[int, int], deepest: Node) -> None:

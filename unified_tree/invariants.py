@@ -36,12 +36,18 @@ def violations(state: TreeState, locks: Locks) -> Iterator[Violation]:
 
 
 def _nodes(state: TreeState) -> Iterator[Node]:
-    pending: list[Node] = list(state.roots.values())
+    pending: list[Node] = list(dict.fromkeys([*state.roots.values(), *map(_root, state.nodes.values())]))
     while pending:
         node = pending.pop()
         pending.extend(node.children.values())
         if node.parent is not None:
             yield node
+
+
+def _root(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node
 
 
 def _values(state: TreeState, tier: Tier) -> Iterator[Value]:
@@ -98,15 +104,16 @@ def shapes(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def closure(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """Paths are prefix-closed on device, and every node's required paths are on some tier."""
+    """Paths are prefix-closed on each tier, and every node's required paths are on some tier."""
     for node in _nodes(state):
         parent = node.parent
         assert parent is not None
         if state.lacks_path(node):
             yield f"{node} lacks a required path on every tier"
         for i in state.paths:
-            if node.device[i] is not None and parent.parent is not None and parent.device[i] is None:
-                yield f"{state.components[i].name} is on device at {node} but not above it"
+            for tier in TIERS:
+                if node.values(tier)[i] is not None and parent.parent is not None and parent.values(tier)[i] is None:
+                    yield f"{state.components[i].name} is on {tier.name.lower()} at {node} but not above it"
 
 
 def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
@@ -171,18 +178,36 @@ def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
             name = f"{pool.component.name} on {tier.name} at {value.node}"
             if value.entry is None:
                 pinned = any(v is not None and v.locks for v in (*value.node.device, *value.node.host))
-                above_host = pool.is_path and tier is Tier.DEVICE and bool(value.node.children)
-                if not value.locks and not pinned and not above_host and pool.is_removable(value):
+                if not value.locks and not pinned and pool.is_removable(value):
                     yield f"{name} can go but is not in the order"
                 continue
             entered[value.component] += 1
             if value.entry not in pool.entries:
                 yield f"{name} has an entry that is not in the order"
-            if value.entry[:2] > (not value.stranded, pool.policy.rank(value)):
+            if value.entry[:2] > (pool.urgency(value), pool.policy.rank(value)):
                 yield f"{name} stands later in the order than it should"
         for pool, count in zip(state.pools(tier), entered, strict=True):
             if len(pool.entries) != count:
                 yield f"{pool.component.name} on {tier.name}: {len(pool.entries)} entries for {count} values"
+
+
+def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A value is marked as copied exactly if the other tier has it all, and the pools' sums agree."""
+    for tier in TIERS:
+        sums = [0] * len(state.components)
+        for value in _owned(state, tier):
+            node, i = value.node, value.component
+            lives_here = (i, *state.sharers_of[i]) if tier is Tier.DEVICE else (i,)
+            needed = [j for j in lives_here if j == i or state.components[j].required]
+            pairs = [(node.values(tier)[j], node.values(TIERS[1 - tier])[j]) for j in needed]
+            copied = all(a is None or (b is not None and b.page_count >= a.page_count) for a, b in pairs)
+            if value.copied != copied:
+                yield f"{state.components[i].name} at {node} is {'' if value.copied else 'not '}marked copied"
+            if value.copied:
+                sums[i] += value.page_count
+        for pool, pages in zip(state.pools(tier), sums, strict=True):
+            if pool.copied_pages != pages:
+                yield f"{pool.component.name} on {tier.name}: {pool.copied_pages} pages booked as copied, {pages} are"
 
 
 def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
@@ -240,6 +265,7 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     lock_counts,
     child_counts,
     eviction_order,
+    copies,
     boundaries,
     stranded,
 )

@@ -62,7 +62,8 @@ class Locks:
         if boundary.length == 0:
             return None, 0
         node = state.nodes.get(boundary.node)
-        if node is None or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
+        gone = node is None or state.retired.holds(state, node)
+        if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
         while boundary.length <= node.start:
             assert node.parent is not None

@@ -6,6 +6,7 @@ from the deepest node upwards, where the first try usually succeeds, so the cost
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unified_tree.errors import UnifiedTreeError
@@ -217,8 +218,19 @@ def window_values(node: Node, length: int, component: int, window: int, tier: Ti
     return found
 
 
-def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
-    """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages."""
+def collect(
+    state: TreeState,
+    locks: Locks,
+    boundary: Boundary,
+    component: str,
+    tier: Tier,
+    pages_of: Callable[[Node, int], bytes] | None = None,
+) -> list[bytes]:
+    """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages.
+
+    Args:
+        pages_of: says which pages a component has at a node, if not those it has on the tier.
+    """
     if component not in state.index:
         raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(state.index)}")
     i = state.index[component]
@@ -226,28 +238,36 @@ def collect(state: TreeState, locks: Locks, boundary: Boundary, component: str, 
     if node is None:
         return []
     if i in state.points:
-        value = node.values(tier)[i] if length == node.end else None
-        return [value.pages] if value is not None else []
+        return [pages_at(node, i, tier, pages_of)] if length == node.end else []
     begin = 0
     if not state.is_path[i]:
         begin = max(0, length - dict(state.windows)[i]) // state.page_size * state.page_size
     chunks: list[bytes] = []
     at = node
     while (parent := at.parent) is not None and at.end > begin:
-        value = at.values(tier)[i]
-        if value is None:
-            if state.is_path[i] and tier is Tier.DEVICE and not chunks:
-                at = parent  # an optional path ends further up
+        pages = pages_at(at, i, tier, pages_of)
+        if not pages:
+            if state.is_path[i] and tier is Tier.DEVICE:
+                chunks.clear()  # the path ends further up: it is optional, or what a load brings has nothing to stand on
+                at = parent
                 continue
             break
-        first = max(begin, at.end - value.page_count * state.page_size)
+        first = max(begin, at.end - len(pages) // PAGE_ID_BYTES * state.page_size)
         cut = (min(length, at.end) - first) // state.page_size * PAGE_ID_BYTES
         if cut <= 0:
             break
-        skip = len(value.pages) - (at.end - first) // state.page_size * PAGE_ID_BYTES
-        chunks.append(value.pages if skip == 0 and cut == len(value.pages) else value.pages[skip : skip + cut])
+        skip = len(pages) - (at.end - first) // state.page_size * PAGE_ID_BYTES
+        chunks.append(pages if skip == 0 and cut == len(pages) else pages[skip : skip + cut])
         if first > parent.end:
             break
         at = parent
     chunks.reverse()
     return chunks
+
+
+def pages_at(node: Node, component: int, tier: Tier, pages_of: Callable[[Node, int], bytes] | None) -> bytes:
+    """The last pages of a node that a component has."""
+    if pages_of is not None:
+        return pages_of(node, component)
+    value = node.values(tier)[component]
+    return value.pages if value is not None else b""

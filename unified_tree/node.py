@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NewType
 
 if TYPE_CHECKING:
+    from unified_tree.effect import Effect
     from unified_tree.receipt import Receipt
 
 NodeId = NewType("NodeId", int)
@@ -42,12 +43,16 @@ class Value:
         score: an eager policy's own figure (the cost-aware one keeps its rank here).
         entry: its place in the eviction order, None while it has none.
         stranded: no boundary needs it.
+        copied: its pages are on the other tier too, all of them.
+        copying: the open transfer that copies it to the other tier.
         holders: receipts that pin this value by name (all but device `Path`).
     """
 
     __slots__ = (
         "children",
         "component",
+        "copied",
+        "copying",
         "created",
         "entry",
         "hits",
@@ -80,6 +85,8 @@ class Value:
         self.score = 0.0
         self.entry: tuple[Any, ...] | None = None
         self.stranded = False
+        self.copied = False
+        self.copying: Effect | None = None
         self.holders: dict[int, Receipt] | None = None
 
     def set_pages(self, pages: bytes) -> None:

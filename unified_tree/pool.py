@@ -8,7 +8,8 @@ inherits an older recency from its last child.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from sortedcontainers import SortedList
@@ -25,16 +26,25 @@ if TYPE_CHECKING:
     from unified_tree.policies import EvictionPolicy
 
 
+STRANDED: Final = 0
+COPIED: Final = 1
+NEEDED: Final = 2
+
+
 class Pool:
     """One component's pages on one tier.
 
     Attributes:
         used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the pinned; of these what no
             boundary needs. Exact at all times.
+        copied_pages: those of values that are on the other tier too.
+        copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.
     """
 
     __slots__ = (
         "component",
+        "copied_first",
+        "copied_pages",
         "entries",
         "is_path",
         "ledger",
@@ -57,6 +67,8 @@ class Pool:
         self.used_pages = 0
         self.protected_pages = 0
         self.stranded_pages = 0
+        self.copied_pages = 0
+        self.copied_first = False
 
     @property
     def evictable_pages(self) -> int:
@@ -66,8 +78,14 @@ class Pool:
     def enter(self, value: Value) -> None:
         """Give a value its place in the eviction order. Cost: O(log n)."""
         self.sequence += 1
-        value.entry = (not value.stranded, self.policy.rank(value), -value.node.end, self.sequence, value)
+        value.entry = (self.urgency(value), self.policy.rank(value), -value.node.end, self.sequence, value)
         self.entries.add(value.entry)
+
+    def urgency(self, value: Value) -> int:
+        """What goes before all ranks: STRANDED values first, then COPIED ones if the pool says so, then the others."""
+        if value.stranded:
+            return STRANDED
+        return COPIED if self.copied_first and value.copied else NEEDED
 
     def leave(self, value: Value) -> None:
         """Take a value out of the eviction order. Cost: O(log n)."""
@@ -86,6 +104,26 @@ class Pool:
         self.policy.touched(value)
         self.moved(value)
 
+    def coldest_sole(self, page_count: int, most_looked_at: int) -> list[Value]:
+        """Values without a copy that would be the next victims, of about so many pages; none that is locked or being copied.
+
+        Cost: O(log n) a value looked at. Entries that are out of date are put right on the way.
+        """
+        found: list[Value] = []
+        outdated: list[Value] = []
+        for entry in islice(self.entries.irange((COPIED if self.copied_first else STRANDED,)), most_looked_at):
+            if page_count <= 0:
+                break
+            value: Value = entry[4]
+            if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
+                outdated.append(value)
+            elif not (value.stranded or value.copied or value.locks or value.copying is not None):
+                found.append(value)
+                page_count -= value.page_count
+        for value in outdated:
+            self.moved(value)
+        return found
+
     def pop_victim(self) -> Value | None:
         """Take the first evictable value out of the order; None if there is none. Cost: O(log n), amortized over touches."""
         entries = self.entries
@@ -95,25 +133,16 @@ class Pool:
             value.entry = None
             if value.locks or not self.is_removable(value):
                 continue
-            if (not value.stranded, self.policy.rank(value)) > entry[:2]:
+            if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
                 self.enter(value)
                 continue
             return value
         return None
 
     def is_removable(self, value: Value) -> bool:
-        """Whether the tree stays closed without this value: only a leaf of its tier may go from a path, and a sole device
-        copy only if nothing below it lives on the host alone."""
-        if not self.is_path:
-            return True
-        node, component = value.node, value.component
-        if self.tier:
-            return node.device[component] is not None or value.children == 0
-        if value.children:
-            return False
-        if node.host[component] is not None or not node.children:
-            return True
-        return not any(child.host[component] is not None for child in node.children.values())
+        """Whether the tree stays closed without this value: only a leaf of its tier may go from a path. As both tiers are
+        closed, whatever is not pinned can go sooner or later."""
+        return not self.is_path or value.children == 0
 
 
 MOST_UNDECLARED_PAGES = 1 << 32

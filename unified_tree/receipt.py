@@ -82,6 +82,7 @@ class EvictResult(NamedTuple):
         victims: how many values were chosen; what went along with them is not counted.
         tombstones: victims whose node stayed in the tree.
         deleted_nodes: nodes that left the tree.
+        lost: victims that some boundary needed and that had no copy on the other tier.
     """
 
     freed: dict[str, NDArray[np.int64]]
@@ -89,6 +90,7 @@ class EvictResult(NamedTuple):
     victims: int
     tombstones: int
     deleted_nodes: int
+    lost: int
 
 
 class Receipt:

@@ -33,6 +33,10 @@ def split(state: TreeState, node: Node, length: int) -> Node:
         for value in node.values(tier):
             if value is not None and value.page_count > lower_pages:
                 _divide(state, value, upper, lower_pages)
+    if state.host_value_count:
+        for i in range(len(state.components)):
+            state.note_copies(upper, i)
+            state.note_copies(node, i)
     if state.gated:
         upper.resumable = is_resumable(state, upper)
         upper.nearest_boundary = node.nearest_boundary
@@ -48,7 +52,7 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
     cut = len(value.pages) - lower_pages * PAGE_ID_BYTES
     half = Value(upper, value.component, value.tier, value.pages[:cut], value.created, value.priority)
     value.set_pages(value.pages[cut:])
-    half.stranded = value.stranded
+    half.stranded, half.copied, half.copying = value.stranded, value.copied, value.copying
     half.score = value.score
     upper.set_value(value.component, value.tier, half)
     is_path = state.is_path[value.component]

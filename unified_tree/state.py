@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.pool import Pool
+from unified_tree.retiring import Retired
 
 if TYPE_CHECKING:
     from unified_tree.policies import EvictionPolicy
@@ -34,6 +35,8 @@ class TreeState:
         replay_tokens: how many tokens rebuild every required window; None where no replay is exact.
         save_grid_tokens: the grid on which every kind can be saved.
         blocked: nodes with a path value that could not go because something else at the node was locked.
+        last_node_id: the largest id given to a node.
+        retired: namespaces given up whose nodes may still be there.
         clock: counts operations; what was used later has the larger stamp.
     """
 
@@ -53,7 +56,8 @@ class TreeState:
         self.roots: dict[tuple[str, bool], Root] = {}
         self.blocked: set[Node] = set()
         self.clock = 0
-        self._last_node_id = 0
+        self.last_node_id = NodeId(0)
+        self.retired = Retired()
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
@@ -85,8 +89,8 @@ class TreeState:
 
     def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
         """A node with an id never used before, not yet among its parent's children."""
-        self._last_node_id += 1
-        node = Node(NodeId(self._last_node_id), parent, edge, end, len(self.components))
+        self.last_node_id = NodeId(self.last_node_id + 1)
+        node = Node(self.last_node_id, parent, edge, end, len(self.components))
         self.nodes[node.id] = node
         return node
 
@@ -113,6 +117,8 @@ class TreeState:
                 pool.policy.touched(value)
             if tier or not value.children:
                 pool.enter(value)
+        if self.host_value_count:
+            self.note_copies(node, component)
         return value
 
     def extend(self, value: Value, front: bytes) -> None:
@@ -128,6 +134,10 @@ class TreeState:
             pool.protected_pages += count
         if value.stranded:
             pool.stranded_pages += count
+        if value.copied:
+            pool.copied_pages += count
+        if self.host_value_count:
+            self.note_copies(value.node, value.component)
 
     def remove(self, value: Value) -> list[Value]:
         """Take an unlocked value from its node, and on device what shares its pages. Returns all that went, owner first."""
@@ -151,7 +161,42 @@ class TreeState:
             pool.ledger.give(value.pages)
             if value.stranded:
                 pool.stranded_pages -= value.page_count
+            if value.copied:
+                pool.copied_pages -= value.page_count
+        if tier or self.host_value_count:
+            self.note_copies(node, component)
         return gone
+
+    def note_copies(self, node: Node, component: int) -> None:
+        """Something of a component came to, went from or grew at `node`: which values are on both tiers now?
+
+        A device page is on host only if all its required sharers' state is, too. Cost: O(sharers).
+        """
+        owner = self.owner_of[component]
+        on_device, on_host = node.device[owner], node.host[component]
+        if on_device is not None:
+            self._set_copied(on_device, self._is_copied(node, owner))
+        if on_host is not None:
+            there = node.device[component]
+            self._set_copied(on_host, there is not None and there.page_count >= on_host.page_count)
+
+    def _is_copied(self, node: Node, owner: int) -> bool:
+        for i in (owner, *self.sharers_of[owner]):
+            there, copy = node.device[i], node.host[i]
+            if there is None or (i != owner and not self.components[i].required):
+                continue
+            if copy is None or copy.page_count < there.page_count:
+                return False
+        return True
+
+    def _set_copied(self, value: Value, copied: bool) -> None:
+        if value.copied == copied:
+            return
+        value.copied = copied
+        pool = self.pools(value.tier)[value.component]
+        pool.copied_pages += value.page_count if copied else -value.page_count
+        if pool.copied_first and (copied or not pool.policy.lazy):
+            pool.moved(value)  # else it only became more worth keeping, and `pop_victim` will see
 
     def _link_path(self, value: Value) -> None:
         """A path value came: its parent is no leaf any more (its entry goes lazily), its children count for it."""
@@ -169,7 +214,7 @@ class TreeState:
             self._enter_again(node.host[component])
 
     def _enter_paths(self, node: Node) -> None:
-        """Host copies came beside a node's device values, or went from below it: these may be able to go again."""
+        """Host copies came beside a node's device values: these may be able to go again."""
         for i in self.owned_paths[Tier.DEVICE]:
             self._enter_again(node.device[i])
 
@@ -195,8 +240,6 @@ class TreeState:
                     pool.moved(above)
                 if above.entry is None and not above.locks and not above.children:
                     pool.enter(above)
-        if tier and parent.parent is not None:
-            self._enter_paths(parent)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that nothing can go through it."""
@@ -208,7 +251,7 @@ class TreeState:
         assert parent is not None and not node.children
         del parent.children[self.first_page(node)]
         del self.nodes[node.id]
-        if isinstance(parent, Root) and not parent.children:
+        if isinstance(parent, Root) and not parent.children and self.roots.get(parent.name) is parent:
             del self.roots[parent.name]
 
     def first_page(self, node: Node) -> bytes:

@@ -1,21 +1,20 @@
 """Effects: copies between device and host that the tree asks for, acknowledged or aborted exactly once.
 
-While an effect is open its sources are pinned and its targets belong to it, not to any node. It remembers what it copies as
-spans of tokens above a node that cannot go away, so nodes may be split meanwhile: the pages are published to whatever halves
-there are when the copies are acknowledged.
+While an effect is open its sources are pinned and marked as being copied, so that no other effect copies them again, and
+its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
+so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
-from unified_tree.matching import window_values
+from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 from unified_tree.resumability import refresh
 
@@ -23,47 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.locking import Locks
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
-
-class EffectKind(Enum):
-    """Which way an effect copies."""
-
-    BACKUP = "device to host"
-    LOAD = "host to device"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """Copy page `source[i]` of a component to its page `target[i]` on the other tier; int64 ids of equal length."""
-
-    component: str
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _Span:
-    """Target pages for the tokens [begin, end) of one component, `end` being in or at the end of `node`."""
-
-    component: int
-    node: Node
-    begin: int
-    end: int
-    target: bytes
-
-
-@dataclass(slots=True, eq=False)
-class Effect:
-    """Copies asked for. `copies` lists the paths first, then the sidecars, one entry a component."""
-
-    kind: EffectKind
-    boundary: Boundary
-    copies: tuple[Copy, ...]
-    spans: list[_Span] = field(repr=False)
-    receipts: list[Receipt] = field(repr=False)
-    targets: dict[str, NDArray[np.int64]] = field(repr=False)
+Missing = list[tuple[Value, int, int]]
+"""Source values that the target tier lacks, as (value, first page, last page) within the value."""
+Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
+"""Target pages by component, or what makes them: it is given how many are needed, when all sources are pinned."""
 
 
 class Effects:
@@ -72,34 +37,61 @@ class Effects:
     def __init__(self, state: TreeState, locks: Locks) -> None:
         self._state = state
         self._locks = locks
-        self.open: list[Effect] = []
+        self.open: dict[Effect, None] = {}
 
-    def backup_needs(self, boundary: Boundary) -> dict[str, int]:
-        """Host pages by component; see UnifiedTree.backup_needs."""
-        return self._count(self._missing(boundary, Tier.HOST), Tier.HOST)
+    def needs(self, kind: EffectKind, boundary: Boundary, components: Collection[str] | None) -> dict[str, int]:
+        """Target pages by component; see UnifiedTree.backup_needs and load_needs."""
+        return self._count(self._missing(kind, boundary, self._indices(components))[0], target_of(kind))
 
-    def load_needs(self, boundary: Boundary) -> dict[str, int]:
-        """Device pages by component; see UnifiedTree.load_needs."""
-        return self._count(self._missing(boundary, Tier.DEVICE), Tier.DEVICE)
+    def begin(self, kind: EffectKind, boundary: Boundary, supply: Supply, components: Collection[str] | None) -> Effect:
+        """See UnifiedTree.backup and load."""
+        state, target = self._state, target_of(kind)
+        source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
+        receipts = [self._locks.acquire(boundary, source, components)]
+        if target is Tier.DEVICE:
+            receipts.append(self._locks.pin_present(boundary))
+        else:  # what is copied will stand on what the host has above it
+            receipts.append(self._locks.acquire(boundary, target, components))
+        try:
+            missing, after = self._missing(kind, boundary, self._indices(components))
+            given = self._supplied(kind, boundary, supply, self._count(missing, target))
+        except BaseException:
+            for receipt in receipts:
+                receipt.release()
+            raise
+        spans, copies = self._spans(missing, given, target)
+        for name, ids in given.items():
+            state.pools(target)[state.index[name]].ledger.claim(ids)
+        effect = Effect(kind, boundary, copies, after, spans, receipts, given)
+        for span in spans:
+            value = span.node.values(source)[span.component]
+            assert value is not None
+            value.copying = effect
+        self.open[effect] = None
+        return effect
 
-    def backup(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
-        """See UnifiedTree.backup."""
-        self._locks.locate(boundary, Tier.DEVICE, None)
-        return self._begin(EffectKind.BACKUP, boundary, pages, Tier.HOST)
-
-    def load(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
-        """See UnifiedTree.load."""
-        self._locks.locate(boundary, Tier.HOST, None)
-        return self._begin(EffectKind.LOAD, boundary, pages, Tier.DEVICE)
+    def _supplied(
+        self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int]
+    ) -> dict[str, NDArray[np.int64]]:
+        pages = supply(needs) if callable(supply) else supply
+        given = {name: np.asarray(ids, np.int64) for name, ids in pages.items() if len(ids)}
+        if {name: ids.size for name, ids in given.items()} != needs:
+            raise EffectError(
+                f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were { {n: i.size for n, i in given.items()} }"
+            )
+        for name, ids in given.items():
+            self._state.pools(target_of(kind))[self._state.index[name]].ledger.check(ids)
+        return given
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See UnifiedTree.acknowledge."""
+        if any(other in self.open for other in effect.after):
+            raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
         self._close(effect)
         self._state.clock += 1
-        tier = Tier.HOST if effect.kind is EffectKind.BACKUP else Tier.DEVICE
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
-            self._publish(span, tier, unused)
+            self._publish(span, target_of(effect.kind), unused)
         for receipt in effect.receipts:
             receipt.release()
         names = self._state.components
@@ -115,12 +107,37 @@ class Effects:
     def _close(self, effect: Effect) -> None:
         if effect not in self.open:
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
-        self.open.remove(effect)
-        target = Tier.HOST if effect.kind is EffectKind.BACKUP else Tier.DEVICE
+        del self.open[effect]
+        target = target_of(effect.kind)
         for name, ids in effect.targets.items():
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
+        for span in effect.spans:
+            for node in self._nodes(span):
+                value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
+                if value is not None and value.copying is effect:
+                    value.copying = None
 
-    def _count(self, missing: list[tuple[Value, int, int]], target: Tier) -> dict[str, int]:
+    def pages_ahead(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+        """See UnifiedTree.pages_ahead."""
+        return np.frombuffer(
+            b"".join(collect(self._state, self._locks, boundary, component, Tier.DEVICE, self._with_loads)), np.int64
+        )
+
+    def _with_loads(self, node: Node, component: int) -> bytes:
+        """The device pages of a node's last tokens, those on their way included."""
+        there, copy = node.device[component], node.host[component]
+        pages = there.pages if there is not None else b""
+        if copy is None or copy.copying is None:
+            return pages
+        size = self._state.page_size
+        start = node.end - len(pages) // PAGE_ID_BYTES * size
+        for span in copy.copying.spans:
+            if span.component == component and span.begin < start <= span.end:
+                first = (max(node.start, span.begin) - span.begin) // size * PAGE_ID_BYTES
+                return span.target[first : (start - span.begin) // size * PAGE_ID_BYTES] + pages
+        return pages
+
+    def _count(self, missing: Missing, target: Tier) -> dict[str, int]:
         counts: dict[str, int] = {}
         for value, begin, end in missing:
             if self._takes_pages(value, target):
@@ -131,13 +148,16 @@ class Effects:
     def _takes_pages(self, value: Value, target: Tier) -> bool:
         return target is Tier.HOST or self._state.owner_of[value.component] == value.component
 
-    def _missing(self, boundary: Boundary, target: Tier) -> list[tuple[Value, int, int]]:
-        """Source values a boundary needs that the target tier lacks, as (value, first page, last page) within the value."""
-        state = self._state
+    def _indices(self, components: Collection[str] | None) -> set[int] | None:
+        return None if components is None else {self._state.index[name] for name in components}
+
+    def _missing(self, kind: EffectKind, boundary: Boundary, only: set[int] | None) -> tuple[Missing, tuple[Effect, ...]]:
+        """What a boundary needs that the target tier lacks and no effect copies yet, and the effects that copy the rest."""
+        state, target = self._state, target_of(kind)
         source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
         node, length = self._locks.find(boundary)
         if node is None:
-            return []
+            return [], ()
         wanted: list[Value] = []
         for i in state.paths:
             wanted += reversed(window_values(node, length, i, length, source))
@@ -147,43 +167,29 @@ class Effects:
                 wanted.append(value)
         for i, window in state.windows:
             wanted += reversed(window_values(node, length, i, window, source))
-        found = []
+        found: Missing = []
+        others: dict[Effect, None] = {}
         for value in wanted:
+            if only is not None and value.component not in only:
+                continue
             there = value.node.values(target)[value.component]
             have = there.page_count if there is not None else 0
             beyond = max(0, value.node.end - length) // state.page_size
-            if value.page_count > max(have, beyond):
+            if value.page_count <= max(have, beyond):
+                continue
+            if value.copying is not None:
+                others[value.copying] = None
+            else:
                 found.append((value, 0, value.page_count - max(have, beyond)))
-        return found
-
-    def _begin(self, kind: EffectKind, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]], target: Tier) -> Effect:
-        state = self._state
-        given = {name: np.asarray(ids, np.int64) for name, ids in pages.items() if len(ids)}
-        needs = self._count(self._missing(boundary, target), target)
-        if {name: ids.size for name, ids in given.items()} != needs:
-            raise EffectError(
-                f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were { {n: i.size for n, i in given.items()} }"
-            )
-        for name, ids in given.items():
-            state.pools(target)[state.index[name]].ledger.check(ids)
-        source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
-        receipts = [self._locks.acquire(boundary, source, None)]
-        if target is Tier.DEVICE:
-            receipts.append(self._locks.pin_present(boundary))
-        spans, copies = self._spans(self._missing(boundary, target), given, target)
-        for name, ids in given.items():
-            state.pools(target)[state.index[name]].ledger.claim(ids)
-        effect = Effect(kind, boundary, copies, spans, receipts, given)
-        self.open.append(effect)
-        return effect
+        return found, tuple(others)
 
     def _spans(
-        self, missing: list[tuple[Value, int, int]], given: dict[str, NDArray[np.int64]], target: Tier
-    ) -> tuple[list[_Span], tuple[Copy, ...]]:
+        self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
+    ) -> tuple[list[Span], tuple[Copy, ...]]:
         """Deal the given pages out; a sharer's device copy goes to the pages its owner has or gets there."""
         state = self._state
         dealt = dict.fromkeys(given, 0)
-        spans: list[_Span] = []
+        spans: list[Span] = []
         sources: dict[int, list[bytes]] = {}
         targets: dict[int, list[bytes]] = {}
         for value, first, last in missing:
@@ -197,7 +203,7 @@ class Effects:
                 if len(ids) < (last - first) * PAGE_ID_BYTES:
                     continue  # its owner is not on device for all of it: nothing to be valid in
             begin = node.end - (value.page_count - first) * state.page_size
-            spans.append(_Span(i, node, begin, begin + (last - first) * state.page_size, ids))
+            spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
             sources.setdefault(i, []).append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
             targets.setdefault(i, []).append(ids)
         copies = tuple(
@@ -210,23 +216,24 @@ class Effects:
         )
         return spans, copies
 
-    def _owner_pages(self, node: Node, owner: int, spans: list[_Span], page_count: int) -> bytes:
-        """The device pages an owner has at a node, or is being given there by this effect: its last `page_count`."""
+    def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:
+        """The device pages an owner has at a node, or is being given there by some effect: its last `page_count`."""
         coming = b"".join(span.target for span in spans if span.component == owner and span.node is node)
-        there = node.device[owner]
-        pages = coming + (there.pages if there is not None else b"")
+        pages = coming + self._with_loads(node, owner)
         return pages[-page_count * PAGE_ID_BYTES :]
 
-    def _publish(self, span: _Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
-        """Give the nodes of a span their pages, from the top down; what is there by now is not needed."""
-        state = self._state
-        crossed: list[Node] = []
+    def _nodes(self, span: Span) -> Iterator[Node]:
+        """The nodes a span crosses, from the bottom up."""
         at: Node | None = span.node
         while at is not None and at.parent is not None and at.end > span.begin:
             if at.start < span.end:
-                crossed.append(at)
+                yield at
             at = at.parent
-        for node in reversed(crossed):
+
+    def _publish(self, span: Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
+        """Give the nodes of a span their pages, from the top down; what is there by now is not needed."""
+        state = self._state
+        for node in reversed(list(self._nodes(span))):
             first, last = max(node.start, span.begin), min(node.end, span.end)
             offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
             pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
@@ -254,8 +261,11 @@ class Effects:
         return True
 
     def _continues(self, node: Node, component: int, tier: Tier) -> bool:
-        """Whether a path value here would have one above it: on device for device, on either tier for host."""
+        """Whether a path value here would have one above it on its tier."""
         parent = node.parent
-        if parent is None or parent.parent is None or parent.device[component] is not None:
-            return True
-        return tier is Tier.HOST and parent.host[component] is not None
+        return parent is None or parent.parent is None or parent.values(tier)[component] is not None
+
+
+def target_of(kind: EffectKind) -> Tier:
+    """Where an effect's pages go."""
+    return Tier.HOST if kind is EffectKind.BACKUP else Tier.DEVICE

@@ -11,6 +11,7 @@ from unified_tree import evicting, matching
 from unified_tree.component import validate_components, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
+from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import InvalidKeyError, ReceiptError, UnifiedTreeError
 from unified_tree.explain import Explanation, explain
 from unified_tree.insert_plan import plan_insert
@@ -20,16 +21,18 @@ from unified_tree.keys import Key
 from unified_tree.locking import Locks
 from unified_tree.node import Tier
 from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
-from unified_tree.receipt import NOWHERE, InsertResult
+from unified_tree.receipt import NOWHERE, Boundary, InsertResult
 from unified_tree.state import TreeState
-from unified_tree.transfers import Effect, Effects
+from unified_tree.transfers import Effects, Supply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
     from unified_tree.pool import Pool
-    from unified_tree.receipt import Boundary, EvictResult, Match, Receipt
+    from unified_tree.receipt import EvictResult, Match, Receipt
+
+MOST_LOOKED_AT = 64
 
 
 class UnifiedTree:
@@ -185,6 +188,21 @@ class UnifiedTree:
         _check_resident(tier)
         return evicting.evict(self._state, {name: int(count) for name, count in needs.items()}, tier)
 
+    def invalidate(self, namespace: str | None = None) -> None:
+        """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
+
+        No match finds it from now on and boundaries into it are stale; locks on it hold until they are released. Its pages
+        stay in the tree until `evict` or `reclaim` hands them back, before anything else. Cost: O(1).
+        """
+        self._state.retired.retire(self._state, namespace)
+
+    def reclaim(self, node_limit: int) -> EvictResult:
+        """Take apart up to about so many nodes that `invalidate` gave up; their pages are in the result.
+
+        Cost: O(nodes looked at).
+        """
+        return evicting.reclaim(self._state, node_limit)
+
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
         """Pages of a pool that no lock pins. Cost: O(1)."""
         return self.pool(component, tier).evictable_pages
@@ -207,25 +225,39 @@ class UnifiedTree:
         if component not in self._state.index:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self._state.index)}")
 
-    def backup_needs(self, boundary: Boundary) -> dict[str, int]:
-        """Host pages by component that a backup of this boundary would take. Cost: O(nodes on the path)."""
-        return self._effects.backup_needs(boundary)
+    def backup_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
+        """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
+        return self._effects.needs(EffectKind.BACKUP, boundary, components)
 
     def load_needs(self, boundary: Boundary) -> dict[str, int]:
-        """Device pages by component that a load back of this boundary would take. Cost: O(nodes on the path)."""
-        return self._effects.load_needs(boundary)
+        """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
+        return self._effects.needs(EffectKind.LOAD, boundary, None)
 
-    def backup(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
-        """Ask for copies of what a device boundary needs and the host lacks, into the host `pages` given.
+    def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
+        """Ask for copies of what a device boundary needs and the host lacks, but for what open effects copy already.
 
-        Exactly as many pages as `backup_needs` says. The sources are pinned until the effect ends. Raises EffectError
-        or PageError with nothing changed.
+        The sources are pinned until the effect ends.
+
+        Args:
+            pages: host page ids by component, exactly as many as `backup_needs` says; or a function that is given those
+                needs and returns them. It is called when the sources are pinned, so it may evict.
+            components: copy only these; then only the paths' coverage is required.
+
+        Raises StaleBoundaryError, EffectError, PageError, or what the function raises, with nothing changed.
         """
-        return self._effects.backup(boundary, pages)
+        return self._effects.begin(EffectKind.BACKUP, boundary, pages, components)
 
-    def load(self, boundary: Boundary, pages: Mapping[str, NDArray[np.int64]]) -> Effect:
-        """Ask for copies of what a boundary needs and the device lacks, from host into the device `pages` given."""
-        return self._effects.load(boundary, pages)
+    def load(self, boundary: Boundary, pages: Supply) -> Effect:
+        """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
+        return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
+
+    def pages_ahead(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+        """As `pages` on device, counting what open loads are bringing as there. Cost: as `pages`, and O(spans) a load."""
+        return self._effects.pages_ahead(boundary, component)
+
+    def pin(self, boundary: Boundary) -> Receipt:
+        """Pin what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
+        return self._locks.pin_present(boundary)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
@@ -237,6 +269,32 @@ class UnifiedTree:
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
         return self._effects.abort(effect)
+
+    def is_boundary(self, boundary: Boundary) -> bool:
+        """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1)."""
+        node = self._state.nodes.get(boundary.node)
+        return node is not None and node.end == boundary.length and (node.resumable or not self._state.gated)
+
+    def hits(self, boundary: Boundary) -> int:
+        """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
+        node = self._state.nodes.get(boundary.node)
+        value = node.device[self._state.required_owned_paths[0]] if node is not None else None
+        return value.hits if value is not None else 0
+
+    def boundaries(self) -> list[Boundary]:
+        """The boundaries at node ends, of plain paths only those at leaves. Cost: O(tree)."""
+        gated = self._state.gated
+        nodes = self._state.nodes.values()
+        return [Boundary(n.id, n.end) for n in nodes if (n.resumable if gated else not n.children)]
+
+    def coldest_boundaries(self, component: str, page_count: int) -> list[Boundary]:
+        """Boundaries that would lose their last copy of a component's device pages next, for about so many pages.
+
+        What is locked, on its way to host or on no boundary is passed over. Cost: O(log n) a value looked at, at most 64.
+        """
+        values = self.pool(component).coldest_sole(page_count, MOST_LOOKED_AT)
+        found = (Boundary(value.node.id, value.node.end) for value in values)
+        return [boundary for boundary in found if self.is_boundary(boundary)]
 
     def explain(self, key: Key) -> Explanation:
         """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from kinds import SETS
+from numpy.typing import NDArray
 from tree_model import DEVICE, HOST, Pin, Text, TreeModel
 
 from unified_tree import (
@@ -130,6 +132,10 @@ class TreeMachine(RuleBasedStateMachine):
             for boundary in boundaries:
                 ids = self.tree.pages(boundary, component.name).tolist()
                 self.model.check_pages(text, boundary.length, component, ids)
+        for component in self.kinds:
+            self.model.check_pages_ahead(
+                text, match.reachable.length, component, self.tree.pages_ahead(match.reachable, component.name).tolist()
+            )
         self.boundaries.append((match.device, text.cut(match.device.length), self.deleted_nodes))
         self.boundaries.append((match.reachable, text.cut(match.reachable.length), self.deleted_nodes))
 
@@ -216,10 +222,22 @@ class TreeMachine(RuleBasedStateMachine):
         needs = count_needs(boundary)
         if any(count > len(model.free[tier][name]) for name, count in needs.items()):
             return
-        pages = {name: model.take(tier, name, count) for name, count in needs.items()}
         pins = {pin for at in {source, DEVICE} for pin in model.needs(text, boundary.length, at)}
-        effect = (tree.backup if tier is HOST else tree.load)(boundary, pages)
-        model.took_off(effect, pages, pins)
+        taken: dict[str, NDArray[np.int64]] = {}
+
+        def supply(asked: dict[str, int]) -> dict[str, NDArray[np.int64]]:
+            assert asked == needs
+            taken.update({name: model.take(tier, name, count) for name, count in asked.items()})
+            if rng.random() < 0.1:
+                model.give(tier, taken)
+                raise RecursionError
+            return taken
+
+        try:
+            effect = (tree.backup if tier is HOST else tree.load)(boundary, supply)
+        except RecursionError:
+            return
+        model.took_off(effect, taken, pins)
 
     @precondition(lambda self: self.model.flights)
     @rule(seed=SEEDS)
@@ -227,12 +245,29 @@ class TreeMachine(RuleBasedStateMachine):
         """Acknowledge or abort an effect, once."""
         rng = Random(seed)
         effect = rng.choice(self.model.flights).effect
-        if rng.random() < 0.8:
+        flying = {flight.effect for flight in self.model.flights}
+        if not flying.isdisjoint(effect.after):
+            with pytest.raises(EffectError, match="stands on one"):
+                self.tree.acknowledge(effect)
+        if rng.random() < 0.8 and flying.isdisjoint(effect.after):
             self.model.landed(effect, self.tree.acknowledge(effect))
         else:
             self.model.aborted(effect, self.tree.abort(effect))
         with pytest.raises(EffectError):
             self.tree.acknowledge(effect)
+
+    @rule(seed=SEEDS)
+    def invalidate(self, seed: int) -> None:
+        """Seldom: all of a namespace, or everything, is forgotten; some of it is taken apart."""
+        rng = Random(seed)
+        if rng.random() < 0.2:
+            namespace = rng.choice([None, "", "tenant"])
+            self.tree.invalidate(namespace)
+            self.model.invalidated(namespace)
+            self.deleted_nodes += 1  # a boundary found before may be stale, though what it named is there again
+        result = self.tree.reclaim(rng.randrange(4))
+        self.deleted_nodes += result.deleted_nodes
+        self.model.evicted(DEVICE, result)
 
     @invariant()
     def sound(self) -> None:
@@ -275,7 +310,7 @@ def walk(kinds: str, seed: str, steps: int) -> int:
     """One long life of a tree, which Hypothesis would not live: its histories are short and stop early."""
     rng = Random(seed)
     machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds]})()
-    operations = ["insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end"]
+    operations = ["insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "invalidate"]
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         name = rng.choice(operations)

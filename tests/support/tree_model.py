@@ -82,6 +82,7 @@ class TreeModel:
         self.possible: dict[str, set[Place]] = {c.name: set() for c in self.sharers}
         self.free = {tier: {name: list(range(page_count)) for name in pools} for tier, pools in self.held.items()}
         self.flights: list[Flight] = []
+        self.generations = 0
         self.pins: list[set[Pin]] = []
         self.page_count = page_count
         windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing)]
@@ -223,6 +224,10 @@ class TreeModel:
             else:
                 flight.sharers[copy.component] = {place: page for page, place in pairs.items()}
         assert set(flight.targets) == set(targets)
+        for other in self.flights:
+            for name, pairs in flight.targets.items():
+                on_their_way = set(other.targets.get(name, {}).values()) if other.tier is tier else set()
+                assert on_their_way.isdisjoint(pairs.values()), f"{name}: copied twice at the same time"
         self.flights.append(flight)
 
     def landed(self, effect: Effect, unused: Mapping[str, NDArray[np.int64]]) -> None:
@@ -235,12 +240,33 @@ class TreeModel:
                 if page not in handed_back:
                     assert place not in held, f"{name}: {place} is there twice"
                     held[place] = page
-                elif isinstance(self.by_name[name].coverage, Path) and self.by_name[name].required:
+                elif isinstance(self.by_name[name].coverage, Path) and self.by_name[name].required and not effect.after:
                     assert place in held, f"{name}: {place} was not there, yet its copy was refused"
         for name, by_place in flight.sharers.items():
             owner = self.held[DEVICE][self.by_name[name].shares or ""]
             self.possible[name].update(place for place, page in by_place.items() if owner.get(place) == page)
         self.give(flight.tier, unused)
+
+    def invalidated(self, namespace: str | None) -> None:
+        """What there was is kept under a name that no text has."""
+        self.generations += 1
+
+        def retired(place: Place) -> Place:
+            if namespace is None or place[0] == namespace:
+                return f"{place[0]} {self.generations}", place[1], place[2]
+            return place
+
+        for pools in self.held.values():
+            for name, held in pools.items():
+                pools[name] = {retired(place): page for place, page in held.items()}
+        for known in (self.sure, self.possible):
+            for name, places in known.items():
+                known[name] = {retired(place) for place in places}
+        for flight in self.flights:
+            for name, pairs in flight.targets.items():
+                flight.targets[name] = {page: retired(place) for page, place in pairs.items()}
+            for name, by_place in flight.sharers.items():
+                flight.sharers[name] = {retired(place): page for place, page in by_place.items()}
 
     def aborted(self, effect: Effect, unused: Mapping[str, NDArray[np.int64]]) -> None:
         """An effect was aborted: all its pages come back."""
@@ -330,6 +356,20 @@ class TreeModel:
             assert {text.place(at) for at in ends} <= self.possible[component.name]
         elif not isinstance(component.coverage, Path) or component.required:
             assert len(ids) == self._held_run(text, length, component)
+
+    def check_pages_ahead(self, text: Text, length: int, component: Component, ids: Sequence[int]) -> None:
+        """The pages of a boundary, those of open loads included: a path's from the front on, a window's to the end."""
+        if component.shares is not None or not component.required:
+            return
+        coming = [flight.targets.get(component.name, {}) for flight in self.flights if flight.tier is DEVICE]
+        known = {place: page for pairs in coming for page, place in pairs.items()} | self.held[DEVICE][component.name]
+        ends = self.window_ends(component, length) if length else range(0)
+        pages = [known.get(text.place(at)) for at in ends]
+        missing = [i for i, page in enumerate(pages) if page is None]
+        if isinstance(component.coverage, Path):
+            assert pages[: missing[0] if missing else None] == list(ids), (pages, list(ids), text, length)
+        else:
+            assert pages[missing[-1] + 1 if missing else 0 :] == list(ids)
 
     def _held_run(self, text: Text, length: int, component: Component) -> int:
         """How many pages before `length` a component has without a gap."""

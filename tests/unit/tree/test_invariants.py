@@ -71,12 +71,16 @@ def sharer_outside_its_owner(tree: UnifiedTree) -> None:
 
 
 def path_shorter_than_its_node(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), DRAFT_INDEX).set_pages(b"")
+    node = node_at(tree, "abxx")
+    device(node, DRAFT_INDEX).set_pages(b"")
+    tree.state.note_copies(node, DRAFT_INDEX)
 
 
 def path_with_a_hole(tree: UnifiedTree) -> None:
     """The draft, which is optional, goes from the parent without going from the children."""
-    node_at(tree, "ab").device[DRAFT_INDEX] = None
+    node = node_at(tree, "ab")
+    node.device[DRAFT_INDEX] = None
+    tree.state.note_copies(node, DRAFT_INDEX)
 
 
 def page_owned_twice(tree: UnifiedTree) -> None:
@@ -141,6 +145,17 @@ def stranded_size_wrong(tree: UnifiedTree) -> None:
     tree.pool("full").stranded_pages -= 1
 
 
+def copy_unmarked(tree: UnifiedTree) -> None:
+    pool, value = tree.pool("full"), device(node_at(tree, "abxx"), 0)
+    assert value.copied
+    value.copied = False
+    pool.copied_pages -= value.page_count
+
+
+def copied_size_wrong(tree: UnifiedTree) -> None:
+    tree.pool("full", Tier.HOST).copied_pages += 1
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "structure": [short_edge, forgotten_id, ghost_id, empty_root, wrong_edge],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
@@ -149,6 +164,7 @@ CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "lock_counts": [lock_too_many, protected_size_wrong, holder_forgotten],
     "child_counts": [child_too_many],
     "eviction_order": [missing_entry, ghost_entry, rank_fell],
+    "copies": [copy_unmarked, copied_size_wrong],
     "boundaries": [not_resumable, nearest_too_far],
     "stranded": [stranded_unmarked, stranded_size_wrong],
 }

@@ -148,15 +148,39 @@ def test_a_load_takes_only_what_is_missing() -> None:
     grove.check()
 
 
-def test_what_came_meanwhile_is_handed_back() -> None:
+def test_the_same_is_not_copied_twice_at_a_time() -> None:
     grove = Grove([FULL, MAMBA])
     grove.put("abcd", [4])
+    grove.put("abcdefgh", [8])
+    grove.backup("abcdefgh")
+    grove.backup("abcd")
+    grove.tree.evict({"full": 9, "mamba": 9})
+    first, second = begin_load(grove, "abcd"), begin_load(grove, "abcdefgh")
+    assert second.after == (first,)
+    assert copies(second) == {"full": [(106, 110), (107, 111)], "mamba": [(202, 205)]}
+    third = begin_load(grove, "abcd")
+    assert (third.copies, third.after) == ((), (first,))
+    ahead = grove.match("abcdefgh").reachable
+    assert grove.tree.pages_ahead(ahead, "full").tolist() == [108, 109, 110, 111]
+    assert grove.tree.pages_ahead(ahead, "mamba").tolist() == [205]
+    with pytest.raises(EffectError, match="stands on one that has not ended"):
+        grove.tree.acknowledge(second)
+    for effect in (first, third, second):
+        assert grove.tree.acknowledge(effect) == {}
+    assert grove.pages("abcdefgh") == [108, 109, 110, 111]
+    grove.check()
+
+
+def test_what_stands_on_an_aborted_load_comes_back_unused() -> None:
+    grove = Grove([FULL])
+    grove.put("ab")
+    grove.put("abcd")
     grove.backup("abcd")
     grove.tree.evict({"full": 9})
-    first, second = begin_load(grove, "abcd"), begin_load(grove, "abcd")
-    assert grove.tree.acknowledge(second) == {}
-    assert lists(grove.tree.acknowledge(first)) == {"full": [104, 105]}
-    assert grove.pages("abcd") == [106, 107]
+    first, second = begin_load(grove, "ab"), begin_load(grove, "abcd")
+    assert lists(grove.tree.abort(first)) == {"full": [104]}
+    assert grove.tree.pages_ahead(grove.match("abcd").reachable, "full").size == 0, "a path has no holes"
+    assert lists(grove.tree.acknowledge(second)) == {"full": [105]}
     grove.check()
 
 
@@ -245,7 +269,7 @@ def test_a_host_copy_under_host_only_nodes_stays() -> None:
     grove.check()
 
 
-def test_a_sole_device_copy_above_host_only_nodes_is_no_victim() -> None:
+def test_a_host_copy_above_others_stays_though_the_device_has_one() -> None:
     grove = Grove([FULL])
     grove.put("ab")
     grove.put("abcd")
@@ -253,10 +277,10 @@ def test_a_sole_device_copy_above_host_only_nodes_is_no_victim() -> None:
     grove.evict(1)
     grove.match("abcd")
     assert grove.tree.dump().endswith("    #2 [2, 4) h:full:1")
-    # the host copy of [ab] has a device copy beside it; once it is gone, that one is the last
-    assert grove.evict(1, tier=HOST) == {"full": [102]}
-    assert grove.evict(1) == {}
-    assert grove.match("abcd").reachable.length == 4
+    # were the host copy of [ab] gone, the device's would be the last one above [cd], and could not go
+    assert grove.evict(1, tier=HOST) == {"full": [103]}
+    assert grove.evict(1) == {"full": [100]}
+    assert grove.match("ab").reachable.length == 2
     grove.check()
 
 
