@@ -3,11 +3,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l)
-CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache
+CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache tests/unit/tiers tests/sim
 ARGS ?=
 PEERS ?=
 
-.PHONY: replay test deep bench lint clean
+.PHONY: replay test deep bench bench-transfers lint clean
 
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -23,6 +23,9 @@ deep: $(VENV)/.test  ## the long random runs
 bench: $(VENV)/.test  ## micro-benchmarks; PEERS=DIR measures rival caches in the same run
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.__main__ import main; sys.exit(main())' \
 	    --json bench.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+
+bench-transfers: $(VENV)/.test  ## bandwidth between device and host pools, against contiguous copies
+	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.transfers import main; sys.exit(main())' $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

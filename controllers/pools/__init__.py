@@ -1,0 +1,60 @@
+"""Pools of pages on device and host, and the copies between them. Formats, layouts and sizes need no torch; tensors do."""
+
+if __name__ != "unified_tree.controllers.pools":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.pools, not as {__name__}")
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.pools.formats import (
+    formats_for,
+    indexer_format,
+    mha_format,
+    mla_format,
+    raw_format,
+    state_format,
+)
+from unified_tree.controllers.pools.host_layout import HostLayout
+from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
+from unified_tree.controllers.pools.host_sizing import propose_page_counts
+from unified_tree.controllers.pools.page_format import PageFormat, Part
+from unified_tree.controllers.pools.page_mover import PageMover
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.pools.device_pool import DevicePool
+    from unified_tree.controllers.pools.host_pool import HostPool, host_pools
+    from unified_tree.controllers.pools.page_pair import PagePair
+
+__all__ = [
+    "DevicePool",
+    "HostLayout",
+    "HostPool",
+    "PageFormat",
+    "PageMover",
+    "PagePair",
+    "Part",
+    "check_host_memory",
+    "formats_for",
+    "host_memory_available",
+    "host_pools",
+    "indexer_format",
+    "mha_format",
+    "mla_format",
+    "propose_page_counts",
+    "raw_format",
+    "state_format",
+]
+
+_TENSORS = {
+    "DevicePool": "device_pool",
+    "HostPool": "host_pool",
+    "PagePair": "page_pair",
+    "host_pools": "host_pool",
+}
+"""Names whose modules import torch, loaded when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TENSORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_TENSORS[name]}"), name)

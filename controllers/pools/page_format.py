@@ -1,0 +1,136 @@
+"""What one page of a component holds: which layers, which tensors, how many slots.
+
+A page is layers x parts x slots of *rows*, a row being one part's tensor for one slot. Everything that moves or stores pages
+counts in these units, so a new kind of state is a new format and no new code. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from unified_tree.errors import ConfigurationError
+
+ITEM_BYTES = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes of one element, by torch's name of the dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor a slot and layer: the keys of a token, its values, a state.
+
+    Attributes:
+        name: unique in its format, e.g. `k`, `v`, `latent`, `conv`, `ssm`.
+        dtype: a name in `ITEM_BYTES`.
+        shape: of one slot in one layer, positive sizes; `(heads, dim)` for keys.
+
+    >>> Part("k", "bfloat16", (8, 128)).row_bytes
+    2048
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if type(self.name) is not str or not self.name:
+            raise ConfigurationError(f"a part's name must be a non-empty string, not {self.name!r}")
+        if type(self.dtype) is not str or self.dtype not in ITEM_BYTES:
+            raise ConfigurationError(f"{self.name}: dtype {self.dtype!r} is not known; known are {', '.join(ITEM_BYTES)}")
+        if type(self.shape) is not tuple or not self.shape or any(not _is_positive(size) for size in self.shape):
+            raise ConfigurationError(f"{self.name}: shape must be a tuple of positive integers, not {self.shape!r}")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one slot in one layer."""
+        return ITEM_BYTES[self.dtype] * prod(self.shape)
+
+    @property
+    def word_bytes(self) -> int:
+        """The widest of 8, 4, 2, 1 bytes that divides a row: the unit in which rows are copied. At least the item's size."""
+        return min(8, self.row_bytes & -self.row_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageFormat:
+    """What one page of a component holds. Equal formats hold equal bytes, so pages can be copied between their pools.
+
+    Attributes:
+        component: the component's name.
+        layer_ids: the *model's* layer numbers, ascending; full layers of a hybrid may be 3, 7, 11, …
+        parts: the tensors of each slot and layer.
+        slots_per_page: `page_size // tokens_per_slot`; 1 for states.
+
+    Raises ConfigurationError for anything that is not that.
+    """
+
+    component: str
+    layer_ids: tuple[int, ...]
+    parts: tuple[Part, ...]
+    slots_per_page: int
+
+    def __post_init__(self) -> None:
+        if type(self.component) is not str or not self.component:
+            raise ConfigurationError(f"a format's component must be a non-empty string, not {self.component!r}")
+        ids = self.layer_ids
+        if type(ids) is not tuple or not ids or any(type(i) is not int or i < 0 for i in ids) or list(ids) != sorted(set(ids)):
+            raise ConfigurationError(f"{self.component}: layer_ids must be a tuple of ascending layer numbers, not {ids!r}")
+        if type(self.parts) is not tuple or not self.parts or any(type(part) is not Part for part in self.parts):
+            raise ConfigurationError(f"{self.component}: parts must be a tuple of at least one Part, not {self.parts!r}")
+        names = [part.name for part in self.parts]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(f"{self.component}: two parts have the same name among {', '.join(names)}")
+        if not _is_positive(self.slots_per_page):
+            raise ConfigurationError(
+                f"{self.component}: slots_per_page must be a positive integer, not {self.slots_per_page!r}"
+            )
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page: all layers, all parts."""
+        return len(self.layer_ids) * sum(self.block_bytes(part) for part in self.parts)
+
+    def block_bytes(self, part: Part) -> int:
+        """Bytes of one page in one layer and part, the largest piece that lies in one piece of memory on every tier."""
+        return self.slots_per_page * part.row_bytes
+
+    def part(self, name: str) -> Part:
+        """The part of that name. Raises ConfigurationError where there is none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise ConfigurationError(
+            f"{self.component}: has no part {name!r}; its parts are {', '.join(p.name for p in self.parts)}"
+        )
+
+    def layer_index(self, layer_id: int) -> int:
+        """Where a model layer stands in this format's tensors. Raises ConfigurationError for one not kept. Cost: O(layers)."""
+        try:
+            return self.layer_ids.index(layer_id)
+        except ValueError:
+            raise ConfigurationError(
+                f"{self.component}: does not keep layer {layer_id!r}; it keeps {list(self.layer_ids)}"
+            ) from None
+
+
+def check_page_count(component: str, page_count: int) -> None:
+    """Raise ConfigurationError for a pool whose number of pages is not a positive integer."""
+    if not _is_positive(page_count):
+        raise ConfigurationError(f"{component}: a pool needs a positive number of pages, not {page_count!r}")
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value > 0

@@ -1,0 +1,35 @@
+"""What a transfer engine needs of a pair of pools: the bytes of one component, moved between device and host.
+
+A mover knows no queue, no thread and no other component. Backups move whole pages; loads move one layer at a time, so that
+an engine can open layer 0 while the others are still on their way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class PageMover(Protocol):
+    """Moves pages of one component. Ids are int64 [n], `source[i]` going to `target[i]`; none may be out of range, and
+    no target may be named twice. All calls of one mover come from one thread at a time.
+
+    Raises PageError, before a byte is written, for ids that are no such pair of arrays.
+    """
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """The model layers whose state these pages hold, ascending."""
+        ...
+
+    def backup(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Copy device pages `source` to host pages `target`, all layers. Cost: O(bytes moved)."""
+        ...
+
+    def load_layer(self, layer_id: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Copy one layer of host pages `source` to device pages `target`. Raises ConfigurationError for a layer that is
+        not kept here. Cost: O(bytes of that layer)."""
+        ...

@@ -1,0 +1,57 @@
+"""A list of page copies made ready: checked, in order of their targets, and cut into runs.
+
+The order of the copies is free, so they are sorted by target. That finds targets named twice, makes writes ascend, and
+leaves pages that were allocated together side by side again, whatever order a free list gave them out in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.errors import PageError
+
+Ids = NDArray[np.int64]
+
+
+class PageMoves:
+    """Copies `source[i] -> target[i]`, targets ascending.
+
+    Args:
+        component: for messages.
+        source: int64 [n] page ids; may repeat.
+        target: int64 [n] page ids; must not repeat.
+        source_pages: pages in the pool that is read.
+        target_pages: pages in the pool that is written.
+
+    Raises PageError for arrays that are not such, or ids out of range. Cost: O(n log n), O(n) if targets ascend already.
+    """
+
+    __slots__ = ("source", "target")
+
+    def __init__(self, component: str, source: Ids, target: Ids, *, source_pages: int, target_pages: int) -> None:
+        for name, ids, pages in (("source", source, source_pages), ("target", target, target_pages)):
+            if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
+                raise PageError(f"{component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
+            if ids.size and (ids.min() < 0 or ids.max() >= pages):
+                raise PageError(f"{component}: {name} names a page outside 0 … {pages - 1} among {ids[:8].tolist()}")
+        if source.size != target.size:
+            raise PageError(f"{component}: {source.size} source pages for {target.size} targets")
+        order = np.argsort(target, kind="stable")
+        self.source: Ids = source[order]
+        self.target: Ids = target[order]
+        if (np.diff(self.target) == 0).any():
+            raise PageError(f"{component}: a target page is named twice among {target[:8].tolist()}")
+
+    def __len__(self) -> int:
+        """Pages to copy."""
+        return self.target.size
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(first source, first target, page count) of stretches in which both sides are consecutive. Cost: O(n)."""
+        if not len(self):
+            return []
+        breaks = np.flatnonzero((np.diff(self.source) != 1) | (np.diff(self.target) != 1)) + 1
+        starts = np.concatenate(([0], breaks))
+        counts = np.diff(starts, append=len(self))
+        return list(zip(self.source[starts].tolist(), self.target[starts].tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,69 @@
+"""Locking host memory in place, so that a GPU reads and writes it over the bus itself.
+
+Memory is allocated first and registered then. Torch's own pinned allocator rounds every request up to a power of two, which
+would take 128 GiB for a pool of 70.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from unified_tree.errors import ConfigurationError
+
+PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every device of this process."""
+
+
+def check_can_pin(component: str) -> None:
+    """Raise ConfigurationError where there is no CUDA to pin memory with."""
+    if not torch.cuda.is_available():
+        raise ConfigurationError(f"{component}: pinned host memory needs CUDA, and torch finds none here")
+
+
+def pin_memory(memory: torch.Tensor) -> None:
+    """Lock a host tensor's memory; raises ConfigurationError where the system refuses. Touches every page of it."""
+    code = int(_cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
+    if code:
+        raise ConfigurationError(f"{memory.nbytes} bytes of host memory could not be pinned: CUDA error {code}")
+
+
+def unpin_memory(memory: torch.Tensor) -> None:
+    """Undo `pin_memory`, after waiting for what the GPU still copies."""
+    torch.cuda.synchronize()
+    _cudart().cudaHostUnregister(memory.data_ptr())
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class _DeviceVisible:
+    """Host memory shown by CUDA's array interface; keeps the memory alive."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": (memory.nbytes,),
+            "typestr": "|u1",
+            "data": (memory.data_ptr(), False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+def device_view(memory: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The same bytes as a tensor of `device`, [n] uint8; the memory itself for the CPU.
+
+    On a GPU a kernel that indexes it moves data over the bus, by unified addressing. Raises ConfigurationError for memory
+    that is not pinned, or that torch would copy instead of showing.
+    """
+    if device.type == "cpu":
+        return memory
+    if not memory.is_pinned():
+        raise ConfigurationError(f"host memory must be pinned to be read by {device}: create the HostPool with pin=True")
+    view = torch.as_tensor(_DeviceVisible(memory), device=device)
+    if view.data_ptr() != memory.data_ptr():
+        raise ConfigurationError(f"host memory cannot be shown to {device}: it was pinned for another device")
+    return view

@@ -1,0 +1,42 @@
+"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, in virtual time, or not at all."""
+
+if __name__ != "unified_tree.controllers.transfer_engines":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.transfer_engines, not as {__name__}")
+
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.transfer_engines.cpu_engine import CpuEngine
+from unified_tree.controllers.transfer_engines.cuda_engine import CudaEngine
+from unified_tree.controllers.transfer_engines.null_engine import NullEngine
+from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
+from unified_tree.controllers.transfer_engines.simulated_engine import SimulatedEngine
+from unified_tree.controllers.transfer_engines.transfer import Completion, Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
+from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
+
+__all__ = [
+    "Completion",
+    "CpuEngine",
+    "CudaEngine",
+    "Direction",
+    "Faults",
+    "Latencies",
+    "NullEngine",
+    "PoolCopy",
+    "SimulatedEngine",
+    "Transfer",
+    "TransferEngine",
+    "VirtualClock",
+    "cuda_lanes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "cuda_lanes":  # needs torch
+        from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
+
+        return cuda_lanes
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,85 @@
+"""The transfers of one submission and direction, merged, as the steps that move them.
+
+Copies of one component stand in one list, whichever transfers they belong to, and are cut into chunks of a bounded size: the
+most that has to pass before a cancel takes effect or a load overtakes. Steps are made as they are asked for, so that
+submitting costs nothing by the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.transfer_engines.step import Piece, Step
+from unified_tree.controllers.transfer_engines.transfer import Direction, Transfer
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.pools.page_mover import PageMover
+    from unified_tree.controllers.transfer_engines.progress import Progress
+
+
+class Batch:
+    """Merged copies.
+
+    Args:
+        direction: of all transfers in it.
+        movers: by component.
+        chunk_blocks: blocks a step, a block being one layer of one page; a step is one page at least.
+        after: goes into every step.
+    """
+
+    __slots__ = ("_after", "_chunk_blocks", "_copies", "_direction", "_movers")
+
+    def __init__(self, direction: Direction, movers: Mapping[str, PageMover], chunk_blocks: int, after: object) -> None:
+        self._direction = direction
+        self._movers = movers
+        self._chunk_blocks = chunk_blocks
+        self._after = after
+        self._copies: dict[str, list[Piece]] = {}
+
+    def add(self, progress: Progress, transfer: Transfer) -> None:
+        """Merge a transfer in."""
+        for copy in transfer.copies:
+            if copy.source.size:
+                self._copies.setdefault(copy.component, []).append(Piece(progress, copy.source, copy.target, True))
+
+    def steps(self) -> Iterator[Step]:
+        """All steps, in order. Cost: O(transfers) a layer, O(transfers in it) a step."""
+        if self._direction is Direction.BACKUP:
+            yield from self._stage(list(self._copies), None)
+            return
+        kept: dict[int, list[str]] = {}
+        for component in self._copies:
+            for layer_id in self._movers[component].layer_ids:
+                kept.setdefault(layer_id, []).append(component)
+        for layer_id in sorted(kept):
+            yield from self._stage(kept[layer_id], layer_id)
+
+    def _stage(self, components: list[str], layer_id: int | None) -> Iterator[Step]:
+        """One layer of a load, or all of a backup. A transfer's stage lands with the last piece of its last component."""
+        living = {name: [piece for piece in self._copies[name] if piece.progress.error is None] for name in components}
+        last = {piece.progress: name for name, pieces in living.items() for piece in pieces}
+        for component in components:
+            mover = self._movers[component]
+            layer_count = 1 if layer_id is not None else len(mover.layer_ids)
+            for pieces in _cut(living[component], max(1, self._chunk_blocks // layer_count)):
+                lands = [piece.progress for piece in pieces if piece.is_last and last[piece.progress] == component]
+                yield Step(component, mover, layer_id, pieces, lands, self._after)
+
+
+def _cut(pieces: Iterable[Piece], page_count: int) -> Iterator[list[Piece]]:
+    """Lists of pieces of at most `page_count` pages together."""
+    chunk: list[Piece] = []
+    room = page_count
+    for piece in pieces:
+        size, begin = piece.source.size, 0
+        while begin < size:
+            end = min(begin + room, size)
+            chunk.append(Piece(piece.progress, piece.source[begin:end], piece.target[begin:end], end == size))
+            room -= end - begin
+            begin = end
+            if room == 0:
+                yield chunk
+                chunk, room = [], page_count
+    if chunk:
+        yield chunk

@@ -1,0 +1,195 @@
+"""Transfers between a GPU and pinned host memory: two side streams, events, and no thread.
+
+What has been put on a stream cannot be taken back, and a launch into a full queue blocks. So a Schedule holds the work, and
+each direction's lane gets at most a window of steps, refilled by every call of the engine. Each step is followed by an event;
+events pass in order, so looking at the oldest is enough. A gate puts what it needs on the lane, however far that is,
+and lets the current stream wait for its event; so a forward pass that is launched ahead of the GPU pulls its layers behind it.
+Rejected: all steps at submission, as a cancel would then come too late and a long load would block the launching thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
+from unified_tree.controllers.transfer_engines.transfer import Direction
+from unified_tree.errors import ConfigurationError, TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.pools.page_mover import PageMover
+    from unified_tree.controllers.transfer_engines.lane import Lane, Mark
+    from unified_tree.controllers.transfer_engines.step import Step
+    from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
+
+WINDOW_STEPS = 64
+"""On a lane at a time. A step is some ten launches; about a thousand fit into a stream before launching blocks."""
+
+LOADS_FIRST = (Direction.LOAD, Direction.BACKUP)
+
+
+class CudaEngine:
+    """A TransferEngine on streams; all calls from one thread.
+
+    `submit` is called with the stream current that used the pages last: transfers wait for what is on it by then.
+    `wait_layer` does not block the host: later work of the current stream waits. Whoever goes on by a gate must not rely on
+    the host seeing the bytes; `wait` is for that. Transfers go on only while the engine is called, by any method. If the
+    device fails, all open and later transfers end with that error.
+
+    Args:
+        movers: by component; they put their copies on the current stream.
+        lanes: one a direction, from `cuda_lanes`.
+        window_steps: the most steps on a lane.
+        chunk_blocks: the most blocks of one step; see CpuEngine.
+
+    Raises ConfigurationError for numbers that are not positive integers.
+    """
+
+    def __init__(
+        self,
+        movers: Mapping[str, PageMover],
+        lanes: Mapping[Direction, Lane],
+        window_steps: int = WINDOW_STEPS,
+        chunk_blocks: int = CHUNK_BLOCKS,
+    ) -> None:
+        if type(window_steps) is not int or window_steps <= 0:
+            raise ConfigurationError(f"window_steps must be a positive integer, not {window_steps!r}")
+        self._schedule = Schedule(movers, chunk_blocks)
+        self._ledger = self._schedule.ledger
+        self._lanes = dict(lanes)
+        self._window_steps = window_steps
+        self._flying: dict[Direction, deque[tuple[Step, Mark]]] = {direction: deque() for direction in LOADS_FIRST}
+        self._followed: dict[Direction, object] = {}
+        self._gates: dict[int, list[Mark]] = {}
+        self._death: str | None = None
+        self._is_closed = False
+        weakref.finalize(self, _outlast, self._flying).atexit = False
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """See TransferEngine.submit. Cost: also the launches of up to a window of steps."""
+        if self._is_closed:
+            raise TransferError("this engine was closed; it takes no more transfers")
+        after = None
+        if self._death is None:
+            try:
+                after = self._lanes[Direction.LOAD].mark_caller()
+            except RuntimeError as error:
+                self._die(error)
+        self._schedule.submit(transfers, after)
+        self._advance()
+
+    def poll(self) -> list[Completion]:
+        """See TransferEngine.poll."""
+        if self._ledger.open:
+            self._advance()
+        return self._ledger.take() if self._ledger.completions else []
+
+    def wait_layer(self, ticket: int, layer_id: int) -> None:
+        """See TransferEngine.wait_layer; the current stream waits, the host does not."""
+        progress = self._ledger.find(ticket)
+        needed = progress.stages_through(layer_id)
+        while True:
+            gates = self._gates.get(ticket, [])
+            if 0 < needed <= len(gates):
+                try:
+                    gates[needed - 1].hold_caller()
+                    return
+                except RuntimeError as error:
+                    self._die(error)
+            if self._ledger.has_landed(ticket, layer_id):
+                return
+            launched = self._launch(Direction.LOAD)
+            assert launched or progress.has_ended, "a load lacks a layer, but nothing is left to launch"
+
+    def cancel(self, ticket: int) -> None:
+        """See TransferEngine.cancel; ends once the steps have passed that are on a lane already."""
+        self._schedule.cancel(ticket)
+        self._gates.pop(ticket, None)
+
+    def wait(self, ticket: int) -> None:
+        """See TransferEngine.wait; blocks the host."""
+        self._ledger.find(ticket)
+        while ticket in self._ledger.open:
+            self._advance(blocking=True)
+
+    def drain(self) -> None:
+        """See TransferEngine.drain; blocks the host."""
+        while self._ledger.open:
+            self._advance(blocking=True)
+
+    def close(self) -> None:
+        """See TransferEngine.close; blocks until the lanes are empty."""
+        self._is_closed = True
+        self._schedule.cancel_all("the engine was closed")
+        self.drain()
+
+    def _advance(self, *, blocking: bool = False) -> None:
+        """Account for what has passed and refill the lanes; if `blocking`, wait until at least one step has passed."""
+        if self._death is not None:
+            self._schedule.abandon(self._death)
+            return
+        try:
+            if blocking:
+                self._refill()
+                for flying in self._flying.values():
+                    if flying:
+                        flying[0][1].wait()
+                        break
+            for flying in self._flying.values():
+                while flying and flying[0][1].has_passed():
+                    self._finish(flying.popleft()[0])
+        except RuntimeError as error:
+            self._die(error)
+        self._refill()
+
+    def _refill(self) -> None:
+        """Loads first: a backup gets onto its lane only when all loads are on theirs."""
+        for direction in LOADS_FIRST:
+            while len(self._flying[direction]) < self._window_steps and self._launch(direction):
+                pass
+            if self._schedule.has_waiting(direction):
+                return
+
+    def _launch(self, direction: Direction) -> bool:
+        """Put one step on its lane; False if there is none, or if the device fails."""
+        step = self._schedule.begin(direction)
+        if step is None:
+            return False
+        lane = self._lanes[direction]
+        try:
+            if step.after is not self._followed.get(direction):
+                lane.follow(cast("Mark", step.after))
+                self._followed[direction] = step.after
+            with lane.entered():
+                self._schedule.fail(step, step.run())
+            mark = lane.mark()
+        except RuntimeError as error:
+            self._die(error)
+            return False
+        self._flying[direction].append((step, mark))
+        if direction is Direction.LOAD:
+            for progress in step.lands:
+                self._gates.setdefault(progress.ticket, []).append(mark)
+        return True
+
+    def _finish(self, step: Step) -> None:
+        self._schedule.finish(step)
+        for piece in step.pieces:
+            if piece.progress.has_ended:
+                self._gates.pop(piece.progress.ticket, None)
+
+    def _die(self, error: RuntimeError) -> None:
+        self._death = f"the device failed: {type(error).__name__}: {error}"
+        for flying in self._flying.values():
+            flying.clear()
+        self._gates.clear()
+        self._schedule.abandon(self._death)
+
+
+def _outlast(flying: Mapping[Direction, deque[tuple[Step, Mark]]]) -> None:
+    """Keep the pools, which the steps hold, until the lanes have passed what an engine left on them when it was collected."""
+    for steps in flying.values():
+        if steps:
+            steps[-1][1].wait()

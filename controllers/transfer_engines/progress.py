@@ -1,0 +1,46 @@
+"""How far one transfer has come."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from unified_tree.controllers.transfer_engines.transfer import Direction
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """A transfer without its page ids, so that it can be remembered after its end.
+
+    It has *stages* that land one after the other: a load one for each layer, a backup a single one for all of it. From the
+    moment it has an error it is *dead*: no more copies of it start, and it ends when none is running.
+
+    Attributes:
+        ticket, direction: of the transfer.
+        layer_ids: of a load, the model layers that any of its components keeps, ascending.
+        stage_count: stages until it is done; 0 if there is nothing to copy.
+        landed: stages that have landed.
+        running: copies that are under way and not accounted for.
+        error: what went wrong first.
+        is_cancelled: whether it was the caller who wanted it to end; then no gate opens any more.
+        has_ended: whether nothing of it moves or will move.
+    """
+
+    ticket: int
+    direction: Direction
+    layer_ids: tuple[int, ...]
+    stage_count: int
+    landed: int = 0
+    running: int = 0
+    error: str | None = None
+    is_cancelled: bool = False
+    has_ended: bool = False
+
+    def stages_through(self, layer_id: int) -> int:
+        """How many stages of a load must have landed before a model layer may run. Cost: O(log layers)."""
+        return bisect_right(self.layer_ids, layer_id)
+
+    def fail(self, error: str) -> None:
+        """Note what went wrong, if nothing did before."""
+        if self.error is None:
+            self.error = error

@@ -1,0 +1,79 @@
+"""A step: one call of a mover, for the pages of one or more transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.pools.page_mover import PageMover
+    from unified_tree.controllers.transfer_engines.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Pages of one transfer and component; `is_last` if none of these come after."""
+
+    progress: Progress
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    is_last: bool
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One call of a mover.
+
+    Attributes:
+        component, mover: whose pages.
+        layer_id: the layer to load; None for a backup of all layers.
+        pieces: what to move, of living transfers.
+        lands: transfers of which a stage has landed once this step and all before it have passed.
+        after: what the caller gave with the batch; see Schedule.submit.
+    """
+
+    component: str
+    mover: PageMover
+    layer_id: int | None
+    pieces: list[Piece]
+    lands: list[Progress]
+    after: object
+
+    def run(self) -> dict[Progress, str]:
+        """Call the mover; returns what went wrong, by transfer.
+
+        If the common call fails, each transfer is moved on its own: copying again does no harm, and one with bad pages
+        takes no other along. Catches every Exception of the mover, since this is a thread's or a stream's edge.
+        """
+        try:
+            self._move(self.pieces)
+        except Exception as error:
+            if len(self.pieces) == 1:
+                return {self.pieces[0].progress: self._describe(error)}
+        else:
+            return {}
+        errors: dict[Progress, str] = {}
+        for piece in self.pieces:
+            try:
+                self._move([piece])
+            except Exception as error:
+                errors[piece.progress] = self._describe(error)
+        return errors
+
+    def _move(self, pieces: list[Piece]) -> None:
+        if len(pieces) == 1:
+            source, target = pieces[0].source, pieces[0].target
+        else:
+            source = np.concatenate([piece.source for piece in pieces])
+            target = np.concatenate([piece.target for piece in pieces])
+        if self.layer_id is None:
+            self.mover.backup(source, target)
+        else:
+            self.mover.load_layer(self.layer_id, source, target)
+
+    def _describe(self, error: Exception) -> str:
+        what = "backup" if self.layer_id is None else f"load of layer {self.layer_id}"
+        return f"{self.component}: {what} failed: {type(error).__name__}: {error}"

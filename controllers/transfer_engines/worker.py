@@ -1,0 +1,96 @@
+"""The thread that runs a schedule, and what it shares with the thread that asks.
+
+A worker holds the schedule and the movers, never the engine: an engine that nobody holds any more is collected, and its
+finalizer stops the worker. A finalizer may run in any thread at any point, even inside a lock of ours; so it only sets a flag
+and puts to a SimpleQueue, which is made for that, and that queue is what an idle worker sleeps on. The thread is a daemon, as
+a forgotten `close` must not keep the process alive, but it is stopped and joined at exit: a daemon thread that is still inside
+a C++ copy while the interpreter goes down aborts the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.transfer_engines.transfer import Direction
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.transfer_engines.schedule import Schedule
+    from unified_tree.controllers.transfer_engines.step import Step
+
+
+EXIT_WAIT_S = 10.0
+"""How long the process waits at exit for a copy to end."""
+LOOK_S = 1.0
+"""How often somebody who waits makes sure that the thread still lives."""
+
+
+class Worker:
+    """Runs the steps of a schedule one by one, loads first.
+
+    Everything in the schedule is read and written under `changed`, which is notified after every step.
+
+    Attributes:
+        schedule: what to run.
+        changed: the lock and condition.
+        death: why the thread ended, if nobody asked it to.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.changed = threading.Condition()
+        self.death: str | None = None
+        self._stopped = False
+        self._wake: SimpleQueue[None] = SimpleQueue()
+
+    def start(self) -> threading.Thread:
+        """The thread, running."""
+        thread = threading.Thread(target=self._run, name="unified_tree transfers", daemon=True)
+        thread.start()
+        weakref.finalize(thread, _stop_at_exit, self, weakref.ref(thread))
+        return thread
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.put(None)
+
+    def stop(self) -> None:
+        """End the thread after the step it is in. Takes no lock: safe in a finalizer."""
+        self._stopped = True
+        self._wake.put(None)
+
+    def die(self, death: str) -> None:
+        """No step will run any more: end all transfers, and let everybody who waits know."""
+        with self.changed:
+            if self.death is None:
+                self.death = death
+                self.schedule.abandon(death)
+                self.changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                step = self._begin()
+                if step is None:
+                    self._wake.get()
+                    continue
+                errors = step.run()
+                with self.changed:
+                    self.schedule.fail(step, errors)
+                    self.schedule.finish(step)
+                    self.changed.notify_all()
+        except BaseException as error:
+            self.die(f"the transfer thread died: {type(error).__name__}: {error}")
+
+    def _begin(self) -> Step | None:
+        with self.changed:
+            return self.schedule.begin(Direction.LOAD) or self.schedule.begin(Direction.BACKUP)
+
+
+def _stop_at_exit(worker: Worker, thread: weakref.ref[threading.Thread]) -> None:
+    worker.stop()
+    running = thread()
+    if running is not None and running is not threading.current_thread():
+        running.join(EXIT_WAIT_S)

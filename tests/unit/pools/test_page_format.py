@@ -1,0 +1,106 @@
+"""Formats: their sizes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unified_tree import ConfigurationError
+from unified_tree.components import Composition, composition_for, full, mamba
+from unified_tree.controllers.pools import (
+    PageFormat,
+    Part,
+    formats_for,
+    indexer_format,
+    mha_format,
+    mla_format,
+    raw_format,
+    state_format,
+)
+from unified_tree.controllers.pools.page_format import ITEM_BYTES
+
+
+def test_sizes_by_hand() -> None:
+    mha = mha_format("full", layer_ids=(3, 7, 11), page_size=16, kv_heads=8, head_dim=128, value_dim=64)
+    assert [mha.block_bytes(part) for part in mha.parts] == [16 * 8 * 128 * 2, 16 * 8 * 64 * 2]
+    assert mha.page_bytes == 3 * 16 * 8 * (128 + 64) * 2
+    assert mla_format("c4", layer_ids=(0,), page_size=64, latent_dim=576, tokens_per_slot=4).page_bytes == 16 * 576 * 2
+    assert indexer_format("i", layer_ids=(0, 1), page_size=64, key_dim=128).page_bytes == 2 * 64 * (128 + 4)
+    assert indexer_format("i", layer_ids=(0, 1), page_size=64, key_dim=128, scale_dtype=None).page_bytes == 2 * 64 * 128
+    state = state_format("m", layer_ids=(0, 1), conv_shape=(10, 3), state_shape=(2, 4, 8))
+    assert (state.slots_per_page, state.page_bytes) == (1, 2 * (10 * 3 * 2 + 2 * 4 * 8 * 4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "word"), [("uint8", (3,), 1), ("bfloat16", (3, 5), 2), ("float32", (1,), 4), ("int8", (48,), 8)]
+)
+def test_the_widest_word_divides_a_row(dtype: str, shape: tuple[int, ...], word: int) -> None:
+    assert Part("x", dtype, shape).word_bytes == word
+
+
+def test_every_dtype_is_one_of_torchs_with_that_size() -> None:
+    torch = pytest.importorskip("torch")
+    assert all(getattr(torch, name).itemsize == size for name, size in ITEM_BYTES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [("", "int8", (1,)), (None, "int8", (1,)), ("k", "bf16", (1,)), ("k", "Tensor", (1,)), ("k", [], (1,)), ("k", "int8", ()),
+     ("k", "int8", [1]), ("k", "int8", (0,)), ("k", "int8", (-1, -1)), ("k", "int8", (2.0,)), ("k", "int8", (True,))],
+)  # fmt: skip
+def test_absurd_parts(name: Any, dtype: Any, shape: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        Part(name, dtype, shape)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"component": ""}, {"component": 3}, {"layer_ids": ()}, {"layer_ids": (1, 0)}, {"layer_ids": (0, 0)},
+        {"layer_ids": (-1,)}, {"layer_ids": [0]}, {"layer_ids": ("0",)}, {"layer_ids": (0, "1")}, {"parts": ()},
+        {"parts": ("k",)},
+        {"parts": (Part("k", "int8", (1,)), Part("k", "int8", (2,)))}, {"slots_per_page": 0}, {"slots_per_page": True},
+        {"slots_per_page": 1.0}, {"layer_ids": None}, {"parts": None},
+    ],
+)  # fmt: skip
+def test_absurd_formats(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"component": "x", "layer_ids": (0,), "parts": (Part("k", "int8", (1,)),), "slots_per_page": 1}
+    PageFormat(**right)
+    with pytest.raises(ConfigurationError):
+        PageFormat(**(right | wrong))
+
+
+@pytest.mark.parametrize(("page_size", "tokens_per_slot"), [(6, 4), (4, 0), (4, -1), (0, 4)])
+def test_a_page_holds_whole_slots(page_size: int, tokens_per_slot: int) -> None:
+    with pytest.raises(ConfigurationError):
+        mla_format("c", layer_ids=(0,), page_size=page_size, latent_dim=8, tokens_per_slot=tokens_per_slot)
+
+
+def test_what_is_not_kept_is_named() -> None:
+    mha = mha_format("full", layer_ids=(3, 7), page_size=4, kv_heads=1, head_dim=2)
+    assert (mha.layer_index(7), mha.part("v").name) == (1, "v")
+    with pytest.raises(ConfigurationError, match=r"does not keep layer 4; it keeps \[3, 7\]"):
+        mha.layer_index(4)
+    with pytest.raises(ConfigurationError, match="no part 'q'; its parts are k, v"):
+        mha.part("q")
+
+
+def test_every_component_of_a_model_gets_a_format() -> None:
+    model = composition_for("deepseek-v4-flash")
+    formats = formats_for(model)
+    assert {name: found.page_bytes for name, found in formats.items()} == {c.name: c.page_bytes for c in model.components}
+
+
+def test_given_formats_must_fit() -> None:
+    model = Composition(name="x", page_size=4, components=(full(page_size=4, bytes_per_token=32), mamba(state_bytes=64)))
+    right = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=1, head_dim=4)
+    assert formats_for(model, {"full": right})["full"] is right
+    with pytest.raises(ConfigurationError, match="no component of x"):
+        formats_for(model, {"swa": right})
+    with pytest.raises(ConfigurationError, match="was given the format of 'full'"):
+        formats_for(model, {"mamba": right})
+    with pytest.raises(ConfigurationError, match="pages are 256 bytes, the component's 128"):
+        formats_for(model, {"full": mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=1, head_dim=8)})
+    with pytest.raises(ConfigurationError, match="page_bytes is 0"):
+        raw_format(full(page_size=1, bytes_per_token=0))

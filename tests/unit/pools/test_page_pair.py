@@ -1,0 +1,225 @@
+"""Moving pages: all layouts, both ways, every way of copying, against naive copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pool_formats import FORMATS, filled, rows_of
+
+from unified_tree import ConfigurationError, PageError
+from unified_tree.controllers.pools import (
+    DevicePool,
+    HostLayout,
+    HostPool,
+    PageMover,
+    PagePair,
+    kernel_copy,
+    mha_format,
+    run_copy,
+    state_format,
+)
+from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
+from unified_tree.controllers.pools.page_moves import PageMoves
+from unified_tree.controllers.pools.run_copy import RunCopy
+
+PAGES = 12
+COPIES: dict[str, Callable[[], Any]] = {
+    "default": lambda: None,
+    "one core": lambda: RunCopy(1),
+    "three cores": lambda: RunCopy(3),
+    "kernels": lambda: copy_by_kernels,
+}
+IDS = {
+    "one": ([4], [7]),
+    "none": ([], []),
+    "a run": ([2, 3, 4, 5], [6, 7, 8, 9]),
+    "scattered": ([11, 0, 5, 6, 2], [3, 9, 10, 11, 0]),
+    "all, reversed": (list(range(12)), list(range(12))[::-1]),
+    "one source twice": ([3, 3, 4], [1, 5, 2]),
+}
+
+
+@pytest.fixture(params=[1, 32 << 10], ids=["pieces", "gathers"])
+def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of copying on a CPU, for the same small pages, shared between cores and cut often."""
+    monkeypatch.setattr(run_copy, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
+    monkeypatch.setattr(run_copy, "GRAIN_WORDS", 8)
+    monkeypatch.setattr(run_copy, "STAGING_BYTES", 100)
+    monkeypatch.setattr(kernel_copy, "STAGING_BYTES", 1000)
+
+
+@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("layout", HostLayout)
+@pytest.mark.parametrize("name", FORMATS)
+def test_there_and_back(name: str, layout: HostLayout, copy: str, ids: str) -> None:
+    page_format = FORMATS[name]
+    source, target = (np.array(pages, np.int64) for pages in IDS[ids])
+    first, second = filled(page_format, PAGES, seed=1), filled(page_format, PAGES, seed=2)
+    host = HostPool(page_format, PAGES, layout)
+    host.memory.fill_(0xEE)
+    given = rows_of(first)
+    PagePair(first, host, COPIES[copy]()).backup(source, target)
+    untouched = np.setdiff1d(np.arange(PAGES), target)
+    for part in page_format.parts:
+        rows = host.words(part.name).contiguous().view(torch.uint8).numpy()
+        for index, layer in enumerate(page_format.layer_ids):
+            assert (rows[index, target] == given[part.name, layer][source]).all()
+            assert (rows[index, untouched] == 0xEE).all()
+    expected = rows_of(second)
+    back = np.arange(source.size)[::-1].copy()
+    pair = PagePair(second, host, COPIES[copy]())
+    for layer in page_format.layer_ids:
+        pair.load_layer(layer, target, back)
+        for part in page_format.parts:
+            expected[part.name, layer][back] = given[part.name, layer][source]
+        assert_rows(second, expected)
+
+
+@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("layout", HostLayout)
+def test_loading_whole_pages(layout: HostLayout, copy: str) -> None:
+    for page_format in FORMATS.values():
+        first, second = filled(page_format, 5, seed=1), filled(page_format, 9, seed=2)
+        host = HostPool(page_format, 7, layout)
+        PagePair(first, host).backup(np.arange(5), np.array([6, 0, 3, 4, 2]))
+        expected = rows_of(second)
+        PagePair(second, host, COPIES[copy]()).load(np.array([3, 6, 4]), np.array([8, 1, 7]))
+        for key, rows in rows_of(first).items():
+            expected[key][[8, 1, 7]] = rows[[2, 0, 3]]
+        assert_rows(second, expected)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@pytest.mark.parametrize("layout", HostLayout)
+def test_real_sizes_without_shrunken_limits(layout: HostLayout, cores: int) -> None:
+    large = state_format("m", layer_ids=(0, 1), conv_shape=(64, 3), state_shape=(8, 128, 128))
+    small = mha_format("f", layer_ids=tuple(range(4)), page_size=64, kv_heads=2, head_dim=128)
+    for page_format in (large, small):
+        device, again = filled(page_format, 12), filled(page_format, 12, seed=9)
+        host = HostPool(page_format, 12, layout)
+        source, target = np.random.default_rng(0).permutation(12), np.random.default_rng(1).permutation(12)
+        PagePair(device, host, RunCopy(cores)).backup(source, target)
+        PagePair(again, host, RunCopy(cores)).load(target, source)
+        assert_rows(again, rows_of(device))
+
+
+def assert_rows(pool: DevicePool, expected: dict[tuple[str, int], np.ndarray]) -> None:
+    """The pool holds exactly these bytes."""
+    assert all((rows == expected[key]).all() for key, rows in rows_of(pool).items())
+
+
+def test_pieces_tile_a_tensor_below_the_grain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape in ((1, 1, 1, 1), (3, 2, 4, 5), (1, 1, 1, 100), (2, 9, 1, 7), (1, 40, 3, 1)):
+        for grain in (2, 3, 8, 1000):
+            monkeypatch.setattr(run_copy, "GRAIN_WORDS", grain)
+            tensor = torch.zeros(shape)
+            pieces = run_copy._pieces([tensor])
+            for piece in pieces:
+                assert piece.numel() < grain
+                piece.add_(1)
+            assert (tensor == 1).all()
+
+
+@pytest.mark.parametrize("bad", [([0, 1], [2, 2]), ([0, 99], [1, 2]), ([0], [-1]), ([0, 1], [0])])
+def test_ids_that_are_wrong_write_nothing(bad: tuple[list[int], list[int]]) -> None:
+    page_format = FORMATS["mha"]
+    device, host = filled(page_format, 5), HostPool(page_format, 5, HostLayout.PAGE_FIRST)
+    host.memory.fill_(0xEE)
+    pair, before = PagePair(device, host), rows_of(device)
+    source, target = (np.array(ids) for ids in bad)
+    for call in (pair.backup, pair.load, lambda s, t: pair.load_layer(3, s, t)):
+        with pytest.raises(PageError):
+            call(source, target)
+    assert (host.memory == 0xEE).all()
+    assert_rows(device, before)
+
+
+def test_pools_of_one_format_only() -> None:
+    host = HostPool(FORMATS["indexer"], 2, HostLayout.PAGE_FIRST)
+    with pytest.raises(ConfigurationError, match=r"pools of different formats.*component='full'.*component='indexer'"):
+        PagePair(DevicePool(FORMATS["mha"], 2), host)
+
+
+def test_a_pair_is_a_page_mover() -> None:
+    pair = PagePair(DevicePool(FORMATS["mha"], 2), HostPool(FORMATS["mha"], 2, HostLayout.LAYER_FIRST))
+    mover: PageMover = pair
+    assert mover.layer_ids == (3, 7, 11)
+    with pytest.raises(ConfigurationError, match="does not keep layer 0"):
+        mover.load_layer(0, np.array([0]), np.array([0]))
+
+
+@pytest.mark.parametrize("cores", [0, -1, True, 1.5])
+def test_absurd_cores(cores: Any) -> None:
+    with pytest.raises(ConfigurationError, match="cores must be a positive integer"):
+        RunCopy(cores)
+
+
+def test_a_core_that_fails_is_heard_after_all_have_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
+    calls, real = [], torch._foreach_copy_
+
+    def sometimes(targets: Any, sources: Any) -> None:
+        calls.append(threading.current_thread().name)
+        if calls[-1].startswith("page-copy"):
+            raise RuntimeError("no")
+        real(targets, sources)
+
+    monkeypatch.setattr(run_copy, "PIECE_BYTES", 1)
+    monkeypatch.setattr(torch, "_foreach_copy_", sometimes)
+    pair = PagePair(filled(FORMATS["mha"], 5), HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST), RunCopy(3))
+    with pytest.raises(RuntimeError, match="no"):
+        pair.backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
+    assert len(calls) == 3
+
+
+def test_nothing_is_written_after_a_failed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
+    monkeypatch.setattr(run_copy, "PIECE_BYTES", 1)
+    ended = threading.Event()
+
+    def slow_elsewhere(*_: Any) -> None:
+        if not threading.current_thread().name.startswith("page-copy"):
+            raise RuntimeError("no")
+        ended.wait(0.2)
+        ended.set()
+
+    monkeypatch.setattr(torch, "_foreach_copy_", slow_elsewhere)
+    pair = PagePair(filled(FORMATS["mha"], 5), HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST), RunCopy(2))
+    with pytest.raises(RuntimeError, match="no"):
+        pair.backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
+    assert ended.is_set()
+
+
+def test_threads_end_with_their_pair() -> None:
+    page_format = mha_format("f", layer_ids=tuple(range(4)), page_size=64, kv_heads=8, head_dim=128)
+    pair = PagePair(filled(page_format, 12), HostPool(page_format, 12, HostLayout.PAGE_FIRST), RunCopy(2))
+    before = set(threading.enumerate())
+    pair.backup(np.arange(12), np.arange(12))
+    started = set(threading.enumerate()) - before
+    assert started
+    del pair
+    for thread in started:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_moves_of_a_pool_cost_what_they_touch() -> None:
+    """A gather must not make a pool contiguous first: with strided pages the whole of it would be copied."""
+    page_format = FORMATS["mha"]
+    into = DevicePool(page_format, 3)
+    host = HostPool(page_format, 3000, HostLayout.PAGE_FIRST)
+    moves = PageMoves("full", np.array([7, 2999]), np.array([0, 1]), source_pages=3000, target_pages=3)
+    read = host.words("k")[0].numpy()
+    assert not read.flags.c_contiguous
+    for gather in run_copy._gathers(into.words("k"), host.words("k"), moves):
+        gather()
+    assert np.array_equal(into.words("k")[0, :2].numpy(), read[[7, 2999]])

@@ -1,0 +1,40 @@
+"""The package: what it exports, what it needs, and how long it remembers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from engine_rigs import transfer
+
+import unified_tree.controllers.transfer_engines as package
+from unified_tree.controllers.transfer_engines import Direction, NullEngine
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
+from unified_tree.errors import TransferError
+
+
+def test_only_lanes_need_torch() -> None:
+    code = "import sys, unified_tree.controllers.transfer_engines; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_what_is_exported_is_there() -> None:
+    assert list(package.__all__) == sorted(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = package.nothing_such
+
+
+def test_what_is_forgotten_is_refused_and_not_guessed() -> None:
+    engine = NullEngine()
+    for ticket in range(REMEMBERED + 1):
+        engine.submit([transfer(ticket, Direction.LOAD)])
+    engine.poll()
+    engine.wait_layer(1, 0)
+    engine.wait(1)
+    message = "transfer 0 is not known: it was never submitted, or ended over 4096"
+    with pytest.raises(TransferError, match=message):
+        engine.wait_layer(0, 0)
+    with pytest.raises(TransferError, match=message):
+        engine.wait(0)
