@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.component import Path
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
@@ -44,8 +45,9 @@ class Clairvoyance:
 
     def attach(self, cache: PrefixCache) -> None:
         """Tell the policies whose order they keep; once, after the cache was made with this factory."""
-        for name in cache.stats().pools:
-            pool = cache.tree.pool(name)
+        stats = cache.stats()
+        pools = [cache.tree.pool(name) for name in stats.pools]
+        for pool in pools + [cache.tree.pool(name, Tier.HOST) for name in stats.host_pools]:
             next(policy for policy in self._policies if policy is pool.policy).pool = pool
 
     def arrived(self, request: Request) -> None:

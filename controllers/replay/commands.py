@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from unified_tree.controllers.host_tier import WritePolicy
 from unified_tree.controllers.replay.given_options import DEFAULT_MODEL, budget_from, composition_from, positive, workload_from
+from unified_tree.controllers.replay.given_tiers import host_from, verification_from
+from unified_tree.controllers.replay.host_settings import DEFAULT_GB_PER_S
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.row import Plan
 from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_specs import report_specs, sweep_specs
+from unified_tree.controllers.replay.row_tiers import Verification, check_room
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.policies import POLICIES
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DEVICE_GIB = 8.0
 REPORT_COLUMNS = 120
+WRONG_BYTES = 1
 BAD_INPUT = 2
 
 
@@ -69,6 +74,16 @@ def app() -> None:
     "--device-gib", type=float, default=DEFAULT_DEVICE_GIB, show_default=True, help="Device memory for the cache, GiB a rank."
 )
 @click.option("--pages", "pages_text", help="Pages by pool, full=4096,swa=512; what is not named is split from the budget.")
+@click.option("--host-gib", type=float, help="Host memory behind it, GiB a rank.  [default: no host tier]")
+@click.option("--host-pages", "host_pages_text", help="Host pages by component, as --pages; the rest is split from --host-gib.")
+@click.option(
+    "--write-policy",
+    type=click.Choice([policy.value for policy in WritePolicy]),
+    help="When boundaries are copied to host.  [default: write-through]",
+)
+@click.option("--host-gb-per-s", type=float, help=f"Rate of the bus to host, each way, GB/s.  [default: {DEFAULT_GB_PER_S:g}]")
+@click.option("--verify", is_flag=True, help="Move and compare real bytes, 64 a page; exit code 1 if any is wrong.")
+@click.option("--verify-full-bytes", is_flag=True, help="The same with the model's true page sizes, for small traces.")
 @click.option("--page-size", type=int, help="Tokens a page.  [default: 64, or what the model needs]")
 @click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel ranks.")
 @click.option("--kv-dtype", default="bfloat16", show_default=True, help="Type of keys and values.")
@@ -90,10 +105,12 @@ def app() -> None:
 @click.option(
     "--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the rows (.png, .svg, .pdf); replays some more."
 )
-def replay_command(**given: Any) -> None:
+def replay_command(**given: Any) -> int:
     """Replay TRACE, or a built-in agent workload, and report what a cache of this size would do under each policy.
 
-    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip.
+    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip. With --host-gib evicted prefixes come
+    back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
+    nothing before all of its load has arrived.
     """
     files = OutputFiles(csv=given["csv_path"], json=given["json_path"], plot=given["plot_path"])
     files.check()
@@ -107,26 +124,46 @@ def replay_command(**given: Any) -> None:
     page_counts, device_bytes = budget_from(composition, settings, given)
     policies = [name.strip() for text in given["policies"] for name in text.split(",")] or list(POLICIES)
     specs = report_specs(policies, page_counts)
-    jobs = positive(given, "jobs") or os.cpu_count() or 1
-    plan = Plan(workload=workload_from(given), composition=composition, device_bytes=device_bytes, settings=settings)
+    verification = verification_from(given)
+    host = host_from(composition, given)
+    one_by_one = verification is Verification.FULL  # rows side by side would each take all of the memory
+    jobs = positive(given, "jobs") or (1 if one_by_one else os.cpu_count() or 1)
+    plan = Plan(
+        workload=workload_from(given),
+        composition=composition,
+        device_bytes=device_bytes,
+        settings=settings,
+        host=host,
+        verification=verification,
+    )
     sweep = sweep_specs(policies, plan) if files.plot is not None else []
-    _replay_and_report(plan, specs, sweep, files, jobs)
+    check_room(composition, page_counts, host, verification, min(jobs, len(specs) + len(sweep)))
+    return _replay_and_report(plan, specs, sweep, files, jobs)
 
 
-def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], files: OutputFiles, jobs: int) -> None:
+def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], files: OutputFiles, jobs: int) -> int:
+    """Returns the exit code."""
     from rich.console import Console
 
     from unified_tree.controllers.replay.report import print_header, print_rows
+    from unified_tree.controllers.replay.tier_report import print_host_header, print_tiers
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=REPORT_COLUMNS)
     print_header(console, plan, specs[0].page_counts)
+    if plan.host is not None:
+        print_host_header(console, plan.composition, plan.host)
     with _progress_bar(plan, [*specs, *sweep]) as progress:
         results = run_rows(plan, [*specs, *sweep], jobs, progress)
     rows, others = results[: len(specs)], results[len(specs) :]
     print_rows(console, rows)
+    print_tiers(console, rows)
     files.write(rows, others, f"{plan.workload.name} on {plan.composition.name}")
+    wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)
+    if wrong_bytes:
+        click.echo(f"error: {wrong_bytes:,} bytes were not what had been computed for their prefix", err=True)
+    return WRONG_BYTES if wrong_bytes else 0
 
 
 @contextmanager

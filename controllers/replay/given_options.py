@@ -43,7 +43,7 @@ def budget_from(composition: Composition, settings: ServerSettings, given: dict[
     device_gib = given["device_gib"]
     if not 0 < device_gib <= MOST_GIB:
         raise click.BadParameter(f"must be above zero and at most {MOST_GIB:,}, not {device_gib}", param_hint="--device-gib")
-    pages = _parse_pages(given["pages_text"])
+    pages = parse_pages(given["pages_text"], "--pages")
     page_bytes = composition.pool_page_bytes()
     device_bytes = int(device_gib * GIB)
     if set(pages) == set(page_bytes):
@@ -51,12 +51,13 @@ def budget_from(composition: Composition, settings: ServerSettings, given: dict[
     return split_for_server(composition, device_bytes, settings, pages), device_bytes
 
 
-def _parse_pages(text: str | None) -> dict[str, int]:
+def parse_pages(text: str | None, option: str) -> dict[str, int]:
+    """Page counts by name from `full=4096,swa=512`; none from None. Raises click.BadParameter naming the option."""
     pages: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, equals, count = part.strip().partition("=")
         if not equals or not count.isdecimal() or name in pages or int(count) > MOST_PAGES:
-            raise click.BadParameter(f"must be pool=pages, each pool once: {part!r}", param_hint="--pages")
+            raise click.BadParameter(f"must be pool=pages, each pool once: {part!r}", param_hint=option)
         pages[name] = int(count)
     return pages
 

@@ -18,6 +18,9 @@ class Observer(Protocol):
     def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
         """A request got its lease for the first time."""
 
+    def loaded(self, request: Request, waited_s: float) -> None:
+        """What a request resumes from has arrived from host, so long after its admission."""
+
     def preempted(self) -> None:
         """A running request was put back."""
 

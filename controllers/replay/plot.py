@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
     from unified_tree.controllers.replay.row_result import RowResult
+
+    Floats = NDArray[np.float64]
 
 TIME_BINS = 60
 REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-.", "ungated": "--"}
@@ -30,31 +33,50 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 12), layout="constrained")
+    tiered = next((row for row in rows if row.host is not None), None)
+    figure = Figure(figsize=(11, 12 if tiered is None else 16), layout="constrained")
     FigureCanvasAgg(figure)
-    over_time, over_capacity, residency = figure.subplots(3, 1)
+    over_time, over_capacity, residency, *by_tier = figure.subplots(3 if tiered is None else 4, 1)
     figure.suptitle(title)
     _plot_hit_rate(over_time, rows)
     _plot_capacity(over_capacity, rows, sweep)
     _plot_residency(residency, rows)
+    if tiered is not None:
+        _plot_tiers(by_tier[0], tiered)
     figure.savefig(path)
+
+
+def _binned(row: RowResult, *tokens: tuple[int, ...]) -> tuple[Floats, list[Floats]]:
+    """Hours, and sums of token figures as percent of the prompt tokens, in the bins of time in which requests were admitted."""
+    time_s = np.array(row.timeline.time_s)
+    edges = np.linspace(0.0, max(float(time_s.max(initial=0.0)), 1e-9), TIME_BINS + 1)
+    prompt, _ = np.histogram(time_s, edges, weights=np.array(row.timeline.prompt_tokens, np.float64))
+    filled = prompt > 0
+    shares = []
+    for figures in tokens:
+        total, _ = np.histogram(time_s, edges, weights=np.array(figures, np.float64))
+        shares.append(100 * total[filled] / prompt[filled])
+    return edges[1:][filled] / HOUR_S, shares
+
+
+def _plot_tiers(axes: Axes, row: RowResult) -> None:
+    """Where one row's hits came from, stacked."""
+    host = row.timeline.host_hit_tokens
+    device = tuple(hit - loaded for hit, loaded in zip(row.timeline.hit_tokens, host, strict=True))
+    hours, shares = _binned(row, device, host)
+    axes.stackplot(hours, *shares, labels=("on device", "loaded from host"), alpha=0.7)
+    axes.set(title=f"Token hits by tier over time, {row.policy}", xlabel="virtual time (hours)")
+    axes.set(ylabel="hit (% of prompt tokens)", ylim=(0, 100))
+    axes.grid(alpha=0.3)
+    _legend(axes)
 
 
 def _plot_hit_rate(axes: Axes, rows: Sequence[RowResult]) -> None:
     for row in rows:
-        time_s = np.array(row.timeline.time_s)
-        if not time_s.size:
+        if not row.timeline.time_s:
             continue
-        edges = np.linspace(0.0, max(float(time_s.max()), 1e-9), TIME_BINS + 1)
-        prompt, _ = np.histogram(time_s, edges, weights=np.array(row.timeline.prompt_tokens, np.float64))
-        hit, _ = np.histogram(time_s, edges, weights=np.array(row.timeline.hit_tokens, np.float64))
-        filled = prompt > 0
-        axes.plot(
-            edges[1:][filled] / HOUR_S,
-            100 * hit[filled] / prompt[filled],
-            REFERENCE_STYLE.get(row.policy, "-"),
-            label=row.policy,
-        )
+        hours, [hit] = _binned(row, row.timeline.hit_tokens)
+        axes.plot(hours, hit, REFERENCE_STYLE.get(row.policy, "-"), label=row.policy)
     axes.set(title="Token hit rate over time", xlabel="virtual time (hours)", ylabel="hit (% of prompt tokens)", ylim=(0, 100))
     axes.grid(alpha=0.3)
     _legend(axes)

@@ -119,11 +119,11 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
             Text(row.policy, "dim" if row.policy in REFERENCES else ""),
             Text(f"{100 * row.hit_rate:.2f}", "bold"),
             f"{row.hit_rate / ungated:.3f}" if ungated else "",
-            _short(row.recomputed_tokens),
-            _short(row.replayed_tokens),
+            short_count(row.recomputed_tokens),
+            short_count(row.replayed_tokens),
             f"{100 * row.flops_saved_share:.1f}",
-            _short(row.evictions),
-            _short(row.tombstones),
+            short_count(row.evictions),
+            short_count(row.tombstones),
             f"{row.rejected:,}",
             f"{row.preempted:,}",
             f"{row.us_per_request_mean:,.0f}",
@@ -153,14 +153,14 @@ def _cell(row: RowResult, name: str) -> str:
 def _cell_lines(row: RowResult, name: str) -> Iterator[str]:
     pool = row.pools.get(name)
     if pool is not None:
-        total = "∞" if pool.total_pages is None else _short(pool.total_pages)
-        yield f"{_short(pool.used_pages)}/{_short(pool.peak_pages)}/{total}"
+        total = "∞" if pool.total_pages is None else short_count(pool.total_pages)
+        yield f"{short_count(pool.used_pages)}/{short_count(pool.peak_pages)}/{total}"
     lost = row.lost_tokens.get(name)
     if lost is not None:
-        yield f"lost {_short(lost)}"
+        yield f"lost {short_count(lost)}"
 
 
-def _short(count: int) -> str:
+def short_count(count: int) -> str:
     """A number in at most five characters: 950, 12.3k, 4.56M, 789M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= limit:

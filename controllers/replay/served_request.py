@@ -17,6 +17,8 @@ class ServedRequest:
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
+        failed_loads: how often what it was loading back did not come.
+        loading_from: the step since which it waits for what its lease loads back; None when it does not.
         missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
     """
 
@@ -25,8 +27,10 @@ class ServedRequest:
         "computed",
         "decoding_from",
         "event_number",
+        "failed_loads",
         "granted",
         "lease",
+        "loading_from",
         "missing_tokens",
         "request",
         "spent_ns",
@@ -39,6 +43,7 @@ class ServedRequest:
         self.target = request.prompt_tokens
         self.admitted = False
         self.missing_tokens = 0
+        self.failed_loads = 0
         self.spent_ns = 0
         self.stop()
 
@@ -55,6 +60,7 @@ class ServedRequest:
         self.tokens = None
         self.computed = self.granted = 0
         self.decoding_from: int | None = None
+        self.loading_from: int | None = None
         self.event_number = 0
 
     def decoded_to(self, step: int) -> None:

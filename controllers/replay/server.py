@@ -7,29 +7,38 @@ decoding request is an event at the step where it needs more pages or finishes, 
 Admission is first come, first served under a concurrency limit. A request that finds no pages waits; one that finds none
 with nothing else running never can, and is rejected. When a running request finds none, the youngest one is preempted: what
 it has computed is published, its lease released, and it waits again in the place of its arrival.
+
+With a host tier the cache is polled once a step. A request whose prefix is loaded back has its place, but computes nothing
+before all of it has arrived (a server that starts behind the gate of the first layer is faster than that); decoding and the
+prefilling of others go on. The end of a transfer is an event like those of decoding. Whoever finds no pages while transfers
+pin some waits for those before giving up.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from math import ceil
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.replay.arrivals import Arrivals
+from unified_tree.controllers.replay.host_traffic import HostTraffic
 from unified_tree.controllers.replay.served_request import ServedRequest
-from unified_tree.controllers.replay.workload import NO_CHAIN
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.observer import Observer
+    from unified_tree.controllers.replay.paced_engine import PacedEngine
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.replay.timed_cache import TimedCache
-    from unified_tree.controllers.replay.workload import Request, Workload
+    from unified_tree.controllers.replay.verified_pages import VerifiedPages
+    from unified_tree.controllers.replay.workload import Workload
 
 DECODE_PAGES_AHEAD_TOKENS = 64
 """A decoding request takes its pages for so many tokens at once, if there are as many."""
 SMALLEST_CHUNK_TOKENS = 512
 """A chunk is cut where pages are short, but not below this; rather somebody is preempted."""
+MOST_FAILED_LOADS = 3
+"""A request whose loads fail more often is rejected."""
 
 
 class Server:
@@ -37,6 +46,8 @@ class Server:
 
     Args:
         most_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
+        engine: what moves pages behind a cache with a host tier.
+        pages: fills and compares the pages; None where they have no bytes.
     """
 
     def __init__(
@@ -46,14 +57,16 @@ class Server:
         settings: ServerSettings,
         observer: Observer,
         most_tokens: int | None = None,
+        engine: PacedEngine | None = None,
+        pages: VerifiedPages | None = None,
     ) -> None:
         self._cache = cache
         self._observer = observer
         self._settings = settings
         self._most_tokens = most_tokens
-        self._steps_per_s = settings.time_scale * 1000.0 / settings.step_ms
-        self._arrivals = deque(workload.requests)
-        self._parked: dict[int, deque[Request]] = {}
+        self._traffic = HostTraffic(cache, engine, settings.step_ms)
+        self._pages = pages
+        self._arrivals = Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
         self._waiting: list[ServedRequest] = []  # a heap by arrival
         self._running: list[ServedRequest] = []  # by admission
         self._prefilling: deque[ServedRequest] = deque()
@@ -70,42 +83,34 @@ class Server:
     def run(self) -> None:
         """Serve every request to its end. Cost: O(prefill chunks + decode events + requests) cache calls."""
         while True:
-            self._arrive()
+            self._poll()
+            for request in self._arrivals.until(self._step):
+                heappush(self._waiting, ServedRequest(request))
             self._admit()
+            if self._traffic.loading:
+                self._poll()  # so that new loads are on their way
             if self._prefilling:
                 self._prefill()
                 self._step += 1
-            elif self._running:
-                self._step = self._next_step()
-            elif self._arrivals:
-                self._step = max(self._step, self._arrival_step(self._arrivals[0]))
             else:
-                break
+                step = self._next_step()
+                if step is None:
+                    break
+                self._step = max(self._step, step)
             self._decode()
         assert not self._waiting, "nothing runs, so nobody can be waiting"
 
-    # -- arrival and admission
+    def _next_step(self) -> int | None:
+        """The next step at which anything but decoding happens; None if nothing is left to do."""
+        steps = [self._events[0][0]] if self._events else []
+        arrival, transfer = self._arrivals.next_step, self._traffic.next_step
+        if arrival is not None and len(self._running) < self._settings.concurrency:
+            steps.append(arrival)
+        if transfer is not None and (self._running or self._waiting):
+            steps.append(transfer)
+        return min(steps, default=None)
 
-    def _arrival_step(self, request: Request) -> int:
-        return ceil(request.arrival_s * self._steps_per_s)
-
-    def _next_step(self) -> int:
-        """The next step at which anything but decoding happens."""
-        step = self._events[0][0]
-        if self._arrivals and len(self._running) < self._settings.concurrency:
-            step = min(step, self._arrival_step(self._arrivals[0]))
-        return max(step, self._step)
-
-    def _arrive(self) -> None:
-        while self._arrivals and self._arrival_step(self._arrivals[0]) <= self._step:
-            request = self._arrivals.popleft()
-            if request.chain == NO_CHAIN:
-                heappush(self._waiting, ServedRequest(request))
-            elif request.chain in self._parked:
-                self._parked[request.chain].append(request)
-            else:
-                self._parked[request.chain] = deque()
-                heappush(self._waiting, ServedRequest(request))
+    # -- admission
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._settings.concurrency and not self._out_of_pages:
@@ -114,14 +119,18 @@ class Server:
                 self._end(entry, rejected=False)
             elif self._most_tokens is not None and entry.total > self._most_tokens:
                 self._end(entry, rejected=True)
-            elif (not self._running or entry.missing_tokens <= self._room_tokens()) and self._acquire(entry):
+            elif (not self._may_find_more_room() or entry.missing_tokens <= self._room_tokens()) and self._acquire(entry):
                 self._running.append(entry)
-                self._prefilling.append(entry)
-            elif self._running:
+                (self._prefilling if entry.loading_from is None else self._traffic.loading).append(entry)
+            elif self._may_find_more_room():
                 heappush(self._waiting, entry)
                 self._out_of_pages = True
             else:
                 self._end(entry, rejected=True)
+
+    def _may_find_more_room(self) -> bool:
+        """Whether anything is under way that may give pages back."""
+        return bool(self._running) or self._traffic.next_step is not None
 
     def _acquire(self, entry: ServedRequest) -> bool:
         """Offer a request to the cache; False if there are too few pages for its prompt and those being prefilled."""
@@ -130,25 +139,74 @@ class Server:
         if not entry.admitted:
             self._observer.offered(request, tokens[: entry.target])
         checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
+        room_before = self._room_tokens() if self._traffic.is_on else 0
         try:
             lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority)
         except OutOfPagesError:
             return False
         finally:
             self._charge(entry)
-        entry.missing_tokens = entry.target - lease.cached_tokens
-        if entry.missing_tokens > self._room_tokens():
+        missing_tokens = entry.missing_tokens = entry.target - lease.cached_tokens
+        room_tokens = self._room_tokens()
+        load = lease.load if self._traffic.is_on else None
+        if load is not None:
+            entry.missing_tokens += room_before - room_tokens  # what is loaded takes room as well
+        if missing_tokens > room_tokens:
             self._cache.release(lease)
             self._charge(entry)
             return False
         if not entry.admitted:
             self._observer.admitted(request, lease, self.now_s)
         entry.start(lease, tokens)
+        if load is not None:
+            entry.loading_from = self._step
+        elif self._pages is not None:
+            self._pages.resumed(lease, tokens)
         return True
 
     def _room_tokens(self) -> int:
         """Tokens that the path pools could take beyond what the prompts being prefilled still have to."""
-        return self._cache.available_tokens() - sum(entry.target - entry.granted for entry in self._prefilling)
+        to_come = sum(entry.target - entry.granted for entry in self._prefilling)
+        return self._cache.available_tokens() - to_come - self._traffic.missing_tokens
+
+    # -- transfers
+
+    def _poll(self) -> None:
+        """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again."""
+        if self._traffic.poll(self._step):
+            self._out_of_pages = False
+        for entry in self._traffic.take_arrived():
+            lease = entry.lease
+            assert lease is not None
+            assert entry.tokens is not None
+            assert entry.loading_from is not None
+            if lease.failure is not None:
+                entry.failed_loads += 1
+                self._withdraw(entry)
+                continue
+            self._observer.loaded(entry.request, (self._step - entry.loading_from) * self._settings.step_ms / 1000.0)
+            entry.loading_from = None
+            self._prefilling.append(entry)
+            if self._pages is not None:
+                self._pages.resumed(lease, entry.tokens)
+
+    def _withdraw(self, entry: ServedRequest) -> None:
+        """A request will not get what it was loading back: it waits again, and what it had hit does not count."""
+        entry.admitted = False
+        self._leave(entry)
+        if entry.failed_loads > MOST_FAILED_LOADS:
+            self._end(entry, rejected=True)
+        else:
+            heappush(self._waiting, entry)
+
+    def _await_transfer(self) -> bool:
+        """Let time pass until the next transfer ends, which may unpin pages. False if none is under way."""
+        step = self._traffic.next_step
+        if step is None:
+            return False
+        self._step = max(self._step, step)
+        self._poll()
+        return True
 
     # -- running
 
@@ -178,6 +236,8 @@ class Server:
                 self._finish(entry)
                 continue
             assert entry.lease is not None
+            if self._pages is not None:
+                self._pages.ran(entry.lease, entry.computed)
             self._cache.advance(entry.lease, entry.computed)
             if self._grow(entry, min(entry.total, entry.computed + DECODE_PAGES_AHEAD_TOKENS), 1):
                 self._schedule(entry)
@@ -209,6 +269,8 @@ class Server:
             finally:
                 self._charge(entry)
             if len(self._running) == 1:
+                if self._await_transfer():
+                    continue
                 self._leave(entry)
                 self._end(entry, rejected=True)
                 return False
@@ -222,6 +284,8 @@ class Server:
         lease = entry.lease
         assert lease is not None
         assert entry.tokens is not None
+        if self._pages is not None:
+            self._pages.ran(lease, entry.computed)
         if entry.computed >= lease.cached_tokens:
             states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
             known = entry.computed <= entry.target  # what the lease was acquired for
@@ -236,6 +300,11 @@ class Server:
         self._end(entry, rejected=False)
 
     def _preempt(self, entry: ServedRequest) -> None:
+        self._observer.preempted()
+        if entry.loading_from is not None:
+            self._withdraw(entry)
+            self._out_of_pages = True
+            return
         if entry.decoding_from is not None:
             entry.decoded_to(self._step)
         self._publish(entry)
@@ -243,14 +312,17 @@ class Server:
         self._leave(entry)
         self._out_of_pages = True
         heappush(self._waiting, entry)
-        self._observer.preempted()
 
     def _leave(self, entry: ServedRequest) -> None:
         """Give up the lease and the place; whoever waits for pages may try again."""
         assert entry.lease is not None
+        if self._pages is not None:
+            self._pages.left(entry.lease)
         self._cache.release(entry.lease)
         self._charge(entry)
         self._running.remove(entry)
+        if entry in self._traffic.loading:
+            self._traffic.loading.remove(entry)
         if entry in self._prefilling:
             self._prefilling.remove(entry)
         entry.stop()
@@ -258,12 +330,9 @@ class Server:
 
     def _end(self, entry: ServedRequest, *, rejected: bool) -> None:
         """The request is over, and the next turn of its chain may come."""
-        chain = entry.request.chain
-        if chain != NO_CHAIN:
-            if self._parked[chain]:
-                heappush(self._waiting, ServedRequest(self._parked[chain].popleft()))
-            else:
-                del self._parked[chain]
+        following = self._arrivals.after(entry.request)
+        if following is not None:
+            heappush(self._waiting, ServedRequest(following))
         self._observer.ended(entry.request, entry.spent_ns, rejected=rejected)
 
     def _charge(self, entry: ServedRequest) -> None:

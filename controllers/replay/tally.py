@@ -8,6 +8,7 @@ import numpy as np
 
 from unified_tree.controllers.replay.row_result import Timeline
 from unified_tree.keys import Key
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,12 +42,17 @@ class Tally:
     ) -> None:
         count = len(workload.requests)
         self.hit_tokens = np.zeros(count, np.int64)
+        self.host_hit_tokens = np.zeros(count, np.int64)
         self.replayed_tokens = np.zeros(count, np.int64)
+        self.reachable_tokens = np.zeros(count, np.int64)
+        self.path_tokens = np.zeros(count, np.int64)
+        self.load_wait_s = np.zeros(count)
         self.spent_ns = np.zeros(count, np.int64)
         self.served = np.zeros(count, np.bool_)
         self.lost_tokens: dict[str, int] = {}
         self.preempted_count = 0
         self.peak_pages = dict.fromkeys(pools, 0)
+        self.peak_host_pages = dict.fromkeys(cache.stats().host_pools, 0)
         self._prompt_tokens = np.array([request.prompt_tokens for request in workload.requests], np.int64)
         self._admitted_s = np.full(count, NOT_ADMITTED)
         self.cache = cache
@@ -60,21 +66,30 @@ class Tally:
         self._admissions = 0
 
     def offered(self, request: Request, prompt: Int64s) -> None:
-        """Note what is missing now, before the offer changes anything."""
+        """Note what is there and what is missing now, before the offer changes anything."""
         if self._clairvoyance is not None:
             self._clairvoyance.arrived(request)
         self._lost_at_offer = {}
-        for loss in self.cache.explain(Key(prompt)).losses:
-            self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
+        explanation = self.cache.explain(Key(prompt))
+        self.reachable_tokens[request.index] = explanation.reachable_length
+        self.path_tokens[request.index] = explanation.path_length
+        for loss in explanation.losses:
+            if loss.tier is not Tier.DEVICE:  # what the host still has is not lost
+                self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
 
     def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
         """Note what was resumed, at the first admission."""
         i = request.index
         self.hit_tokens[i] = lease.compute_from
+        self.host_hit_tokens[i] = lease.load.tokens if lease.load is not None else 0
         self.replayed_tokens[i] = lease.cached_tokens - lease.compute_from
         self._admitted_s[i] = now_s
         self._lost[i] = self._lost_at_offer
         self._look_at_pools(now_s)
+
+    def loaded(self, request: Request, waited_s: float) -> None:
+        """Note how long a request waited for its load."""
+        self.load_wait_s[request.index] += waited_s
 
     def preempted(self) -> None:
         """A running request was put back."""
@@ -103,12 +118,16 @@ class Tally:
             time_s=tuple(self._admitted_s[order].tolist()),
             prompt_tokens=tuple(self._prompt_tokens[order].tolist()),
             hit_tokens=tuple(self.hit_tokens[order].tolist()),
+            host_hit_tokens=tuple(self.host_hit_tokens[order].tolist()),
             residency_s=tuple(self._residency_s),
             resident_pages={name: tuple(pages) for name, pages in self._resident.items()},
         )
 
     def _look_at_pools(self, now_s: float) -> None:
-        pools = self.cache.stats().pools
+        stats = self.cache.stats()
+        for name, host_pool in stats.host_pools.items():
+            self.peak_host_pages[name] = max(self.peak_host_pages[name], host_pool.used)
+        pools = stats.pools
         used = {name: pools[name].used for name in self._resident}
         for name, pages in used.items():
             self.peak_pages[name] = max(self.peak_pages[name], pages)

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from unified_tree.controllers import Lease
 from unified_tree.controllers.replay.commands import app
+from unified_tree.controllers.replay.verified_pages import VerifiedPages
 
 FIELDS = {
     "policy",
@@ -56,6 +59,89 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     assert files[2].read_bytes().startswith(b"\x89PNG")
 
 
+HOST_FIELDS = {"hit_rate_device", "hit_rate_host", "backed_up_gib", "loaded_gib", "drops", "total_host_pages.swa"}
+
+
+def test_without_the_options_of_a_tier_there_is_nothing_of_it(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    result = run(*SMALL, "--policy", "lru", "--json", out)
+    assert "host" not in result.stdout
+    for row in json.loads(out.read_text()):
+        assert not row.keys() & (HOST_FIELDS | {"wrong_bytes"})
+        assert (row["hit_tokens_device"], row["hit_tokens_host"]) == (row["hit_tokens"], 0)
+
+
+def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("rows.csv", "rows.json", "rows.png")]
+    result = run(
+        *SMALL[:-4], "--device-gib", 0.9, "--jobs", 1, "--policy", "lru", "--host-gib", 16, "--host-pages", "swa=300",
+        "--write-policy", "write-back", "--host-gb-per-s", 50, "--csv", files[0], "--json", files[1], "--plot", files[2],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+    for word in ("host: 16 GiB, write-back", "50 GB/s", "By tier", "swa on host"):
+        assert word in result.stdout
+    rows = {row["policy"]: row for row in json.loads(files[1].read_text())}
+    assert not rows.pop("unbounded").keys() & HOST_FIELDS
+    for row in rows.values():
+        assert row.keys() >= HOST_FIELDS
+        assert row["hit_tokens"] == row["hit_tokens_device"] + row["hit_tokens_host"]
+        assert row["hit_rate"] == pytest.approx(row["hit_rate_device"] + row["hit_rate_host"])
+        assert row["drops"] == sum(count for name, count in row.items() if name.startswith("drops."))
+    assert rows["lru"]["total_host_pages.swa"] == 300
+    assert rows["ungated"]["total_host_pages.swa"] is None
+    assert rows["lru"]["hit_tokens_host"] > 0
+    assert rows["lru"]["loaded_gib"] > 0
+    with files[0].open(newline="") as stream:
+        assert next(csv.DictReader(stream)).keys() >= HOST_FIELDS
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("host", [[], ["--host-gib", 16]])
+def test_verify_compares_bytes_in_every_row(host: list[object], tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    result = run(*SMALL, "--policy", "lru", "--verify", *host, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert "Bytes compared" in result.stdout
+    for row in json.loads(out.read_text()):
+        assert row["checked_bytes"] > 0 == row["wrong_bytes"]
+
+
+def test_wrong_bytes_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, original = tmp_path / "rows.json", VerifiedPages.ran
+
+    def sloppy(self: VerifiedPages, lease: Lease, computed_tokens: int) -> None:
+        original(self, lease, computed_tokens)
+        if computed_tokens > 4000 and lease.key.length % 3 == 0:
+            page = lease.pages("full")[:1]
+            self.stores["full"].write(page, self.stores["full"].read(page) ^ np.uint8(1))
+
+    monkeypatch.setattr(VerifiedPages, "ran", sloppy)
+    result = run(*SMALL, "--policy", "lru", "--verify", "--json", out)
+    assert result.exit_code == 1
+    assert "were not what had been computed" in result.stderr
+    assert sum(row["wrong_bytes"] for row in json.loads(out.read_text())) > 0
+
+
+def test_verify_with_a_host_says_that_it_needs_torch() -> None:
+    program = (
+        "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --host-gib 9 --jobs 1'.split()\n"
+        "from unified_tree.controllers.replay.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("needs torch; run: pip install 'unified-tree[tensors]'\n")
+
+
+def test_verify_without_a_host_does_without_torch() -> None:
+    program = (
+        "import sys\nsys.modules['torch'] = None\nsys.argv[1:] = 'replay --requests 5 --verify --policy lru --jobs 1'.split()\n"
+        "from unified_tree.controllers.replay.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
     trace, config, out = tmp_path / "trace", tmp_path / "config.json", tmp_path / "rows.json"
     line = {"timestamp": 0, "input_length": 1200, "output_length": 3, "hash_ids": [0, 1, 2]}
@@ -88,6 +174,18 @@ def test_a_trace_and_a_config_file(tmp_path: Path) -> None:
         (["replay", "--config", "x", "--model", "gpt-oss-20b"], "not both"),
         (["replay", "--policy", "random"], "unknown eviction policy 'random'"),
         (["replay", "--device-gib", "0"], "--device-gib"),
+        (["replay", "--host-gib", "0"], "--host-gib"),
+        (["replay", "--host-gib", "nan"], "--host-gib"),
+        (["replay", "--host-gib", "1e-9"], "cannot hold"),
+        (["replay", "--host-gib", "9", "--host-pages", "full"], "--host-pages"),
+        (["replay", "--host-gib", "9", "--host-pages", "nothing=5"], "nothing"),
+        (["replay", "--host-gib", "9", "--host-pages", "swa=1"], "swa: a boundary"),
+        (["replay", "--host-gib", "9", "--host-gb-per-s", "0"], "--host-gb-per-s"),
+        (["replay", "--host-gib", "9", "--write-policy", "write-never"], "write-never"),
+        (["replay", "--host-pages", "full=500"], "--host-pages needs a host tier"),
+        (["replay", "--host-gb-per-s", "9"], "--host-gb-per-s needs a host tier"),
+        (["replay", "--write-policy", "write-back"], "--write-policy needs a host tier"),
+        (["replay", "--verify-full-bytes", "--device-gib", "900000"], "are available"),
         (["replay", "--device-gib", "nan"], "--device-gib"),
         (["replay", "--device-gib", "1e30"], "--device-gib"),
         (["replay", "--pages", "full=99999999999999"], "--pages"),

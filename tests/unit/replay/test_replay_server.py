@@ -97,6 +97,9 @@ class Events:
         assert not lease.cached_tokens
         self.admitted_s[request.index] = now_s
 
+    def loaded(self, request: Request, waited_s: float) -> None:
+        raise AssertionError(f"there is no host to load request {request.index} from in {waited_s} s")
+
     def preempted(self) -> None:
         self.preemptions += 1
 

@@ -1,0 +1,173 @@
+"""A transfer engine whose transfers take as long as a bus of some rate would, on the replay's virtual clock.
+
+Each direction is a queue: transfers go one after the other in the order of their submission, and each takes its bytes over
+the rate and a fixed set-up time. Loads and backups do not slow each other down. A transfer lands whole: the layers of a load
+do not come one by one here. What moves the bytes, if there are any, is another engine, given the transfers at once; this one
+withholds its completions until their virtual time, and then waits for those that are not there yet. So a history is the
+same in every run, whatever the threads below do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.transfer_engines import Completion, Direction, Transfer
+from unified_tree.errors import TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.load_cost import LoadCost
+    from unified_tree.controllers.transfer_engines import TransferEngine, VirtualClock
+
+NS_PER_S = 1e9
+
+
+@dataclass(slots=True)
+class _Trip:
+    """One transfer on the bus, or waiting for it."""
+
+    ticket: int
+    duration_ns: int
+    is_cancelled: bool = False
+
+
+class PacedEngine:
+    """A TransferEngine in virtual time over one in real time.
+
+    Args:
+        inner: takes all transfers and is closed with this one; a NullEngine where there are no bytes.
+        clock: shared with the server; waiting advances it.
+        cost: rate and set-up time of a transfer.
+        page_bytes: by component.
+        before: told of each transfer before it is begun.
+
+    Attributes:
+        ended_count: transfers that have ended, well or not.
+    """
+
+    def __init__(
+        self,
+        inner: TransferEngine,
+        clock: VirtualClock,
+        cost: LoadCost,
+        page_bytes: Mapping[str, int],
+        before: Callable[[Transfer], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.ended_count = 0
+        self._inner = inner
+        self._cost = cost
+        self._page_bytes = dict(page_bytes)
+        self._before = before
+        self._lines: dict[Direction, deque[_Trip]] = {direction: deque() for direction in Direction}
+        self._head_ends_ns = dict.fromkeys(Direction, 0)
+        self._open: dict[int, tuple[Direction, _Trip]] = {}
+        self._ended: list[_Trip] = []
+        self._told: dict[int, Completion] = {}
+        self._cancelled: set[int] = set()
+
+    @property
+    def next_event_ns(self) -> int | None:
+        """When the next transfer ends on the clock; None if none is under way."""
+        return min((self._head_ends_ns[direction] for direction, line in self._lines.items() if line), default=None)
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """See TransferEngine.submit."""
+        self._happen()
+        if self._before is not None:
+            for transfer in transfers:
+                self._before(transfer)
+        self._inner.submit(transfers)
+        self._listen()
+        for transfer in transfers:
+            size_bytes = sum(self._page_bytes[copy.component] * copy.source.size for copy in transfer.copies)
+            seconds = self._cost.latency_s + size_bytes / self._cost.bytes_per_s if size_bytes else 0.0
+            trip = _Trip(transfer.ticket, round(seconds * NS_PER_S))
+            line = self._lines[transfer.direction]
+            if not line:
+                self._head_ends_ns[transfer.direction] = self.clock.now + trip.duration_ns
+            line.append(trip)
+            self._open[trip.ticket] = (transfer.direction, trip)
+
+    def poll(self) -> list[Completion]:
+        """See TransferEngine.poll; it waits for the engine below where that is behind the virtual clock."""
+        self._happen()
+        ended, self._ended = self._ended, []
+        return [self._completion(trip) for trip in ended]
+
+    def wait_layer(self, ticket: int, layer_id: int) -> None:
+        """See TransferEngine.wait_layer; every layer comes with the last."""
+        self.wait(ticket)
+        if ticket in self._cancelled:
+            raise TransferError(f"transfer {ticket}: layer {layer_id} will not come: cancelled")
+        self._inner.wait_layer(ticket, layer_id)
+
+    def cancel(self, ticket: int) -> None:
+        """See TransferEngine.cancel; what the bus has not moved of it takes no time any more."""
+        self._happen()
+        if ticket not in self._open:
+            return
+        direction, trip = self._open[ticket]
+        trip.is_cancelled = True
+        trip.duration_ns = 0
+        self._cancelled.add(ticket)
+        self._inner.cancel(ticket)
+        if self._lines[direction][0] is trip:
+            self._head_ends_ns[direction] = self.clock.now
+
+    def wait(self, ticket: int) -> None:
+        """See TransferEngine.wait."""
+        self._happen()
+        if ticket not in self._open:
+            self._inner.wait(ticket)  # which knows it, or raises
+        while ticket in self._open:
+            self._happen_next()
+
+    def drain(self) -> None:
+        """See TransferEngine.drain."""
+        self._happen()
+        while self._open:
+            self._happen_next()
+
+    def close(self) -> None:
+        """See TransferEngine.close; takes no virtual time."""
+        self._inner.close()
+        for direction, line in self._lines.items():
+            while line:
+                self._end_head(direction)
+
+    def _happen(self) -> None:
+        """Let everything end that is due."""
+        for direction, line in self._lines.items():
+            while line and self._head_ends_ns[direction] <= self.clock.now:
+                self._end_head(direction)
+
+    def _happen_next(self) -> None:
+        next_ns = self.next_event_ns
+        assert next_ns is not None, "a transfer is open, but nothing will happen"
+        self.clock.advance(max(0, next_ns - self.clock.now))
+        self._happen()
+
+    def _end_head(self, direction: Direction) -> None:
+        line = self._lines[direction]
+        trip = line.popleft()
+        del self._open[trip.ticket]
+        self._ended.append(trip)
+        self.ended_count += 1
+        if line:
+            self._head_ends_ns[direction] += line[0].duration_ns
+
+    def _completion(self, trip: _Trip) -> Completion:
+        self._listen()
+        if trip.ticket not in self._told:
+            self._inner.wait(trip.ticket)
+            self._listen()
+        completion = self._told.pop(trip.ticket)
+        if trip.is_cancelled and completion.error is None:
+            return Completion(ticket=trip.ticket, error="cancelled")
+        return completion
+
+    def _listen(self) -> None:
+        self._told.update((completion.ticket, completion) for completion in self._inner.poll())

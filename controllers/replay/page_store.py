@@ -1,0 +1,178 @@
+"""Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
+
+Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
+rows have them) and pools without a host tier are plain arrays that grow; they need no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
+from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.pools import PageMover
+    from unified_tree.controllers.replay.page_content import Bytes
+    from unified_tree.controllers.transfer_engines import Transfer
+
+    Ids = NDArray[np.int64]
+
+FIRST_PAGES = 256
+NEEDS_TORCH = "--verify with a host tier moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
+
+
+class PageStore(Protocol):
+    """Device pages of one component as the model sees them."""
+
+    def read(self, ids: Ids) -> Bytes:
+        """The content of pages, uint8 [n, page_bytes]."""
+        ...
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """Fill pages."""
+        ...
+
+
+class GrowingPages:
+    """Pages of one tier in an array that grows when a page beyond its end is written. Safe to use from two threads."""
+
+    def __init__(self, page_bytes: int, page_count: int | None) -> None:
+        self._lock = Lock()
+        self._rows: Bytes = np.zeros((page_count or FIRST_PAGES, page_bytes), np.uint8)
+
+    def read(self, ids: Ids) -> Bytes:
+        """See PageStore; a page never written is all zero."""
+        with self._lock:
+            self._reach(ids)
+            return self._rows[ids]
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """See PageStore."""
+        with self._lock:
+            self._reach(ids)
+            self._rows[ids] = content
+
+    def _reach(self, ids: Ids) -> None:
+        needed = int(ids.max()) + 1 if ids.size else 0
+        if needed > len(self._rows):
+            grown = np.zeros((max(needed, 2 * len(self._rows)), self._rows.shape[1]), np.uint8)
+            grown[: len(self._rows)] = self._rows
+            self._rows = grown
+
+
+class GrowingPair:
+    """A PageMover between two tiers of growing pages; one layer, 0."""
+
+    layer_ids: tuple[int, ...] = (0,)
+
+    def __init__(self, device: GrowingPages, host: GrowingPages) -> None:
+        self._device = device
+        self._host = host
+
+    def backup(self, source: Ids, target: Ids) -> None:
+        """See PageMover.backup."""
+        self._host.write(target, self._device.read(source))
+
+    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
+        """See PageMover.load_layer."""
+        assert layer_id == 0, layer_id
+        self._device.write(target, self._host.read(source))
+
+
+class TensorPages:
+    """The pages of a pool of raw bytes, layer by layer: arrays of [page, bytes]."""
+
+    def __init__(self, layers: Sequence[Bytes]) -> None:
+        self._layers = layers
+        self._size = layers[0].shape[1]
+
+    def read(self, ids: Ids) -> Bytes:
+        """See PageStore."""
+        return np.concatenate([layer[ids] for layer in self._layers], axis=1)
+
+    def write(self, ids: Ids, content: Bytes) -> None:
+        """See PageStore."""
+        for i, layer in enumerate(self._layers):
+            layer[ids] = content[:, i * self._size : (i + 1) * self._size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageStores:
+    """Stores of both tiers and what moves pages between them, by component; without a host tier only those of the device."""
+
+    page_bytes: Mapping[str, int]
+    device: dict[str, PageStore] = field(default_factory=dict)
+    host: dict[str, PageStore] = field(default_factory=dict)
+    movers: dict[str, PageMover] = field(default_factory=dict)
+
+    def blank(self, transfer: Transfer) -> None:
+        """Clear the pages a transfer is to write, so that nothing it fails to copy is there from an earlier time."""
+        stores = self.device if transfer.direction is Direction.LOAD else self.host
+        for copy in transfer.copies:
+            zeros = np.zeros((copy.target.size, self.page_bytes[copy.component]), np.uint8)
+            stores[copy.component].write(copy.target, zeros)
+
+
+def raw_layers(component: str, page_bytes: int) -> PageFormat:
+    """A page of plain bytes, in two layers where that can be, so that a load has more than one to wait for."""
+    layer_ids = (0, 1) if page_bytes % 2 == 0 else (0,)
+    part = Part("raw", "uint8", (page_bytes // len(layer_ids),))
+    return PageFormat(component=component, layer_ids=layer_ids, parts=(part,), slots_per_page=1)
+
+
+def make_stores(
+    page_bytes: Mapping[str, int], device: Mapping[str, int | None], host: Mapping[str, int | None] | None
+) -> PageStores:
+    """Stores and movers by component.
+
+    Args:
+        page_bytes: of one page, by component.
+        device, host: pages by component, None for a pool without end; `host` None where there is no host tier.
+
+    Raises ConfigurationError for more memory than there is, and where tensors are needed and torch is not installed.
+    """
+    size_bytes = sum((device[name] or 0) * size for name, size in page_bytes.items())
+    check_host_memory(size_bytes, component="--verify: device pages of " + ", ".join(page_bytes))
+    stores = PageStores(page_bytes=page_bytes)
+    bounded: dict[str, tuple[int, int]] = {}
+    for name, count in device.items():
+        host_count = None if host is None else host[name]
+        if count is not None and host_count is not None:
+            bounded[name] = (count, host_count)
+            continue
+        pages = GrowingPages(page_bytes[name], count)
+        stores.device[name] = pages
+        if host is not None:
+            behind = GrowingPages(page_bytes[name], host_count)
+            stores.host[name] = behind
+            stores.movers[name] = GrowingPair(pages, behind)
+    if bounded:
+        _add_tensors(stores, bounded)
+    return stores
+
+
+def _add_tensors(stores: PageStores, counts: Mapping[str, tuple[int, int]]) -> None:
+    """Pools with so many pages on device and host."""
+    try:
+        from unified_tree.controllers.pools import DevicePool, PagePair, host_pools
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise ConfigurationError(NEEDS_TORCH) from error
+    formats = {name: raw_layers(name, stores.page_bytes[name]) for name in counts}
+    host_counts = {name: host_count for name, (_, host_count) in counts.items()}
+    hosts = host_pools(formats, host_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
+    for name, (device_count, _) in counts.items():
+        pool = DevicePool(formats[name], device_count)
+        stores.device[name] = TensorPages([pool.tensor(layer, "raw")[:, 0].numpy() for layer in formats[name].layer_ids])
+        stores.host[name] = TensorPages(list(hosts[name].tensor("raw")[:, :, 0].movedim(1, 0).numpy()))
+        stores.movers[name] = PagePair(pool, hosts[name])

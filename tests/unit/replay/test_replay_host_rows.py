@@ -1,0 +1,232 @@
+"""Replays with a host tier: what comes back, what is moved, and that every byte is the one that was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_tree import Boundary, Tier, UnifiedTree
+from unified_tree.components import composition_for
+from unified_tree.controllers import WritePolicy
+from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.pools import PagePair, propose_page_counts
+from unified_tree.controllers.replay import row_tiers
+from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.host_settings import HostSettings
+from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
+from unified_tree.controllers.replay.row_result import RowResult
+from unified_tree.controllers.replay.row_specs import report_specs
+from unified_tree.controllers.replay.row_tiers import Verification
+from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.errors import TransferError
+
+GIB = 1 << 30
+MODELS = {"llama-3.1-8b": 8.0, "gpt-oss-20b": 1.6, "qwen3-next-80b-a3b": 3.0, "deepseek-v4-flash": 1.0}
+WORKLOAD = synthetic_workload(SyntheticOptions(request_count=150, session_gap_s=4))
+
+
+def plan_of(
+    model: str = "gpt-oss-20b",
+    host_gib: float | None = 60.0,
+    verification: Verification = Verification.SHRUNK,
+    **settings: Any,
+) -> Plan:
+    composition = composition_for(model, draft=settings.pop("draft", 0))
+    host = None
+    if host_gib is not None:
+        size_bytes = int(host_gib * GIB)
+        counts = propose_page_counts(composition, host_bytes=size_bytes)
+        host = HostSettings(page_counts=counts, size_bytes=size_bytes, **settings)
+    return Plan(
+        workload=WORKLOAD,
+        composition=composition,
+        device_bytes=int(MODELS[model] * GIB),
+        settings=ServerSettings(concurrency=8),
+        host=host,
+        verification=verification,
+    )
+
+
+def page_counts(plan: Plan) -> dict[str, int]:
+    return split_for_server(plan.composition, plan.device_bytes, plan.settings)
+
+
+def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowResult:
+    return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts(plan)))
+
+
+def wrong_bytes(row: RowResult) -> int:
+    assert row.verified is not None
+    assert row.verified.checked_bytes > 0
+    return row.verified.wrong_bytes
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("policy", list(WritePolicy))
+def test_every_byte_that_comes_back_is_the_one_that_was_computed(model: str, policy: WritePolicy) -> None:
+    row = run(plan_of(model, write_policy=policy))
+    assert wrong_bytes(row) == 0
+    assert row.host is not None
+    assert row.host.backups > 0
+    assert row.rejected == 0
+    assert 0 <= row.host_hit_tokens <= row.hit_tokens <= row.prompt_tokens == WORKLOAD.prompt_tokens
+    assert sum(row.timeline.host_hit_tokens) == row.host_hit_tokens
+    for pool in row.host.pools.values():
+        assert pool.total_pages is not None
+        assert pool.used_pages <= pool.peak_pages <= pool.total_pages
+
+
+@pytest.mark.parametrize("host_gib", [None, 60.0])
+def test_every_row_of_a_report_is_compared(host_gib: float | None) -> None:
+    plan = plan_of(host_gib=host_gib)
+    rows = [run_row(plan, spec) for spec in report_specs(["lru"], page_counts(plan))]
+    assert [wrong_bytes(row) for row in rows] == [0] * 4
+    assert [row.host is not None for row in rows] == [host_gib is not None and row.policy != "unbounded" for row in rows]
+
+
+def test_a_draft_in_shared_pages_is_compared_too() -> None:
+    row = run(plan_of("qwen3-next-80b-a3b", draft=1))
+    assert row.host is not None
+    assert "draft" in row.host.pools
+    assert wrong_bytes(row) == 0
+
+
+def test_true_page_sizes() -> None:
+    options = SyntheticOptions(
+        request_count=12, system_tokens=(200, 900), turn_tokens=50, output_tokens=9, most_context_tokens=2000
+    )
+    plan = replace(plan_of(host_gib=0.25, verification=Verification.FULL), workload=synthetic_workload(options))
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16}))
+    assert row.host is not None
+    assert row.host.loads > 0
+    assert wrong_bytes(row) == 0
+    assert row.verified is not None
+    assert row.verified.checked_bytes % 1_572_864 == 0, "pages of 24 KiB a token"
+
+
+def figures(row: RowResult) -> tuple[object, ...]:
+    assert row.host is not None
+    host = replace(row.host, us_polling_per_request=0)
+    return row.hit_tokens, row.evictions, row.lost_tokens, row.virtual_s, row.timeline, host
+
+
+def test_a_row_repeats_and_bytes_change_nothing() -> None:
+    kinds = (Verification.OFF, Verification.OFF, Verification.SHRUNK)
+    rows = [run(plan_of(verification=kind)) for kind in kinds]
+    assert figures(rows[0]) == figures(rows[1]) == figures(rows[2])
+
+
+def test_a_large_host_gives_back_what_a_small_device_forgets() -> None:
+    without, behind = run(plan_of(host_gib=None)), run(plan_of())
+    unbounded = run(plan_of(host_gib=None), RowKind.UNBOUNDED)
+    assert behind.host is not None
+    assert behind.host.loads > 0
+    assert without.hit_rate < behind.hit_rate - 0.1
+    assert behind.hit_rate > unbounded.hit_rate - 0.03
+
+
+def test_a_bus_so_slow_that_computing_is_cheaper_is_not_used() -> None:
+    row = run(plan_of(load_cost=LoadCost(bytes_per_s=1e6)))
+    assert row.host is not None
+    assert row.host.loads == row.host_hit_tokens == 0
+    assert row.hit_tokens > 0
+
+
+def test_a_slower_bus_makes_requests_wait_longer() -> None:
+    fast, slow = (run(plan_of(load_cost=LoadCost(bytes_per_s=rate, flops_per_s=1e9))) for rate in (1e11, 2e9))
+    assert fast.host is not None
+    assert slow.host is not None
+    assert fast.host.load_wait_s / fast.host.loads < slow.host.load_wait_s / slow.host.loads
+    assert fast.virtual_s <= slow.virtual_s
+
+
+# -- it must be able to fail
+
+
+def misplace(original: Callable[..., None]) -> Callable[..., None]:
+    """Pages of a copy end up in each other's places."""
+
+    def wrong(self: PagePair, *arguments: Any) -> None:
+        *front, source, target = arguments
+        original(self, *front, source, np.roll(target, 1))
+
+    return wrong
+
+
+@pytest.mark.parametrize("name", ["backup", "load_layer"])
+def test_a_wrong_copy_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PagePair, name, misplace(getattr(PagePair, name)))
+    assert wrong_bytes(run(plan_of())) > 0
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "qwen3-next-80b-a3b"])
+def test_a_copy_that_is_not_made_is_seen(model: str, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PagePair.load_layer
+
+    def forgetful(self: PagePair, layer_id: int, source: Any, target: Any) -> None:
+        if layer_id != layer:
+            original(self, layer_id, source, target)
+
+    monkeypatch.setattr(PagePair, "load_layer", forgetful)
+    assert wrong_bytes(run(plan_of(model))) > 0
+
+
+@pytest.mark.parametrize("component", ["full", "swa", "mamba"])
+def test_a_wrong_copy_of_one_component_is_seen(component: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PagePair.backup
+
+    def wrong(self: PagePair, source: Any, target: Any) -> None:
+        name = self.device.format.component
+        original(self, source - (source > 0) if name == component else source, target)
+
+    monkeypatch.setattr(PagePair, "backup", wrong)
+    assert wrong_bytes(run(plan_of("qwen3-next-80b-a3b" if component == "mamba" else "gpt-oss-20b"))) > 0
+
+
+@pytest.mark.parametrize("host_gib", [None, 60.0])
+def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = UnifiedTree.pages
+
+    def turned(self: UnifiedTree, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> Any:
+        ids = original(self, boundary, component, tier)
+        return ids[::-1].copy() if component == "full" and tier is Tier.DEVICE else ids
+
+    monkeypatch.setattr(UnifiedTree, "pages", turned)
+    assert wrong_bytes(run(plan_of(host_gib=host_gib))) > 0
+
+
+def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise TransferError("no bus")
+
+    monkeypatch.setattr(PagePair, "load_layer", broken)
+    row = run(plan_of())
+    assert row.host is not None
+    assert row.host.drops["load failed"] > 0
+    assert row.host.loads == row.host_hit_tokens == 0
+    assert row.rejected > 0
+    assert wrong_bytes(row) == 0
+
+
+def test_backups_that_fail_lose_hits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise TransferError("no bus")
+
+    monkeypatch.setattr(PagePair, "backup", broken)
+    row = run(plan_of())
+    assert row.host is not None
+    assert row.host.drops["backup failed"] > 0
+    assert (row.host.backups, row.host.loads, row.rejected) == (0, 0, 0)
+    assert wrong_bytes(row) == 0
+
+
+def test_an_engine_that_says_too_early_that_it_is_done_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_tiers, "CpuEngine", lambda _: NullEngine())
+    assert wrong_bytes(run(plan_of())) > 0
