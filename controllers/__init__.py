@@ -1,9 +1,24 @@
 if __name__ != "unified_tree.controllers":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers, not as {__name__}")
 
+from unified_tree.controllers.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.lease import Lease, PageTable, StateCopy
+from unified_tree.controllers.load_cost import LoadCost
 from unified_tree.controllers.page_allocator import PageAllocator
 from unified_tree.controllers.prefix_cache import PrefixCache
-from unified_tree.controllers.stats import CacheStats, PoolStats
+from unified_tree.controllers.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
 
-__all__ = ["CacheStats", "Lease", "PageAllocator", "PageTable", "PoolStats", "PrefixCache", "StateCopy"]
+__all__ = [
+    "CacheStats",
+    "HostPoolStats",
+    "HostTier",
+    "Lease",
+    "LoadCost",
+    "PageAllocator",
+    "PageTable",
+    "PoolStats",
+    "PrefixCache",
+    "StateCopy",
+    "TransferStats",
+    "WritePolicy",
+]

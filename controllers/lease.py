@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.load import Load
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary, Receipt
@@ -91,9 +92,10 @@ class Lease:
         save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending.
         save_pages: pages to save states in, by length, so far as `allocate` has got.
         state_page: the running state's own page; None without a `Point` component.
-        state_copies: copies to make before running.
+        state_copies: copies to make before running; of a lease that is loading, behind the gates of the state's layers.
         missing: optional components in shared pages whose state the cache lacked, as page indices [first, last).
         length: tokens it has pages for; `committed`: tokens published.
+        failure: why what it was loading back never came; it can only be released then. None for all is well.
     """
 
     __slots__ = (
@@ -103,8 +105,11 @@ class Lease:
         "committed",
         "compute_from",
         "computed",
+        "failure",
+        "generation",
         "key",
         "length",
+        "load",
         "missing",
         "path_receipt",
         "priority",
@@ -146,6 +151,27 @@ class Lease:
         self.path_receipt: Receipt | None = None
         self.window_receipt: Receipt | None = None
         self.window_boundary = 0
+        self.load: Load | None = None
+        self.failure: str | None = None
+        self.generation = (0, 0)
+
+    def unpin(self) -> None:
+        """Let go of the tree's pages."""
+        if self.path_receipt is not None:
+            self.path_receipt.release()
+            self.path_receipt = None
+        self.unpin_windows()
+
+    def unpin_windows(self) -> None:
+        """Let go of the tree's windows and state."""
+        if self.window_receipt is not None:
+            self.window_receipt.release()
+            self.window_receipt = None
+
+    @property
+    def loading(self) -> bool:
+        """Whether cached pages are still on their way from host: `PrefixCache.wait_layer` is the gate before each layer."""
+        return self.load is not None
 
     @property
     def released(self) -> bool:

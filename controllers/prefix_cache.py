@@ -14,24 +14,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.device_pages import DevicePages
-from unified_tree.controllers.lease import Lease, PageTable, StateCopy
+from unified_tree.controllers.admission import admit, arrive
+from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
+from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
-from unified_tree.controllers.stats import CacheStats, Counters, PoolStats
-from unified_tree.errors import ConfigurationError, LeaseError, OutOfPagesError
+from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
+from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.errors import ConfigurationError, LeaseError, TransferError
 from unified_tree.keys import Key
+from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.host_tier import HostTier
     from unified_tree.explain import Explanation
-    from unified_tree.receipt import InsertResult, Match
+    from unified_tree.receipt import InsertResult
 
 
 class PrefixCache:
-    """A prefix cache on device. The caller's thread is the only one that touches it.
+    """A prefix cache on device, with a host tier if one is given. The caller's thread is the only one that touches it.
 
     Args:
         components: the kinds of state; a composition's `components`.
@@ -40,6 +44,7 @@ class PrefixCache:
         policy: eviction policy by name, or a factory; see UnifiedTree.
         replay: resume from a rebuilt window where that computes fewer tokens.
         save_limit: how many places a request saves states and windows at, at most.
+        host: a host tier behind the device; its engine is closed with the cache.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -62,6 +67,7 @@ class PrefixCache:
         policy: str | PolicyFactory = "lru",
         replay: bool = True,
         save_limit: int = 4,
+        host: HostTier | None = None,
     ) -> None:
         counts = dict(page_counts or {})
         self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
@@ -76,13 +82,17 @@ class PrefixCache:
             )
         self.point = points[0] if points else None
         self.owner_of = {c.name: c.shares or c.name for c in self.tree.components}
+        self.saves = self.point is not None or bool(self.windows)
         self.save_grid_tokens = self.tree.state.save_grid_tokens
         self.counters = Counters()
-        self.device = DevicePages(self.tree, counts, self.counters)
-        self._replay = replay
-        self._save_limit = save_limit
-        self._saves = self.point is not None or bool(self.windows)
+        self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
+        self.controller = None if host is None else HybridCacheController(self.tree, self.device, host, self.counters)
+        self.replay = replay
+        self.save_limit = save_limit
         self._leases: set[Lease] = set()
+        self._loading: dict[Lease, None] = {}
+        self._generation = 0
+        self._generations: dict[str, int] = {}
 
     def acquire(self, key: Key, checkpoints: Sequence[int] = (), *, priority: int = 0, save_output: bool = True) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
@@ -99,20 +109,10 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        limit = key.length - 1
-        if self.point is not None:
-            self.device.check({self.point: 1})
-        sure = self.point is None or self.device.allocators[self.point].free_pages > 0
-        match = self.tree.match_prefix(key, limit=limit, touch=sure)
-        boundary = match.replay if self._replay else match.device
-        replays = boundary.length > match.device.length
-        lease = Lease(self, key, boundary, boundary.length - (match.replay_tokens if replays else 0), priority, save_output)
-        self._pin(lease, replays)
-        if self.point is not None:
-            self._start_state(lease, key, limit, touch=not sure)
-        self._lay_out(lease, replays)
-        lease.save_at = self._save_points(lease, match, checkpoints) if self._saves else ()
+        lease = admit(self, key, checkpoints, priority, save_output)
         self._leases.add(lease)
+        if lease.load is not None:
+            self._loading[lease] = None
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -120,82 +120,55 @@ class PrefixCache:
         counters.replayed_tokens += lease.replayed_tokens
         return lease
 
-    def _pin(self, lease: Lease, replays: bool) -> None:
-        lease.path_receipt = self.tree.lock(lease.boundary, components=self.paths)
-        if lease.boundary.length and not replays and self._saves:
-            names = [name for name, _ in self.windows] + ([self.point] if self.point else [])
-            lease.window_receipt = self.tree.lock(lease.boundary, components=names)
-            lease.window_boundary = lease.boundary.length
+    def poll(self) -> None:
+        """Once a scheduler step: apply finished transfers and start what is due. Without a host tier it does nothing.
 
-    def _start_state(self, lease: Lease, key: Key, limit: int, *, touch: bool) -> None:
-        """Give the lease a page for its running state and say what to copy there."""
-        assert self.point is not None
+        Leases whose loads have arrived get the tree's pages. Never blocks. Cost: O(what ended and what starts).
+        """
+        if self.controller is None:
+            return
         try:
-            self.device.reserve({self.point: 1})
-        except OutOfPagesError:
-            self._unpin(lease)
-            raise
-        lease.state_page = int(self.device.allocate(self.point, 1)[0])
-        if lease.window_receipt is not None:
-            source = self.tree.pages(lease.boundary, self.point)
-            if source.size:
-                lease.state_copies = (StateCopy(component=self.point, source=int(source[0]), target=lease.state_page),)
-        if touch:
-            self.tree.match_prefix(key, limit=limit)
+            self.controller.poll()
+        finally:
+            self._take_arrivals()
 
-    def _lay_out(self, lease: Lease, replays: bool) -> None:
-        """Page tables with what is cached, and from which token on each component is to be written."""
-        page = lease.boundary.length // self.page_size
-        for name in self.paths:
-            table = lease.tables[name] = PageTable()
-            ids = self.tree.pages(lease.boundary, name)
-            table.put(0, ids)
-            table.put(ids.size, self._holes(page - ids.size))
-            table.private_from = page
-            lease.write_from[name] = lease.boundary.length
-        for name, window in self.windows:
-            table = lease.tables[name] = PageTable()
-            first = lease.compute_from // self.page_size
-            if not replays:
-                ids = self.tree.pages(lease.boundary, name)
-                table.put(page - ids.size, ids)
-                table.held_from = page - ids.size
-            else:
-                table.held_from = table.size = first
-            table.private_from = first
-            exact = max(0, lease.boundary.length - window) // self.page_size * self.page_size
-            lease.write_from[name] = exact if replays else lease.boundary.length
-        if self.point is not None:
-            lease.write_from[self.point] = lease.compute_from
-        for component in self.tree.components:
-            if component.shares is None:
-                continue
-            lease.write_from[component.name] = lease.write_from[component.shares]
-            if not component.required and not isinstance(component.coverage, Point):
-                there = self.tree.pages(lease.boundary, component.name).size
-                is_path = isinstance(component.coverage, Path)
-                missing = (there, page) if is_path else (0, page - there)
-                if missing[0] < missing[1]:
-                    lease.missing[component.name] = missing
+    def _take_arrivals(self) -> None:
+        """Leases whose loads have ended hold the tree's pages from now on, or have failed."""
+        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.ended]:
+            self._arrive(lease)
 
-    @staticmethod
-    def _holes(count: int) -> NDArray[np.int64]:
-        return np.full(max(0, count), -1, np.int64)
+    def wait_layer(self, lease: Lease, layer_id: int) -> None:
+        """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
 
-    def _save_points(self, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
-        """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
-        grid = self.save_grid_tokens
-        hints = sorted(map(int, checkpoints), reverse=True) or [lease.prompt_tokens]
-        wanted = [*match.save_at, *hints]
-        if lease.replayed_tokens:
-            wanted.insert(0, lease.cached_tokens)
-        resumed = lease.cached_tokens if not lease.replayed_tokens else lease.cached_tokens - 1
-        points: list[int] = []
-        for length in wanted:
-            point = min(length, lease.prompt_tokens) // grid * grid
-            if point > resumed and point not in points:
-                points.append(point)
-        return tuple(sorted(points[: self._save_limit]))
+        Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
+        """
+        self._check(lease)
+        if lease.load is not None:
+            assert self.controller is not None
+            self.controller.wait_layer(lease.load, layer_id)
+        elif lease.failure is not None:
+            raise TransferError(lease.failure)
+
+    def _settle(self, lease: Lease) -> None:
+        """Wait for what a lease loads back. Raises TransferError if it did not come."""
+        if lease.load is not None:
+            assert self.controller is not None
+            if not lease.load.ended:
+                self.controller.wait(lease.load)
+            self._arrive(lease)
+        if lease.failure is not None:
+            raise TransferError(lease.failure)
+
+    def _arrive(self, lease: Lease) -> None:
+        del self._loading[lease]
+        assert lease.load is not None
+        tokens = lease.load.tokens
+        arrive(self, lease)
+        if lease.failure is not None:
+            self.counters.hit_tokens -= tokens
+            self.counters.drop("lease lost its load")
+        else:
+            self.counters.host_hit_tokens += tokens
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
@@ -242,6 +215,7 @@ class PrefixCache:
         still to be saved needs. `commit` does this too. Cost: O(pages given back).
         """
         self._check(lease)
+        self._settle(lease)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
         lease.computed = max(lease.computed, computed_tokens)
@@ -253,12 +227,7 @@ class PrefixCache:
         if lease.window_receipt is not None and lease.computed > lease.window_boundary:
             last = lease.window_boundary // self.page_size
             if all(lease.tables[name].held_from >= last for name, _ in self.windows):
-                self._release_windows(lease)
-
-    def _release_windows(self, lease: Lease) -> None:
-        if lease.window_receipt is not None:
-            lease.window_receipt.release()
-            lease.window_receipt = None
+                lease.unpin_windows()
 
     def commit(
         self,
@@ -286,6 +255,7 @@ class PrefixCache:
         Cost: as an insert.
         """
         self._check(lease)
+        self._settle(lease)
         publish(self, lease, tokens, states or {}, without, resumable)
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
@@ -294,6 +264,7 @@ class PrefixCache:
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
         self._check(lease)
+        self._settle(lease)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
         size = -(-length_tokens // self.page_size)
@@ -317,15 +288,57 @@ class PrefixCache:
         own = [*lease.save_pages.values(), *([] if lease.state_page is None else [lease.state_page])]
         if self.point is not None and own:
             self.device.free(self.point, np.array(own, np.int64))
-        self._unpin(lease)
+        if lease.load is not None:
+            assert self.controller is not None
+            del self._loading[lease]
+            self.controller.drop(lease.load)
+            lease.load = None
+        lease.unpin()
         self._leases.discard(lease)
         lease.cache = None
 
-    def _unpin(self, lease: Lease) -> None:
-        if lease.path_receipt is not None:
-            lease.path_receipt.release()
-            lease.path_receipt = None
-        self._release_windows(lease)
+    def invalidate(self, namespace: str | None = None) -> None:
+        """A new weights version, for one namespace or for all: what was computed before is never matched again.
+
+        Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
+        fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading).
+        """
+        self.tree.invalidate(namespace)
+        if namespace is None:
+            self._generation += 1
+        else:
+            self._generations[namespace] = self._generations.get(namespace, 0) + 1
+        for lease in self._loading:
+            if lease.load is not None and namespace in (None, lease.key.namespace):
+                lease.load.error = lease.load.error or f"{lease} was loading what has been invalidated since"
+
+    def generation(self, namespace: str) -> tuple[int, int]:
+        """The weights version of a namespace; two that differ share nothing."""
+        return self._generation, self._generations.get(namespace, 0)
+
+    def drain(self) -> None:
+        """Finish all transfers that have been started or are due, and apply them. Blocks."""
+        if self.controller is not None:
+            self.controller.drain()
+            self._take_arrivals()
+
+    def flush(self) -> None:
+        """Copy every boundary to host, as far as it has room, and wait for that."""
+        if self.controller is not None:
+            self.controller.flush()
+            self._take_arrivals()
+
+    def close(self) -> None:
+        """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
+        if self.controller is not None:
+            self.controller.close()
+            for lease in list(self._loading):
+                self._arrive(lease)
+
+    @property
+    def lease_count(self) -> int:
+        """Leases not released yet."""
+        return len(self._leases)
 
     def explain(self, key: Key) -> Explanation:
         """Why a prompt would not resume further; see UnifiedTree.explain."""
@@ -333,34 +346,7 @@ class PrefixCache:
 
     def stats(self) -> CacheStats:
         """Totals so far and the pools as they are. Cost: O(components)."""
-        c = self.counters
-        pools = {}
-        for name, allocator in self.device.allocators.items():
-            pool = self.tree.pool(name)
-            pools[name] = PoolStats(
-                total=allocator.page_count,
-                used=allocator.used_pages,
-                tree=pool.used_pages,
-                leased=allocator.used_pages - pool.used_pages,
-                protected=pool.protected_pages,
-                stranded=pool.stranded_pages,
-                page_bytes=pool.component.page_bytes,
-                victims=c.victims.get(name, 0),
-            )
-        return CacheStats(
-            requests=c.requests,
-            prompt_tokens=c.prompt_tokens,
-            hit_tokens=c.hit_tokens,
-            replayed_tokens=c.replayed_tokens,
-            evictions=c.evictions,
-            tombstones=c.tombstones,
-            deleted_nodes=c.deleted_nodes,
-            duplicate_pages=c.duplicate_pages,
-            refused=c.refused,
-            nodes=self.tree.node_count,
-            leases=len(self._leases),
-            pools=pools,
-        )
+        return cache_stats(self)
 
     def _check(self, lease: Lease) -> None:
         if lease.cache is not self:

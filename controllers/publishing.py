@@ -36,6 +36,10 @@ def publish(
         raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
     end = key.length // cache.page_size * cache.page_size
     _check_states(cache, lease, states, key.length)
+    if lease.generation != cache.generation(key.namespace):
+        cache.counters.drop("commit of what was invalidated")
+        _computed(cache, lease, key)
+        return
     if resumable is None:
         prompt_end = lease.prompt_tokens // cache.page_size * cache.page_size
         resumable = key.length >= lease.prompt_tokens and (lease.save_output or end == prompt_end)
@@ -45,6 +49,10 @@ def publish(
         due = {length: remaining.pop(length) for length in sorted(remaining) if length <= stop}
         keep_windows = (stop in lease.save_at or resumable) and bool(cache.windows)
         _publish_up_to(cache, lease, key.prefix(stop), keep_windows, due, without)
+    _computed(cache, lease, key)
+
+
+def _computed(cache: PrefixCache, lease: Lease, key: Key) -> None:
     if key.length >= lease.key.length:
         lease.key = key
     cache.advance(lease, key.length)
@@ -162,3 +170,5 @@ def _move_locks(cache: PrefixCache, lease: Lease, result: InsertResult, stop: in
             lease.window_receipt.release()
         lease.window_receipt = receipt
         lease.window_boundary = stop
+    if cache.controller is not None:
+        cache.controller.committed(result.boundary)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unified_tree.effect import EffectKind
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.receipt import EvictResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """One device pool, in pages. `used` = `tree` + `leased`; `protected` and `stranded` are parts of `tree`.
+    """One device pool, in pages. `used` = `tree` + `leased`; `protected` and `stranded` are parts of `tree`. What a load is
+    bringing counts as leased.
 
     Attributes:
         total: pages in the pool, None where it has no limit.
@@ -26,42 +35,166 @@ class PoolStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostPoolStats:
+    """One host pool, in pages.
+
+    Attributes:
+        total: pages in the pool, None where it has no limit.
+        used: not free: in the tree, or the target of a backup under way.
+        tree: of these in the tree; `protected`: of these pinned; `copied`: of these on device, too.
+        victims: values evicted because this pool was short.
+    """
+
+    total: int | None
+    used: int
+    tree: int
+    protected: int
+    copied: int
+    page_bytes: int
+    victims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferStats:
+    """Copies of one direction, completed.
+
+    Attributes:
+        count: transfers; `pages` and `size_bytes` summed over all components.
+    """
+
+    count: int = 0
+    pages: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
     """Totals since the cache was made.
 
     Attributes:
         requests: leases handed out; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
-            `replayed_tokens` cached but run again to rebuild windows.
-        evictions: values evicted; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the tree.
+            `host_hit_tokens` of these loaded back from host; `replayed_tokens` cached but run again to rebuild windows.
+        evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
+            tree; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
         refused: calls that raised OutOfPagesError.
+        loads: load backs begun; `load_wait_s` how long callers stood at their gates.
+        backed_up, loaded: completed copies.
+        drops: what was not done or came to nothing, by reason.
+        pools: device pools by component; `host_pools` likewise, empty without a host tier.
     """
 
     requests: int
     prompt_tokens: int
     hit_tokens: int
+    host_hit_tokens: int
     replayed_tokens: int
     evictions: int
     tombstones: int
     deleted_nodes: int
+    lost: int
     duplicate_pages: int
     refused: int
     nodes: int
     leases: int
+    loads: int
+    load_wait_s: float
+    backed_up: TransferStats
+    loaded: TransferStats
+    drops: Mapping[str, int]
     pools: Mapping[str, PoolStats]
+    host_pools: Mapping[str, HostPoolStats]
 
 
 @dataclass(slots=True)
 class Counters:
-    """What PrefixCache counts as it goes; see CacheStats."""
+    """What a cache counts as it goes; see CacheStats."""
 
     requests: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    host_hit_tokens: int = 0
     replayed_tokens: int = 0
     evictions: int = 0
     tombstones: int = 0
     deleted_nodes: int = 0
+    lost: int = 0
     duplicate_pages: int = 0
     refused: int = 0
-    victims: dict[str, int] = field(default_factory=dict)
+    loads: int = 0
+    load_wait_ns: int = 0
+    transfers: dict[EffectKind, TransferStats] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
+    victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
+
+    def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
+        """One pool of a tier was short."""
+        self.victims[tier, name] = self.victims.get((tier, name), 0) + result.victims
+        self.deleted_nodes += result.deleted_nodes
+        if tier is Tier.DEVICE:
+            self.evictions += result.victims
+            self.tombstones += result.tombstones
+            self.lost += result.lost
+
+    def moved(self, kind: EffectKind, pages: int, size_bytes: int) -> None:
+        """A transfer was completed."""
+        before = self.transfers.get(kind, TransferStats())
+        self.transfers[kind] = TransferStats(
+            count=before.count + 1, pages=before.pages + pages, size_bytes=before.size_bytes + size_bytes
+        )
+
+    def drop(self, reason: str) -> None:
+        """Something was not done, or came to nothing."""
+        self.drops[reason] = self.drops.get(reason, 0) + 1
+
+
+def cache_stats(cache: PrefixCache) -> CacheStats:
+    """See PrefixCache.stats."""
+    c, tree, controller = cache.counters, cache.tree, cache.controller
+    pools = {}
+    for name, allocator in cache.device.allocators.items():
+        pool = tree.pool(name)
+        pools[name] = PoolStats(
+            total=allocator.page_count,
+            used=allocator.used_pages,
+            tree=pool.used_pages,
+            leased=allocator.used_pages - pool.used_pages,
+            protected=pool.protected_pages,
+            stranded=pool.stranded_pages,
+            page_bytes=pool.component.page_bytes,
+            victims=c.victims.get((Tier.DEVICE, name), 0),
+        )
+    host_pools = {}
+    for name, allocator in controller.host.allocators.items() if controller is not None else ():
+        pool = tree.pool(name, Tier.HOST)
+        host_pools[name] = HostPoolStats(
+            total=allocator.page_count,
+            used=allocator.used_pages,
+            tree=pool.used_pages,
+            protected=pool.protected_pages,
+            copied=pool.copied_pages,
+            page_bytes=pool.component.page_bytes,
+            victims=c.victims.get((Tier.HOST, name), 0),
+        )
+    return CacheStats(
+        requests=c.requests,
+        prompt_tokens=c.prompt_tokens,
+        hit_tokens=c.hit_tokens,
+        host_hit_tokens=c.host_hit_tokens,
+        replayed_tokens=c.replayed_tokens,
+        evictions=c.evictions,
+        tombstones=c.tombstones,
+        deleted_nodes=c.deleted_nodes,
+        lost=c.lost,
+        duplicate_pages=c.duplicate_pages,
+        refused=c.refused,
+        nodes=tree.node_count,
+        leases=cache.lease_count,
+        loads=c.loads,
+        load_wait_s=c.load_wait_ns / 1e9,
+        backed_up=c.transfers.get(EffectKind.BACKUP, TransferStats()),
+        loaded=c.transfers.get(EffectKind.LOAD, TransferStats()),
+        drops=dict(c.drops),
+        pools=pools,
+        host_pools=host_pools,
+    )

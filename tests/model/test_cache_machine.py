@@ -1,4 +1,4 @@
-"""PrefixCache under random requests, every byte it hands out compared with what was put in."""
+"""PrefixCache under random requests, with a host tier or without, every byte it hands out compared with what was put in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from kinds import SETS
 from memory_model import Request, Runner
+from page_memory import PageMemory
+from watched_engine import WatchedEngine
 
-from unified_tree import POLICIES, Component, OutOfPagesError
-from unified_tree.controllers import PrefixCache
+from unified_tree import POLICIES, Component, OutOfPagesError, TransferError
+from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
+from unified_tree.controllers.transfer_engines import Faults, SimulatedEngine, VirtualClock
 
 PAGE_SIZE = 2
 SEEDS = st.integers(0, 1 << 20)
@@ -29,9 +32,26 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         rng = Random(seed)
         counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
-        self.cache = PrefixCache(self.kinds, PAGE_SIZE, counts, policy=rng.choice(list(POLICIES)), replay=rng.random() < 0.8)
-        self.runner = Runner(self.cache, self.kinds)
+        policy, replay = rng.choice(list(POLICIES)), rng.random() < 0.8
+        self.clock, memory = VirtualClock(), PageMemory(self.kinds)
+        host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
+        self.cache = PrefixCache(self.kinds, PAGE_SIZE, counts, policy=policy, replay=replay, host=host)
+        self.runner = Runner(self.cache, self.kinds, memory)
         self.texts: list[list[int]] = [[]]
+
+    def host_tier(self, rng: Random, memory: PageMemory) -> HostTier:
+        """Host pools that may suffice, and an engine that may fail."""
+        faults = Faults(fails=rng.choice([0, 0.1]), late=rng.choice([0, 0.3]), twice=rng.choice([0, 0.3]))
+        simulated = SimulatedEngine(rng.randrange(100), self.clock, faults=faults, movers=memory.movers())
+        return HostTier(
+            page_counts={c.name: rng.choice([2, 12, 60]) for c in self.kinds},
+            engine=WatchedEngine(simulated, memory),
+            write_policy=rng.choice(list(WritePolicy)),
+            selective_hits=1,
+            low_water=rng.choice([0.0, 0.3, 1.0]),
+            most_backed_up=rng.choice([0.3, 1.0]),
+            exclusive=rng.random() < 0.5,
+        )
 
     def free_pages(self) -> tuple[dict[str, int], int]:
         stats = self.cache.stats()
@@ -75,13 +95,23 @@ class CacheMachine(RuleBasedStateMachine):
             return
         optional = [c.name for c in self.kinds if c.shares is not None and not c.required]
         without = optional if rng.random() < 0.3 else []
-        self.runner.compute(request, target, without)
-        if rng.random() < 0.7:
-            resumable = rng.choice([None, True, False])
-            self.runner.commit(request, resumable=resumable, without=without, states=rng.random() < 0.8)
-            self.texts.append(request.tokens[: request.computed])
-        elif rng.random() < 0.5:
-            self.cache.advance(request.lease, request.computed)
+        try:
+            self.runner.compute(request, target, without)
+            if rng.random() < 0.7:
+                resumable = rng.choice([None, True, False])
+                self.runner.commit(request, resumable=resumable, without=without, states=rng.random() < 0.8)
+                self.texts.append(request.tokens[: request.computed])
+            elif rng.random() < 0.5:
+                self.cache.advance(request.lease, request.computed)
+        except TransferError:
+            self.load_failed(request)
+
+    def load_failed(self, request: Request) -> None:
+        """What a request resumes from did not come: that is told again, and it can be released."""
+        assert self.cache.controller is not None
+        with pytest.raises(TransferError):
+            self.cache.wait_layer(request.lease, max(self.runner.memory.layers))
+        self.runner.finish(request)
 
     @rule(seed=SEEDS)
     @precondition(lambda self: self.runner.requests)
@@ -102,13 +132,40 @@ class CacheMachine(RuleBasedStateMachine):
         length = rng.randrange(floor, request.computed + 1)
         whole = length // PAGE_SIZE * PAGE_SIZE
         if all(lease.tables[name].held_from * PAGE_SIZE <= max(0, whole - window) for name, window in self.cache.windows):
-            self.runner.reject(request, length)
+            try:
+                self.runner.reject(request, length)
+            except TransferError:
+                self.load_failed(request)
 
     @precondition(lambda self: self.runner.requests)
     @rule(seed=SEEDS)
     def release(self, seed: int) -> None:
         """Finish, or abort."""
         self.runner.finish(Random(seed).choice(self.runner.requests))
+
+    @rule(seed=SEEDS)
+    def poll(self, seed: int) -> None:
+        """Time passes, and what has ended meanwhile is applied."""
+        self.clock.advance(Random(seed).choice([0, 20_000, 100_000, 2_000_000]))
+        self.cache.poll()
+
+    @rule(seed=SEEDS)
+    def burst(self, seed: int) -> None:
+        """Much passes through the device pools; it must not meet anything that is not pinned and yet cannot go."""
+        rng = Random(seed)
+        for name, pool in self.cache.stats().pools.items():
+            assert pool.total is not None
+            self.cache.device.reserve({name: pool.total - pool.used + rng.randrange(pool.tree - pool.protected + 1)})
+
+    @rule(seed=SEEDS)
+    def settle(self, seed: int) -> None:
+        """All transfers end, or everything goes to host, or weights are updated; seldom."""
+        rng = Random(seed)
+        name = rng.choice(["drain", "flush", "invalidate", "", "", "", "", ""])
+        if name == "invalidate":
+            self.runner.invalidate(rng.choice([None, "", "tenant"]))
+        elif name:
+            getattr(self.cache, name)()
 
     @invariant()
     def sound(self) -> None:
@@ -120,6 +177,7 @@ class CacheMachine(RuleBasedStateMachine):
         """Everything released, every page comes home."""
         if hasattr(self, "runner"):
             self.runner.end()
+            self.cache.close()
 
 
 def search(kinds: str, **options: Any) -> int:
@@ -138,8 +196,8 @@ def walk(kinds: str, seed: str, steps: int) -> int:
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         requests: list[Request] = machine.runner.requests
-        name = rng.choice(["acquire", "run", "run", "run", "truncate", "release"])
-        if (len(requests) < 4) if name == "acquire" else requests:
+        name = rng.choice(["acquire", "run", "run", "run", "truncate", "release", "poll", "poll", "burst", "settle"])
+        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle"}):
             try:
                 getattr(machine, name)(rng.randrange(1 << 20))
                 machine.sound()

@@ -1,7 +1,8 @@
-"""A fake model runner: a memory whose pages hold the very prefix that was computed into them.
+"""A fake model runner: it runs leases of a PrefixCache as a model would, over a memory that knows what every page holds.
 
-It runs leases of a PrefixCache as a model would and objects to any byte that is not what was put in for that prefix, to a
-write into a page the lease does not own, and to any page with two owners or none.
+It objects to any byte that is not what was put in for that prefix, namespace and weights version, to a write into a page that
+the lease does not own, and to any page with two owners or none, on either tier. Cached pages are read behind the gates, a
+layer at a time.
 """
 
 from __future__ import annotations
@@ -10,21 +11,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from page_memory import Content, PageMemory
+from page_truth import wrong_pages
 
-from unified_tree import Component, Key, Path, Point, Trailing
+from unified_tree import Component, Key, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
+from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.effect import EffectKind
 
-Content = tuple[str, bool, tuple[int, ...], frozenset[str]]
-"""Namespace, whether bigrams, the tokens up to the page's last computed one, and which sharers were computed as well."""
+TOKEN_BYTES = 8
 
 
 @dataclass(eq=False)
 class Request:
-    """A request under way: its tokens so far, and how many of them are computed."""
+    """A request under way: its tokens so far, and how many of them are computed.
+
+    Attributes:
+        version: of the weights when it was admitted.
+        verified: whether all that was cached was found to be right, and the state was copied.
+        states: pages that hold saved states, by length.
+    """
 
     lease: Lease
     tokens: list[int]
     computed: int
+    version: int
+    verified: bool = False
     states: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -34,88 +46,129 @@ class Request:
 
 
 class Runner:
-    """Runs requests over one cache."""
+    """Runs requests over one cache.
 
-    def __init__(self, cache: PrefixCache, components: Sequence[Component]) -> None:
+    Attributes:
+        hoard: pages that nobody uses but that are taken all the same, by tier and component.
+    """
+
+    def __init__(self, cache: PrefixCache, components: Sequence[Component], memory: PageMemory | None = None) -> None:
         self.cache = cache
         self.owners = [c for c in components if c.shares is None]
         self.components = components
-        self.memory: dict[tuple[str, int], Content] = {}
+        self.memory = PageMemory(components) if memory is None else memory
         self.requests: list[Request] = []
+        self.hoard: dict[tuple[Tier, str], list[int]] = {}
+        self._versions: dict[str | None, int] = {}
+
+    def version_of(self, namespace: str) -> int:
+        """How often what a namespace holds was invalidated."""
+        return self._versions.get(None, 0) + self._versions.get(namespace, 0)
+
+    def invalidate(self, namespace: str | None = None) -> None:
+        """New weights."""
+        self.cache.invalidate(namespace)
+        self._versions[namespace] = self._versions.get(namespace, 0) + 1
 
     def start(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = (), **options: bool) -> Request:
-        """Acquire, verify every cached byte, and copy the state."""
+        """Acquire; verify every cached byte and copy the state, at once unless they are still on their way."""
         lease = self.cache.acquire(Key(list(tokens), namespace), checkpoints, **options)
-        request = Request(lease, list(tokens), lease.compute_from)
+        request = Request(lease, list(tokens), lease.compute_from, self.version_of(namespace))
         self.requests.append(request)
-        self._verify(request)
+        assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
+        assert lease.cached_tokens % self.cache.page_size == lease.compute_from % self.cache.page_size == 0
+        if not lease.loading:
+            self.verify(request)
         return request
 
-    def _content(self, request: Request, length: int) -> tuple[str, bool, tuple[int, ...]]:
-        return request.lease.key.namespace, request.lease.key.bigram, tuple(request.tokens[:length])
+    def _content(self, request: Request, length: int) -> Content:
+        data = np.array(request.tokens[:length], np.int64).tobytes()
+        return request.lease.key.namespace, request.version, data
 
-    def _verify(self, request: Request) -> None:
+    def verify(self, request: Request) -> None:
+        """Read all that is cached, behind the gates, and copy the state. Raises TransferError if it did not come."""
+        lease = request.lease
+        for layer in self.memory.layers:
+            self.cache.wait_layer(lease, layer)
+            for component in self.components:
+                if layer in self.memory.layers_of[component.name]:
+                    self._verify_layer(request, component, layer)
+        request.verified = True
+
+    def _verify_layer(self, request: Request, component: Component, layer: int) -> None:
         lease, size = request.lease, self.cache.page_size
-        assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
-        assert lease.cached_tokens % size == lease.compute_from % size == 0
-        for component in self.components:
-            match component.coverage:
-                case Point():
-                    if component.shares is None:
-                        self._copy_state(request, component)
-                    continue
-                case Path():
-                    first = 0
-                case Trailing(window_tokens=window):
-                    first = max(0, lease.cached_tokens - window) // size
-                    if lease.replayed_tokens:
-                        continue
-            ids = lease.pages(component.name)
-            for i in range(first, lease.cached_tokens // size):
-                if component.shares is not None and not component.required:
-                    continue
-                if ids[i] < 0:
-                    assert not component.required, f"{component.name} lacks page {i} of a hit"
-                    continue
-                *content, valid = self.memory[component.shares or component.name, int(ids[i])]
-                assert tuple(content) == self._content(request, (i + 1) * size), f"{component.name}: page {i} is another's"
-                assert component.shares is None or component.name in valid
+        match component.coverage:
+            case Point():
+                self._copy_state(request, component, layer)
+                return
+            case Path():
+                first = 0
+            case Trailing(window_tokens=window):
+                first = max(0, lease.cached_tokens - window) // size
+                if lease.replayed_tokens:
+                    return
+        ids = lease.pages(component.name).tolist()
+        for i in range(first, lease.cached_tokens // size):
+            if ids[i] < 0:
+                assert not component.required, f"{component.name} lacks page {i} of a hit"
+            else:
+                self._expect(request, component.name, ids[i], layer, (i + 1) * size)
 
-    def _copy_state(self, request: Request, component: Component) -> None:
+    def _expect(self, request: Request, component: str, page: int, layer: int, length: int) -> None:
+        """Layer of a page begins with what belongs there up to `length` tokens."""
+        found, wanted = self.memory.read(component, page, layer), self._content(request, length)
+        right = found is not None and found[:2] == wanted[:2] and found[2].startswith(wanted[2])
+        assert right, f"{component}: layer {layer} of page {page} should hold {wanted}, not {found}, for {request.lease}"
+
+    def _copy_state(self, request: Request, component: Component, layer: int) -> None:
         lease = request.lease
         for copy in lease.state_copies:
-            assert copy.component == component.name
+            assert copy.component == (component.shares or component.name)
             assert copy.target == lease.state_page != copy.source
-            content = self.memory[component.name, copy.source]
-            assert content[:3] == self._content(request, lease.cached_tokens)
-            self.memory[component.name, copy.target] = content
+            self._expect(request, component.name, copy.source, layer, lease.cached_tokens)
+            self.memory.copy_page(component.name, copy.source, copy.target, layer)
         assert lease.state_copies or not lease.cached_tokens or not component.required
 
     def compute(self, request: Request, length: int, without: Sequence[str] = ()) -> None:
-        """Run the model up to `length` tokens, for which the lease has pages: write what it is to write."""
-        lease, size, begin = request.lease, self.cache.page_size, request.computed
-        assert begin < length <= len(request.tokens)
+        """Run the model up to `length` tokens, for which the lease has pages: write what it is to write.
+
+        Raises TransferError, with nothing written, if what it resumes from did not come.
+        """
+        assert request.computed < length <= len(request.tokens)
+        if not request.verified:
+            self.verify(request)
         self._read(request)
-        valid = frozenset(c.name for c in self.components if c.shares is not None and c.name not in without)
-        for component in self.owners:
-            if isinstance(component.coverage, Point):
-                continue
-            ids, write_from = lease.pages(component.name), lease.write_from[component.name]
-            for i in range(begin // size, -(-length // size)):
-                end = min(length, (i + 1) * size)
-                if end <= write_from or (ids[i] < 0 and not component.required):
-                    continue
-                assert ids[i] >= 0, f"{component.name}: no page to write token {end} to"
-                assert i >= lease.tables[component.name].private_from, f"{component.name}: page {i} is the tree's"
-                kept = self.memory[component.name, int(ids[i])][3] & valid if i * size < begin else valid
-                self.memory[component.name, int(ids[i])] = (*self._content(request, end), kept)
-        self._compute_states(request, begin, length)
+        for component in self.components:
+            if not isinstance(component.coverage, Point):
+                self._write(request, component, length, without)
+        self._compute_states(request, request.computed, length)
         request.computed = length
+
+    def _write(self, request: Request, component: Component, length: int, without: Sequence[str]) -> None:
+        lease, size, begin = request.lease, self.cache.page_size, request.computed
+        owner = component.shares or component.name
+        ids, write_from = lease.pages(owner).tolist(), lease.write_from[component.name]
+        for i in range(begin // size, -(-length // size)):
+            end = min(length, (i + 1) * size)
+            if end <= write_from or (ids[i] < 0 and not component.required):
+                continue
+            assert ids[i] >= 0, f"{component.name}: no page to write token {end} to"
+            assert i >= lease.tables[owner].private_from, f"{component.name}: page {i} is the tree's"
+            whole = i * size >= begin or self._holds(component.name, ids[i], self._content(request, begin))
+            assert whole or not component.required, f"{component.name}: the beginning of page {i} is gone"
+            kept = whole and component.name not in without
+            self.memory.write(component.name, ids[i], self._content(request, end) if kept else None)
+
+    def _holds(self, component: str, page: int, content: Content) -> bool:
+        """Whether all layers of a page begin with some content; what follows is of tokens that were rejected."""
+        found = [self.memory.read(component, page, layer) for layer in self.memory.layers_of[component]]
+        return all(f is not None and f[:2] == content[:2] and f[2].startswith(content[2]) for f in found)
 
     def _read(self, request: Request) -> None:
         """What the next token attends to is there, whatever the lease has published or given back since."""
         lease, size, end = request.lease, self.cache.page_size, request.computed
-        for component in self.owners:
+        self.cache.wait_layer(lease, self.memory.layers[-1])  # every run goes through the gates, not only the first
+        for component in self.components:
             match component.coverage:
                 case Point():
                     continue
@@ -125,16 +178,15 @@ class Runner:
                     first = max(0, end - window)
                     if lease.replayed_tokens and first < lease.write_from[component.name]:
                         continue
-            ids = lease.pages(component.name)
+            if component.shares is not None and not component.required:
+                continue
+            ids = lease.pages(component.shares or component.name).tolist()
             for i in range(first // size, -(-end // size)):
                 if ids[i] < 0:
                     assert not component.required, f"{component.name}: page {i} of {end} tokens is gone"
                     continue
-                content = self.memory[component.name, int(ids[i])]
-                upto = min(end, (i + 1) * size)
-                assert (*content[:2], content[2][:upto]) == self._content(request, upto), (
-                    f"{component.name}: page {i} is another's"
-                )
+                for layer in self.memory.layers_of[component.name]:
+                    self._expect(request, component.name, ids[i], layer, min(end, (i + 1) * size))
 
     def _compute_states(self, request: Request, begin: int, length: int) -> None:
         lease, name = request.lease, self.cache.point
@@ -143,23 +195,36 @@ class Runner:
         assert lease.state_page is not None
         for at, page in lease.save_pages.items():
             if begin < at <= length:
-                self.memory[name, page] = (*self._content(request, at), frozenset())
+                self.memory.write(name, page, self._content(request, at))
                 request.states[at] = page
-        self.memory[name, lease.state_page] = (*self._content(request, length), frozenset())
+        self.memory.write(name, lease.state_page, self._content(request, length))
         request.states = {at: page for at, page in request.states.items() if lease.save_pages.get(at) == page}
 
     def commit(
         self, request: Request, *, resumable: bool | None = None, without: Sequence[str] = (), states: bool = True
     ) -> None:
-        """Publish all that is computed."""
+        """Publish all that is computed. Raises TransferError, with nothing changed, if what it stands on did not come.
+
+        Optional state that was not computed for all of the pages is left out, asked for or not.
+        """
+        without = [*without, *(c.name for c in self.components if not c.required and not self._is_computed(request, c))]
         end = request.computed // self.cache.page_size * self.cache.page_size
         given = {at: page for at, page in request.states.items() if at <= end} if states else {}
         tokens = np.array(request.tokens[: request.computed])
         self.cache.commit(request.lease, tokens, given, resumable=resumable, without=without)
-        request.states = {at: page for at, page in request.states.items() if at not in given}
+        request.states = {at: page for at, page in request.states.items() if request.lease.save_pages.get(at) == page}
+
+    def _is_computed(self, request: Request, component: Component) -> bool:
+        """Whether all whole pages of a sharer that the lease would publish hold what belongs there."""
+        if component.shares is None or isinstance(component.coverage, Point):
+            return True
+        table, size = request.lease.tables[component.shares], self.cache.page_size
+        ids = table.slice(0, request.computed // size).tolist()
+        first = max(table.held_from, table.private_from)
+        return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
     def reject(self, request: Request, length: int) -> None:
-        """Take back draft tokens."""
+        """Take back draft tokens. Raises TransferError, with nothing changed, as `commit` does."""
         self.cache.truncate(request.lease, length)
         del request.tokens[max(length, request.lease.prompt_tokens) :]
         request.computed = min(request.computed, length)
@@ -180,27 +245,89 @@ class Runner:
         ids = table.slice(max(table.held_from, table.private_from), table.size).tolist()
         return [page for page in ids if page >= 0]
 
+    def in_flight(self, tier: Tier, component: str) -> list[int]:
+        """The pages that open transfers write to."""
+        kind = EffectKind.LOAD if tier is Tier.DEVICE else EffectKind.BACKUP
+        effects = [effect for effect in self.cache.tree._effects.open if effect.kind is kind]
+        return [page for effect in effects if component in effect.targets for page in effect.targets[component].tolist()]
+
+    def hoard_pages(self, tier: Tier, component: str, count: int) -> None:
+        """Take free pages away from a pool, as many as there are of those asked for; they are returned by `unhoard`."""
+        allocator = self._pages(tier).allocators[component]
+        taken = allocator.allocate(min(count, allocator.free_pages)).tolist()
+        self.hoard.setdefault((tier, component), []).extend(taken)
+
+    def unhoard(self) -> None:
+        """Give all hoarded pages back."""
+        for (tier, component), ids in self.hoard.items():
+            self._pages(tier).free(component, np.array(ids, np.int64))
+        self.hoard.clear()
+
+    def _pages(self, tier: Tier) -> TierPages:
+        if tier is Tier.DEVICE:
+            return self.cache.device
+        assert self.cache.controller is not None
+        return self.cache.controller.host
+
     def check(self) -> None:
-        """The tree is sound, every page has one owner, and the figures agree."""
+        """The tree is sound, every page has one owner and holds what belongs there, and the figures agree."""
         cache = self.cache
         assert (broken := cache.tree.check()) == [], f"{broken}\n{cache.tree.dump()}"
+        wrong = next(wrong_pages(cache.tree, self.memory, self.version_of), None)
+        assert wrong is None, f"{wrong}\n{cache.tree.dump()}"
         stats = cache.stats()
         assert stats.leases == len(self.requests)
+        assert 0 <= stats.hit_tokens <= stats.prompt_tokens
+        assert 0 <= stats.host_hit_tokens <= stats.hit_tokens
         for component in self.owners:
             pool = stats.pools[component.name]
             held = [page for request in self.requests for page in self.held(request, component)]
-            assert len(held) == len(set(held)) == pool.leased, f"{component.name}: {sorted(held)}, {pool}"
-            ledger = cache.tree.pool(component.name).ledger
-            assert not any(ledger.owns(page) for page in held)
-            assert pool.used == pool.tree + pool.leased <= (pool.total or 1 << 62)
+            self._check_pool(Tier.DEVICE, component.name, held, pool.used - pool.tree)
+            assert pool.leased == pool.used - pool.tree
+            assert pool.used <= (pool.total or 1 << 62)
+        for name, host_pool in stats.host_pools.items():
+            self._check_pool(Tier.HOST, name, [], host_pool.used - host_pool.tree)
+            assert host_pool.used <= (host_pool.total or 1 << 62)
+
+    def _check_pool(self, tier: Tier, component: str, held: list[int], out_pages: int) -> None:
+        """All pages that are neither free nor the tree's are accounted for, each once."""
+        taken = [*held, *self.in_flight(tier, component), *self.hoard.get((tier, component), [])]
+        where = f"{component} on {tier.name}"
+        assert len(taken) == len(set(taken)) == out_pages, f"{where}: {sorted(taken)} are taken, {out_pages} are out"
+        owned = set(self._tree_pages(tier, component))
+        assert owned.isdisjoint(taken), f"{where}: {sorted(owned & set(taken))} are the tree's as well"
+
+    def _tree_pages(self, tier: Tier, component: str) -> list[int]:
+        i = self.cache.tree.state.index[component]
+        values = (node.values(tier)[i] for node in self.cache.tree.state.nodes.values())
+        return [page for value in values if value is not None for page in np.frombuffer(value.pages, np.int64).tolist()]
 
     def end(self) -> None:
-        """Release all; every page comes home."""
+        """Release all and let transfers finish; then every page can be had again, and comes home, on both tiers."""
         for request in list(self.requests):
             self.finish(request)
-        for component in self.owners:
-            pool = self.cache.stats().pools[component.name]
-            assert (pool.leased, pool.protected) == (0, 0)
-            self.cache.device.give_back(self.cache.tree.evict({component.name: pool.tree}).freed)
-        assert self.cache.tree.node_count == 0
-        assert all(pool.used == 0 for pool in self.cache.stats().pools.values())
+        self.cache.drain()
+        self.check()
+        self.unhoard()
+        self._check_nothing_is_stuck()
+        self._empty()
+
+    def _check_nothing_is_stuck(self) -> None:
+        """Without leases and transfers, any pool can be had whole."""
+        for name, pool in self.cache.stats().pools.items():
+            assert (pool.leased, pool.protected) == (0, 0), f"{name}: {pool}"
+            if pool.total is not None:
+                self.cache.device.reserve({name: pool.total})
+        self.check()
+
+    def _empty(self) -> None:
+        cache, tree = self.cache, self.cache.tree
+        for tier in (Tier.HOST, Tier.DEVICE, Tier.HOST):
+            if tier is Tier.DEVICE or cache.controller is not None:
+                pages = self._pages(tier)
+                for name in pages.allocators:
+                    pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+        assert tree.node_count == 0, tree.dump()
+        stats = cache.stats()
+        used = [pool.used for pool in stats.pools.values()] + [pool.used for pool in stats.host_pools.values()]
+        assert not any(used), stats

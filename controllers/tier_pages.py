@@ -1,4 +1,4 @@
-"""The device pools of a cache: free lists, and evicting when one is short."""
+"""The page pools of one tier: free lists, and evicting when one is short."""
 
 from __future__ import annotations
 
@@ -7,26 +7,40 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.stats import Counters
+    from unified_tree.receipt import EvictResult
     from unified_tree.tree import UnifiedTree
 
 
-class DevicePages:
-    """One allocator a component with device pages of its own; takes from the tree what the free lists lack."""
+class TierPages:
+    """One allocator a component with pages of its own on a tier; takes from the tree what the free lists lack.
 
-    def __init__(self, tree: UnifiedTree, page_counts: Mapping[str, int], counters: Counters) -> None:
+    Attributes:
+        other: the pools of the other tier, whose pages may come free with a victim; None if there is no other.
+    """
+
+    def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: Counters) -> None:
         self._tree = tree
+        self._tier = tier
         self._counters = counters
-        self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in tree.components if c.shares is None}
+        owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
+        self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
+        self.other: TierPages | None = None
 
     def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
         """Page ids that were reserved; see PageAllocator.allocate."""
         return self.allocators[name].allocate(page_count)
+
+    def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+        """Reserve and allocate in several pools, all or nothing. Raises OutOfPagesError with nothing changed."""
+        self.reserve(needs)
+        return {name: self.allocators[name].allocate(count) for name, count in needs.items()}
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Take pages back; see PageAllocator.free."""
@@ -36,6 +50,13 @@ class DevicePages:
         """Take pages of several pools back."""
         for name, ids in pages.items():
             self.allocators[name].free(ids)
+
+    def take_in(self, result: EvictResult) -> None:
+        """Take back what an eviction on this tier freed here and on the other tier."""
+        self.give_back(result.freed)
+        if result.freed_elsewhere:
+            assert self.other is not None, "without another tier nothing is freed there"
+            self.other.give_back(result.freed_elsewhere)
 
     def reserve(self, needs: Mapping[str, int]) -> None:
         """See to it that each pool has so many free pages. Raises OutOfPagesError with nothing changed.
@@ -54,33 +75,34 @@ class DevicePages:
         """The pools that are short of free pages. Raises OutOfPagesError if evicting could not help. Changes nothing."""
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
-            allocator, evictable = self.allocators[name], self._tree.evictable_pages(name)
+            allocator, evictable = self.allocators[name], self._tree.evictable_pages(name, self._tier)
             if needs[name] - allocator.free_pages > evictable:
                 self._refuse(
                     f"{allocator.free_pages} are free and {evictable} evictable of {allocator.page_count}", name, needs
                 )
         return short
 
+    def fits(self, name: str, page_count: int) -> bool:
+        """Whether a pool has so many pages free or evictable."""
+        return page_count <= self.allocators[name].free_pages + self._tree.evictable_pages(name, self._tier)
+
     def try_reserve(self, name: str) -> bool:
         """Whether the pool has a free page now, evicting one if it can."""
         allocator = self.allocators[name]
-        if not allocator.free_pages and self._tree.evictable_pages(name):
+        if not allocator.free_pages and self._tree.evictable_pages(name, self._tier):
             self._evict((name,), {name: 1})
         return allocator.free_pages > 0
 
     def _refuse(self, why: str, name: str, needs: Mapping[str, int]) -> None:
-        self._counters.refused += 1
-        raise OutOfPagesError(f"{name}: {needs[name]} pages needed, {why}")
+        if self._tier is Tier.DEVICE:
+            self._counters.refused += 1
+        raise OutOfPagesError(f"{name}: {needs[name]} pages needed on {self._tier.name.lower()}, {why}")
 
     def _evict(self, names: Iterable[str], needs: Mapping[str, int]) -> None:
-        counters = self._counters
         for name in names:
             missing = needs[name] - self.allocators[name].free_pages
             if missing <= 0:
                 continue  # came free with the victims of another pool
-            result = self._tree.evict({name: missing})
-            self.give_back(result.freed)
-            counters.evictions += result.victims
-            counters.tombstones += result.tombstones
-            counters.deleted_nodes += result.deleted_nodes
-            counters.victims[name] = counters.victims.get(name, 0) + result.victims
+            result = self._tree.evict({name: missing}, self._tier)
+            self.take_in(result)
+            self._counters.evicted(self._tier, name, result)

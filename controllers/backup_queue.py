@@ -1,0 +1,115 @@
+"""Which boundaries are to be copied to host, and when.
+
+A boundary is copied whole: its paths from the root, as far as the host lacks them, with the window and the state that go with
+it, for one without the other cannot be resumed from. Ancestors are part of it, so they never come after their descendants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.host_tier import WritePolicy
+from unified_tree.effect import EffectKind
+from unified_tree.errors import OutOfPagesError, StaleBoundaryError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.host_tier import HostTier
+    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.tier_pages import TierPages
+    from unified_tree.effect import Effect
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
+
+MOST_WAITING = 4096
+"""Boundaries that may wait; beyond that the oldest is forgotten and counted."""
+
+
+class BackupQueue:
+    """Boundaries waiting to be backed up, in the order they came, each once; and, with write-back, the coldest ones."""
+
+    def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: Counters) -> None:
+        self._tree = tree
+        self._device = device
+        self._host = host
+        self._tier = tier
+        self._counters = counters
+        self._waiting: dict[Boundary, None] = {}
+        self._pinned = dict.fromkeys(device.allocators, 0)
+        self._optional = [c.name for c in tree.components if not c.required]
+        self._low_water = {
+            name: int(tier.low_water * allocator.page_count)
+            for name, allocator in device.allocators.items()
+            if tier.write_policy is WritePolicy.WRITE_BACK and allocator.page_count is not None
+        }
+
+    def add(self, boundary: Boundary) -> None:
+        """Ask for a backup. Cost: O(1)."""
+        if boundary.length == 0 or boundary in self._waiting:
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+            self._counters.drop("backup queue full")
+        self._waiting[boundary] = None
+
+    def due(self) -> bool:
+        """Whether something should be backed up now. Cost: O(components)."""
+        return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
+
+    def _deficit(self, name: str) -> int:
+        """How many pages of a device pool ought to be copied or free, and are neither nor on their way to be."""
+        pool = self._tree.pool(name)
+        ready = self._device.allocators[name].free_pages + pool.copied_pages + pool.stranded_pages + self._pinned[name]
+        return self._low_water[name] - ready
+
+    def add_coldest(self) -> None:
+        """Ask for what keeps the low-water mark. Cost: see UnifiedTree.coldest_boundaries."""
+        for name in self._low_water:
+            deficit = self._deficit(name)
+            if deficit > 0:
+                for boundary in self._tree.coldest_boundaries(name, deficit):
+                    self.add(boundary)
+
+    def begin(self) -> Iterator[Effect]:
+        """Start what was asked for, as far as the limits on pinned pages go."""
+        for boundary in list(self._waiting):
+            if self._at_limit():
+                return
+            del self._waiting[boundary]
+            effect = self._begin_one(boundary)
+            if effect is not None:
+                yield effect
+
+    def _at_limit(self) -> bool:
+        for name, allocator in self._device.allocators.items():
+            if allocator.page_count is not None and self._pinned[name] > self._tier.most_backed_up * allocator.page_count:
+                return True
+        return False
+
+    def _begin_one(self, boundary: Boundary) -> Effect | None:
+        """Back up a boundary; optional components for which the host has no room are left out."""
+        try:
+            needs = self._tree.backup_needs(boundary)
+            if not needs:
+                return None
+            left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
+            components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
+            effect = self._tree.backup(boundary, self._host.allocate_all, components)
+        except StaleBoundaryError:
+            self._counters.drop("backup stale")
+            return None
+        except OutOfPagesError:
+            self._counters.drop("host full")
+            return None
+        self._count_pinned(effect, 1)
+        return effect
+
+    def ended(self, effect: Effect) -> None:
+        """A backup ended."""
+        if effect.kind is EffectKind.BACKUP:
+            self._count_pinned(effect, -1)
+
+    def _count_pinned(self, effect: Effect, sign: int) -> None:
+        for copy in effect.copies:
+            if copy.component in self._pinned:
+                self._pinned[copy.component] += sign * copy.source.size

@@ -1,0 +1,43 @@
+"""A load back that a lease waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.receipt import Boundary, Receipt
+
+
+class Load:
+    """What must arrive from host before a boundary is on device: one transfer of its own, and those of others that bring
+    the rest.
+
+    Attributes:
+        boundary: where the lease will resume.
+        tickets: of all transfers it waits for, in the order they were submitted.
+        open: those that have not ended.
+        error: why it cannot arrive any more; None while it can.
+        tokens, size_bytes: how much it brings beyond what was on device; of its own transfer alone.
+    """
+
+    __slots__ = ("boundary", "error", "open", "pin", "size_bytes", "tickets", "tokens")
+
+    def __init__(self, boundary: Boundary, tickets: list[int], pin: Receipt, tokens: int, size_bytes: int) -> None:
+        self.boundary = boundary
+        self.tickets = tickets
+        self.open = set(tickets)
+        self.error: str | None = None
+        self.pin: Receipt | None = pin
+        self.tokens = tokens
+        self.size_bytes = size_bytes
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is on its way any more."""
+        return not self.open
+
+    def let_go(self) -> None:
+        """Stop pinning what is on device."""
+        if self.pin is not None:
+            self.pin.release()
+            self.pin = None

@@ -1,0 +1,43 @@
+"""Whether to load a prefix back from host or to compute it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unified_tree.errors import ConfigurationError
+
+DEFAULT_BYTES_PER_S = 7e9
+"""Layer by layer from page-contiguous host pages, as `python -m benches.transfers` measured it on two cores of an AMD EPYC. A
+pinned copy over PCIe 5 is several times that (not measured)."""
+DEFAULT_FLOPS_PER_S = 4e14
+"""A round figure for dense bf16 prefill on one accelerator of the H100's kind; not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCost:
+    """Seconds to load against seconds to compute.
+
+    Attributes:
+        bytes_per_s: from host to device.
+        latency_s: of a load, whatever its size.
+        flops_per_s: what a prefill gets done.
+        least_tokens: never load for fewer tokens than this.
+    """
+
+    bytes_per_s: float = DEFAULT_BYTES_PER_S
+    latency_s: float = 50e-6
+    flops_per_s: float = DEFAULT_FLOPS_PER_S
+    least_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_per_s > 0 and self.flops_per_s > 0 and self.latency_s >= 0 and self.least_tokens >= 0):
+            raise ConfigurationError(f"rates must be positive, latency and least_tokens not negative: {self}")
+
+    def prefers_load(self, *, tokens: int, flops: float, size_bytes: float) -> bool:
+        """Whether loading `size_bytes` takes less time than the `flops` that computing `tokens` tokens would take.
+
+        Where the components say nothing of FLOPs, loading always wins.
+        """
+        if tokens < self.least_tokens:
+            return False
+        return flops == 0 or self.latency_s + size_bytes / self.bytes_per_s < flops / self.flops_per_s

@@ -1,0 +1,98 @@
+"""A cache's figures for Prometheus. Needs the `metrics` extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+
+Samples: TypeAlias = "dict[tuple[str, ...], float]"
+"""Values by label values."""
+PREFIX = "unified_tree_"
+
+TOTALS = {
+    "requests": "leases handed out",
+    "prompt_tokens": "prompt tokens of those leases",
+    "hit_tokens": "prompt tokens not computed again, those loaded back included",
+    "host_hit_tokens": "prompt tokens loaded back from host",
+    "replayed_tokens": "cached tokens run again to rebuild windows",
+    "evictions": "values evicted from device",
+    "tombstones": "evicted values whose node stayed",
+    "deleted_nodes": "nodes that left the tree",
+    "lost": "evicted values that boundaries needed and that had no copy",
+    "duplicate_pages": "pages freed at commit because the tree had their tokens",
+    "refused": "calls that ran out of pages",
+    "loads": "load backs begun",
+}
+"""Fields of CacheStats that only grow, and what they count."""
+POOL_PAGES = ("total", "used", "tree", "leased", "protected", "stranded", "copied")
+
+
+class CacheCollector:
+    """Exports `PrefixCache.stats()` when it is scraped; register it with a prometheus_client registry.
+
+    A scrape reads the cache, so it must come from the cache's own thread or from a copy of its figures: pass a function that
+    returns the CacheStats to export, the bound method `cache.stats` if one thread does both.
+
+    >>> from prometheus_client import CollectorRegistry, generate_latest
+    >>> from unified_tree import Component, Path
+    >>> from unified_tree.controllers import PrefixCache
+    >>> registry = CollectorRegistry()
+    >>> registry.register(CacheCollector(PrefixCache([Component(name="full", coverage=Path())], 16, {"full": 8}).stats))
+    >>> b'unified_tree_pool_pages{component="full",state="total",tier="device"} 8.0' in generate_latest(registry)
+    True
+    """
+
+    def __init__(self, stats: Callable[[], CacheStats], labels: Mapping[str, str] | None = None) -> None:
+        """`labels` go on every sample: the model, the rank."""
+        self._stats = stats
+        self._labels = dict(labels or {})
+
+    def collect(self) -> Iterator[Metric]:
+        """One scrape. Cost: O(components)."""
+        stats = self._stats()
+        for field, what in TOTALS.items():
+            yield self._counter(field, what, {(): getattr(stats, field)})
+        yield self._counter("load_wait_seconds", "time spent waiting at the gates of loads", {(): stats.load_wait_s})
+        drops: Samples = {(reason,): count for reason, count in stats.drops.items()}
+        yield self._counter("drops", "what was not done or came to nothing", drops, "reason")
+        ways: dict[str, TransferStats] = {"backup": stats.backed_up, "load": stats.loaded}
+        for field, what in (("count", "transfers"), ("pages", "pages"), ("size_bytes", "bytes")):
+            samples: Samples = {(way,): getattr(moved, field) for way, moved in ways.items()}
+            name = {"count": "transfers", "pages": "transferred_pages", "size_bytes": "transferred_bytes"}[field]
+            yield self._counter(name, f"{what} copied between device and host", samples, "direction")
+        yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
+        yield self._gauge("leases", "leases not released", {(): stats.leases})
+        yield from self._pools({"device": stats.pools, "host": stats.host_pools})
+
+    def _pools(self, tiers: Mapping[str, Mapping[str, PoolStats] | Mapping[str, HostPoolStats]]) -> Iterator[Metric]:
+        pages: Samples = {}
+        victims: Samples = {}
+        for tier, pools in tiers.items():
+            for component, pool in pools.items():
+                figures = asdict(pool)
+                victims[tier, component] = figures["victims"]
+                for state in POOL_PAGES:
+                    if figures.get(state) is not None:
+                        pages[tier, component, state] = figures[state]
+        yield self._gauge("pool_pages", "pages of a pool, by state", pages, "tier", "component", "state")
+        yield self._counter("pool_victims", "values evicted because the pool was short", victims, "tier", "component")
+
+    def _counter(self, name: str, what: str, samples: Samples, *labels: str) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels])
+        return self._filled(family, samples)
+
+    def _gauge(self, name: str, what: str, samples: Samples, *labels: str) -> Metric:
+        return self._filled(GaugeMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels]), samples)
+
+    def _filled(
+        self, family: CounterMetricFamily | GaugeMetricFamily, samples: Samples
+    ) -> CounterMetricFamily | GaugeMetricFamily:
+        for values, sample in samples.items():
+            family.add_metric([*self._labels.values(), *values], sample)
+        return family

@@ -1,0 +1,116 @@
+"""A whole server over both tiers in virtual time: whatever one seed brings, no byte is wrong and every page comes home.
+
+A failing life names its seed and how to replay it. What was found this way is kept as a test in `regressions`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenario import Scenario
+from sim_server import SimServer
+
+TICKS = 150
+BATCHES = 5
+LIVES = 30
+NO_COMMIT = 20_260_000
+SUPPORT = Path(__file__).parents[1] / "support"
+EVENTS = {
+    "arrive: loading",
+    "step: over a load",
+    "step: load failed",
+    "step: no room",
+    "abort: while loading",
+    "cancel_transfer: BACKUP",
+    "drop: backup failed",
+    "drop: load cancelled",
+    "drop: host full",
+    "drop: completion not expected",
+    "drop: commit of what was invalidated",
+    "reject: cut",
+    "loaded",
+    "backed_up",
+    "lost",
+    "host_hits",
+}
+"""What every batch of lives must have seen, or else it shows little."""
+
+
+def live(seed: int, ticks: int = TICKS) -> SimServer:
+    server = SimServer(Scenario.of(seed, ticks))
+    server.run()
+    return server
+
+
+def seed_of_commit() -> int:
+    """Another life with every commit; a constant where there is none."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=SUPPORT, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return NO_COMMIT
+    return int(done.stdout.strip()[:8], 16)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_lives(batch: int, record_property: Any) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(batch * LIVES, (batch + 1) * LIVES):
+        events.update(live(seed).events)
+    assert {name for name in EVENTS if not events[name]} == set()
+    record_property("operations", TICKS * LIVES)
+
+
+def test_lives_of_this_commit(record_property: Any) -> None:
+    first = seed_of_commit()
+    for seed in range(first, first + 5):
+        live(seed)
+    record_property("operations", 5 * TICKS)
+
+
+def test_one_seed_is_one_history() -> None:
+    """In one process, and in others, whose hashes of strings differ."""
+    seeds = [3, 5, 8, 13, 21, 34]
+    here = [SimServer(Scenario.of(seed, TICKS)).run() for seed in seeds]
+    assert len(set(here)) == len(here)
+    assert here == [SimServer(Scenario.of(seed, TICKS)).run() for seed in seeds]
+    for hash_seed in ("1", "2"):
+        assert replay(*seeds, hash_seed=hash_seed) == here
+
+
+def replay(*seeds: int, hash_seed: str) -> list[str]:
+    """What the command gives that a failing life names."""
+    command = [sys.executable, str(SUPPORT / "sim_server.py"), str(TICKS), *map(str, seeds)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SUPPORT.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    return [line.split()[-1] for line in done.stdout.splitlines()]
+
+
+def test_a_failing_life_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(server: SimServer) -> str:
+        raise AssertionError(f"wrong in tick {server.tick}")
+
+    monkeypatch.setattr(SimServer, "step", fail)
+    with pytest.raises(AssertionError) as failure:
+        live(7)
+    notes = "\n".join(failure.value.__notes__)
+    assert f"failed in tick {str(failure.value).split()[-1]} of 150" in notes
+    assert "python tests/support/sim_server.py 150 7" in notes
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("part", range(4))
+def test_many_lives(part: int, record_property: Any) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(1_000_000 * (part + 1), 1_000_000 * (part + 1) + 400):
+        events.update(live(seed).events)
+    for seed in range(1_000_000 * (part + 1), 1_000_000 * (part + 1) + 40):
+        events.update(live(seed, ticks=1000).events)
+    operations = 400 * TICKS + 40 * 1000
+    record_property("operations", operations)
+    print(f"part {part}: {operations:,} ticks; " + ", ".join(f"{name} {count:,}" for name, count in sorted(events.items())))

@@ -1,0 +1,130 @@
+"""Everything that one seed decides about a simulated server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from kinds import SETS
+
+from unified_tree import POLICIES
+from unified_tree.controllers import LoadCost, WritePolicy
+from unified_tree.controllers.transfer_engines import Faults, Latencies
+
+ACTIONS: dict[str, int] = {
+    "arrive": 6,
+    "step": 12,
+    "reject": 2,
+    "preempt": 1,
+    "abort": 2,
+    "cancel_transfer": 1,
+    "invalidate": 1,
+    "hoard": 1,
+    "unhoard": 2,
+    "squeeze": 2,
+    "flush": 1,
+    "drain": 1,
+    "settle": 2,
+    "explain": 1,
+}
+"""What may happen in a tick, and how often. A seed leaves some of it out, so that what the rest leads to gets deep."""
+NEEDED = ("arrive", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A server, its load and its bad luck.
+
+    Attributes:
+        kinds: which set of components.
+        device_pages, host_pages: by component; one left out is unbounded.
+        letters: different tokens in prompts; the fewer, the more prefixes are shared.
+        turns: the chance that a prompt goes on from an older text, of which `most_texts` are remembered; `twins`:
+            that it is the same as that of a request at work.
+        longest: tokens a prompt adds, at most; `longest_step`: a step computes.
+        poll: the chance that a tick polls.
+        tick_ns: virtual time a tick takes, at most.
+        dies_at: the tick in which the engine dies, None for never; it `refuses` what it is given then, or fails it.
+        closes_at_work: whether the cache is closed while leases are out.
+    """
+
+    seed: int
+    ticks: int
+    kinds: str
+    page_size: int
+    policy: str
+    replay: bool
+    device_pages: dict[str, int]
+    host_pages: dict[str, int]
+    write_policy: WritePolicy
+    selective_hits: int
+    low_water: float
+    most_backed_up: float
+    exclusive: bool
+    load_cost: LoadCost
+    latencies: Latencies
+    faults: Faults
+    actions: dict[str, int]
+    namespaces: tuple[str, ...]
+    letters: int
+    turns: float
+    most_texts: int
+    twins: float
+    longest: int
+    longest_step: int
+    most_running: int
+    poll: float
+    tick_ns: int
+    dies_at: int | None
+    refuses: bool
+    closes_at_work: bool
+
+    @classmethod
+    def of(cls, seed: int, ticks: int) -> Scenario:
+        """What a seed decides."""
+        rng = Random(f"scenario {seed}")
+        kinds = rng.choice(list(SETS))
+        size = rng.choice([1, 2, 4])
+        device = {c.name: size * rng.choice([6, 10, 16]) for c in SETS[kinds] if c.shares is None}
+        host = {c.name: rng.choice([1, 4, 12, 24, 60, 200]) for c in SETS[kinds]}
+        if rng.random() < 0.5:
+            host = dict.fromkeys(host, 400)
+        for name in list(host):
+            if rng.random() < 0.1:
+                del host[name]
+        left_out = rng.choice([0, 0.2, 0.5])
+        slow = rng.choice([1, 1, 5, 20])
+        return cls(
+            seed=seed,
+            ticks=ticks,
+            kinds=kinds,
+            page_size=rng.choice([1, 2, 2, 3]),
+            policy=rng.choice(list(POLICIES)),
+            replay=rng.random() < 0.7,
+            device_pages=device,
+            host_pages=host,
+            write_policy=rng.choice(list(WritePolicy)),
+            selective_hits=rng.choice([1, 2, 3]),
+            low_water=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]),
+            most_backed_up=rng.choice([0.0, 0.25, 0.5, 1.0]),
+            exclusive=rng.random() < 0.4,
+            load_cost=LoadCost(least_tokens=rng.choice([1, 1, 1, 5])),
+            latencies=Latencies(stage_ns=20_000 * slow, page_ns=1_000 * slow, spread=rng.choice([0.0, 2.0, 20.0])),
+            faults=Faults(
+                fails=rng.choice([0, 0, 0.03, 0.2]), late=rng.choice([0, 0, 0.2, 0.7]), twice=rng.choice([0, 0.1, 0.5])
+            ),
+            actions={name: weight for name, weight in ACTIONS.items() if name in NEEDED or rng.random() >= left_out},
+            namespaces=rng.choice([("",), ("", "", "tenant"), ("a", "b", "c")]),
+            letters=rng.choice([1, 2, 2, 3, 50]),
+            turns=rng.choice([0.7, 0.9, 0.97]),
+            most_texts=rng.choice([5, 12, 40]),
+            twins=rng.choice([0.0, 0.1, 0.3]),
+            longest=rng.choice([6, 12, 20]),
+            longest_step=rng.choice([2, 6, 12]),
+            most_running=rng.choice([1, 2, 3, 5]),
+            poll=rng.choice([1.0, 0.9, 0.3]),
+            tick_ns=rng.choice([10_000, 50_000, 200_000]),
+            dies_at=rng.randrange(150) if rng.random() < 0.06 else None,
+            refuses=rng.random() < 0.5,
+            closes_at_work=rng.random() < 0.3,
+        )

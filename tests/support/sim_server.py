@@ -1,0 +1,339 @@
+"""A whole server in virtual time: requests over a PrefixCache with a host tier, everything decided by one seed.
+
+A tick lets time pass, polls mostly, and does a few things drawn from the scenario's actions; then everything is checked: all
+laws of the tree, the owner of every page and the content of every page on both tiers. What happened goes into a digest, so
+that two runs can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter, deque
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from random import Random
+
+from kinds import SETS
+from memory_model import Request, Runner
+from page_memory import PageMemory
+from scenario import Scenario
+from watched_engine import WatchedEngine
+
+from unified_tree import Key, OutOfPagesError, Tier, TransferError
+from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+
+Prompt = tuple[str, list[int]]
+
+
+class SimServer:
+    """One life of a server.
+
+    Attributes:
+        events: how often what of interest happened.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        s = self.scenario = scenario
+        self.kinds = SETS[s.kinds]
+        self.rng = Random(f"life {s.seed}")
+        self.clock = VirtualClock()
+        self.memory = PageMemory(self.kinds)
+        simulated = SimulatedEngine(s.seed, self.clock, s.latencies, s.faults, self.memory.movers())
+        self.engine = WatchedEngine(simulated, self.memory)
+        tier = HostTier(
+            page_counts=s.host_pages,
+            engine=self.engine,
+            write_policy=s.write_policy,
+            selective_hits=s.selective_hits,
+            low_water=s.low_water,
+            most_backed_up=s.most_backed_up,
+            exclusive=s.exclusive,
+            load_cost=s.load_cost,
+        )
+        self.cache = PrefixCache(self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier)
+        self.runner = Runner(self.cache, self.kinds, self.memory)
+        self.waiting: deque[Prompt] = deque()
+        self.texts: list[Prompt] = []
+        self.events: Counter[str] = Counter()
+        self.tick = 0
+        self._digest = hashlib.sha256()
+
+    def run(self) -> str:
+        """The whole life; the digest of its history."""
+        try:
+            for tick in range(self.scenario.ticks):
+                self.tick = tick
+                self._one_tick()
+            self._end()
+        except Exception as error:
+            seed, ticks = self.scenario.seed, self.scenario.ticks
+            error.add_note(f"seed {seed} failed in tick {self.tick} of {ticks}: {self.scenario}")
+            error.add_note(f"to replay: python tests/support/sim_server.py {ticks} {seed}")
+            raise
+        stats = replace(self.cache.stats(), load_wait_s=0)
+        self._note(f"{stats}")
+        self._count_up(stats.drops)
+        self.events.update(
+            loads=stats.loads, loaded=stats.loaded.count, backed_up=stats.backed_up.count, lost=stats.lost,
+            host_hits=stats.host_hit_tokens, repeats=self.engine.repeats,
+        )  # fmt: skip
+        return self._digest.hexdigest()
+
+    def _count_up(self, drops: object) -> None:
+        assert isinstance(drops, dict)
+        self.events.update({f"drop: {reason}": count for reason, count in drops.items()})
+
+    def _note(self, what: str) -> None:
+        self._digest.update(what.encode() + b"\n")
+
+    def _one_tick(self) -> None:
+        s, rng = self.scenario, self.rng
+        self.clock.advance(rng.randrange(s.tick_ns))
+        if self.tick == s.dies_at:
+            self.engine.die(refuse=s.refuses)
+        if rng.random() < s.poll:
+            with self._refusal():
+                self.cache.poll()
+        names = rng.choices(list(s.actions), list(s.actions.values()), k=rng.randrange(1, 4))
+        for name in names:
+            outcome = getattr(self, name)()
+            self._note(f"{self.tick} {self.clock.now} {name} {outcome}")
+            if outcome:
+                self.events[f"{name}: {outcome}"] += 1
+        self.runner.check()
+        self._note(self.cache.tree.dump())
+
+    def _refusal(self) -> AbstractContextManager[None]:
+        """A dead engine may refuse what it is given, and that is told; a living one never does."""
+        return suppress(TransferError) if self.engine.refuses else nullcontext()
+
+    def _pick(self) -> Request | None:
+        return self.rng.choice(self.runner.requests) if self.runner.requests else None
+
+    def arrive(self) -> str:
+        """A prompt comes, and is admitted if there is room."""
+        rng, s = self.rng, self.scenario
+        if len(self.waiting) < 4:
+            self.waiting.append(self._prompt())
+        if len(self.runner.requests) >= s.most_running:
+            return ""
+        namespace, tokens = self.waiting[0]
+        checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
+        before = self._books()
+        try:
+            request = self.runner.start(tokens, namespace, checkpoints, save_output=rng.random() < 0.7)
+        except OutOfPagesError:
+            assert self._books() == before
+            return "refused"
+        self.waiting.popleft()
+        self._remember(namespace, tokens)
+        return "loading" if request.lease.loading else "admitted"
+
+    def _books(self) -> tuple[int, list[int], str]:
+        """What must not change when a call is refused."""
+        stats = self.cache.stats()
+        return stats.leases, [pool.leased for pool in stats.pools.values()], self.cache.tree.dump()
+
+    def _prompt(self) -> Prompt:
+        rng, s = self.rng, self.scenario
+        if self.runner.requests and rng.random() < s.twins:
+            twin = rng.choice(self.runner.requests)
+            return twin.lease.key.namespace, list(twin.tokens)
+        if self.texts and rng.random() < s.turns:
+            namespace, old = rng.choice(self.texts)
+        else:
+            namespace, old = rng.choice(s.namespaces), []
+        tokens = old[: rng.choice([len(old), rng.randrange(len(old) + 1)])]
+        return namespace, tokens + self._letters(rng.randrange(1, s.longest))
+
+    def _letters(self, count: int) -> list[int]:
+        return [self.rng.randrange(self.scenario.letters) for _ in range(count)]
+
+    def _remember(self, namespace: str, tokens: list[int]) -> None:
+        self.texts.append((namespace, tokens))
+        if len(self.texts) > self.scenario.most_texts:
+            self.texts.pop(self.rng.randrange(len(self.texts)))
+
+    def step(self) -> str:
+        """A prefill chunk, or some decoded tokens, of one request; published mostly."""
+        request = self._pick()
+        if request is None:
+            return ""
+        was_loading = request.lease.loading
+        target = self._target(request)
+        before = self._books()
+        try:
+            self.cache.allocate(request.lease, target)
+        except OutOfPagesError:
+            assert self._books() == before
+            self.runner.finish(request)
+            return "no room"
+        optional = [c.name for c in self.kinds if c.shares is not None and not c.required]
+        try:
+            self.runner.compute(request, target, optional if self.rng.random() < 0.3 else [])
+            self._publish(request)
+        except TransferError:
+            return self._retry(request)
+        if len(request.tokens) > 60 or (request.prefilled and self.rng.random() < 0.2):
+            self.runner.finish(request)
+            return "finished"
+        return "over a load" if was_loading else "done"
+
+    def _target(self, request: Request) -> int:
+        rng, s = self.rng, self.scenario
+        if not request.prefilled:
+            end = max(request.computed + rng.randrange(1, s.longest_step + 1), request.lease.committed)
+            return min(request.lease.prompt_tokens, end)
+        del request.tokens[request.computed :]
+        request.tokens += self._letters(rng.randrange(1, s.longest_step + 1))
+        return len(request.tokens)
+
+    def _publish(self, request: Request) -> None:
+        rng = self.rng
+        if rng.random() < 0.7:
+            self.runner.commit(request, resumable=rng.choice([None, None, True, False]), states=rng.random() < 0.85)
+            self._remember(request.lease.key.namespace, request.tokens[: request.computed])
+        elif rng.random() < 0.5:
+            self.cache.advance(request.lease, request.computed)
+
+    def _retry(self, request: Request) -> str:
+        """What it resumes from did not come: it starts again."""
+        self.waiting.append((request.lease.key.namespace, request.tokens))
+        self.runner.finish(request)
+        return "load failed"
+
+    def reject(self) -> str:
+        """Speculation went wrong: tokens are taken back, as long as no window has moved past them."""
+        request = self._pick()
+        if request is None:
+            return ""
+        lease, size = request.lease, self.cache.page_size
+        floor = max(lease.committed, lease.prompt_tokens) if request.prefilled else max(lease.committed, request.computed)
+        if floor >= max(request.computed, lease.length):
+            return ""
+        length = self.rng.randrange(floor, max(request.computed, lease.length) + 1)
+        whole = length // size * size
+        if any(lease.tables[name].held_from * size > max(0, whole - window) for name, window in self.cache.windows):
+            return ""
+        if length > lease.length:
+            return ""
+        try:
+            self.runner.reject(request, length)
+        except TransferError:
+            return self._retry(request)
+        return "cut"
+
+    def preempt(self) -> str:
+        """A request gives up its pages and waits to be admitted again."""
+        request = self._pick()
+        if request is None:
+            return ""
+        self.waiting.appendleft((request.lease.key.namespace, request.tokens))
+        self.runner.finish(request)
+        return "done"
+
+    def abort(self) -> str:
+        """A request is given up, those that are loading rather than others."""
+        loading = [request for request in self.runner.requests if request.lease.loading]
+        request = self.rng.choice(loading) if loading else self._pick()
+        if request is None:
+            return ""
+        self.runner.finish(request)
+        return "while loading" if loading else "done"
+
+    def cancel_transfer(self) -> str:
+        """The engine gives up a transfer, whatever it is."""
+        if not self.engine.flights:
+            return ""
+        ticket = self.rng.choice(list(self.engine.flights))
+        self.engine.cancel(ticket)
+        return self.engine.flights[ticket].direction.name
+
+    def invalidate(self) -> str:
+        """Weights are updated, seldom."""
+        if self.rng.random() < 0.7:
+            return ""
+        loading = any(request.lease.loading for request in self.runner.requests)
+        self.runner.invalidate(self.rng.choice([None, *self.scenario.namespaces]))
+        return "while loading" if loading else "done"
+
+    def hoard(self) -> str:
+        """Free pages are taken away for a while, so that allocations fail."""
+        tier = self.rng.choice([Tier.DEVICE, Tier.HOST])
+        bounded = self.scenario.device_pages if tier is Tier.DEVICE else self.scenario.host_pages
+        if not bounded:
+            return ""
+        self.runner.hoard_pages(tier, self.rng.choice(list(bounded)), self.rng.randrange(1, 8))
+        return tier.name
+
+    def unhoard(self) -> str:
+        """They come back."""
+        self.runner.unhoard()
+        return ""
+
+    def squeeze(self) -> str:
+        """A burst of work passes through the device pools and leaves little behind."""
+        for name, pool in self.cache.stats().pools.items():
+            if pool.total is not None:
+                free = pool.total - pool.used
+                self.cache.device.reserve({name: free + self.rng.randrange(pool.tree - pool.protected + 1)})
+        return "done"
+
+    def flush(self) -> str:
+        """Everything goes to host, as far as there is room; seldom."""
+        if self.rng.random() < 0.7:
+            return ""
+        with self._refusal():
+            self.cache.flush()
+        return "done"
+
+    def drain(self) -> str:
+        """All transfers are waited for; seldom."""
+        if self.rng.random() < 0.7:
+            return ""
+        with self._refusal():
+            self.cache.drain()
+            assert not self.engine.flights
+        return "done"
+
+    def settle(self) -> str:
+        """A request waits for all that it loads and reads it."""
+        request = self._pick()
+        if request is None or request.verified:
+            return ""
+        try:
+            self.runner.verify(request)
+        except TransferError:
+            return self._retry(request)
+        return "verified"
+
+    def explain(self) -> str:
+        """Somebody asks why a prompt would not resume further."""
+        namespace, tokens = self._prompt()
+        self.cache.explain(Key(tokens, namespace))
+        return ""
+
+    def _end(self) -> None:
+        """Everything is let go, in one of two ways; then every page is home."""
+        if self.scenario.closes_at_work or self.engine.refuses:
+            self.cache.close()
+            self.runner.check()
+            assert not any(request.lease.loading for request in self.runner.requests)
+            self.cache.poll()
+        self.runner.end()
+        self.cache.close()
+        self.cache.close()
+        assert not self.engine.flights
+        assert not self.memory.busy
+
+
+def main(ticks: int, *seeds: int) -> None:
+    """Replay lives as they were, with everything that went wrong."""
+    for seed in seeds:
+        print(f"seed {seed}: {SimServer(Scenario.of(seed, ticks)).run()}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

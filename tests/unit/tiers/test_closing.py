@@ -1,0 +1,121 @@
+"""Finishing what was begun, saving everything, and stopping, with whatever is open."""
+
+from __future__ import annotations
+
+import pytest
+from held_engine import Tiered
+from kinds import FULL, MAMBA, swa
+
+from unified_tree import TransferError
+from unified_tree.controllers import PrefixCache, WritePolicy
+from unified_tree.controllers.transfer_engines import Direction
+
+
+def test_drain_finishes_what_was_started_and_what_is_due() -> None:
+    tiered = Tiered([FULL], most_backed_up=0.0)
+    for text in ("abcd", "efgh", "ijkl"):
+        tiered.serve(text)
+    tiered.cache.poll()
+    assert len(tiered.engine.open) == 1, "one at a time"
+    tiered.cache.drain()
+    assert tiered.engine.open == {}
+    assert tiered.on_host() == 6
+    tiered.end()
+
+
+def test_drain_lets_loads_arrive() -> None:
+    tiered = Tiered([FULL, MAMBA])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    request = tiered.start("abcdefghi")
+    tiered.cache.drain()
+    assert not request.lease.loading
+    tiered.run(request)
+    tiered.end()
+
+
+def test_drain_leaves_nothing_open_when_arrivals_make_more_due() -> None:
+    tiered = Tiered([FULL, MAMBA], device=12, write_policy=WritePolicy.WRITE_BACK, low_water=1.0)
+    for text in ("abcdefgh", "ijklmnop"):
+        tiered.serve(text)
+    for _ in range(2):
+        tiered.cache.drain()
+        assert tiered.engine.open == {}
+    tiered.end()
+
+
+def test_drain_does_not_try_what_fails_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0)
+    tiered.serve("abcdefgh")
+    monkeypatch.setattr(tiered.engine, "drain", lambda: [tiered.engine.fail(ticket) for ticket in list(tiered.engine.open)])
+    tiered.cache.drain()
+    assert tiered.cache.stats().drops["backup failed"] == 1
+    assert tiered.on_host() == 0
+    monkeypatch.undo()
+    tiered.end()
+
+
+@pytest.mark.parametrize("policy", WritePolicy)
+def test_flush_saves_every_boundary(policy: WritePolicy) -> None:
+    tiered = Tiered([FULL, swa(3), MAMBA], write_policy=policy, low_water=0.0)
+    for text in ("abcd", "abcdefgh", "xyzw"):
+        tiered.serve(text)
+    tiered.cache.flush()
+    tiered.check()
+    tiered.forget()
+    assert [tiered.serve(text + "?") for text in ("abcd", "abcdefgh", "xyzw")] == [4, 8, 4]
+    tiered.end()
+
+
+def test_flush_saves_what_there_is_room_for() -> None:
+    tiered = Tiered([FULL], host=3, write_policy=WritePolicy.WRITE_BACK, low_water=0.0)
+    for text in ("abcd", "efgh", "ijkl"):
+        tiered.serve(text)
+    tiered.cache.flush()
+    assert 2 <= tiered.on_host() <= 3
+    tiered.end()
+
+
+def test_close_fails_the_loads_and_gives_back_every_page() -> None:
+    tiered = Tiered([FULL, MAMBA])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    tiered.serve("uvwxyz")
+    handed_over = tiered.start("abcdefghi")
+    tiered.cache.poll()
+    waiting = tiered.start("abcdefghj")
+    assert {t.direction for t in tiered.engine.open.values()} == set(Direction)
+    for _ in range(2):
+        tiered.cache.close()
+        tiered.check()
+    for request in (handed_over, waiting):
+        with pytest.raises(TransferError, match="closed"):
+            tiered.cache.wait_layer(request.lease, 0)
+        tiered.runner.finish(request)
+    tiered.end()
+
+
+def test_a_closed_cache_goes_on_with_what_is_on_device() -> None:
+    tiered = Tiered([FULL])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    tiered.serve("ijkl")
+    request = tiered.start("ijkl?")
+    tiered.cache.close()
+    tiered.run(request, "mnop")
+    assert tiered.serve("ijkl??") == 4
+    assert tiered.serve("abcdefgh?") == 0, "what is on host cannot be had any more"
+    tiered.cache.poll()
+    tiered.cache.drain()
+    tiered.cache.flush()
+    tiered.end()
+
+
+def test_without_a_host_tier_there_is_nothing_to_do() -> None:
+    cache = PrefixCache([FULL], 2, {"full": 4})
+    for call in (cache.poll, cache.drain, cache.flush, cache.close, cache.close):
+        call()
+    assert cache.stats().host_pools == {}

@@ -1,0 +1,271 @@
+"""What comes back from host: all or nothing, when it pays, if there is room, and once."""
+
+from __future__ import annotations
+
+import pytest
+from held_engine import Tiered, WouldWaitError
+from kinds import DRAFT, FULL, MAMBA, swa
+
+from unified_tree import Component, ConfigurationError, Path, Tier
+from unified_tree.controllers import LoadCost
+from unified_tree.controllers.transfer_engines import Direction
+
+
+def remembered(tiered: Tiered, *texts: str) -> Tiered:
+    """Serve texts, copy them to host, and let the device forget them."""
+    for text in texts:
+        tiered.serve(text)
+    tiered.settle()
+    tiered.forget()
+    return tiered
+
+
+def test_a_prefix_on_host_alone_is_a_hit() -> None:
+    tiered = remembered(Tiered([FULL, swa(3), MAMBA]), "abcdefgh")
+    request = tiered.start("abcdefghij")
+    assert tiered.is_loading(request)
+    assert request.lease.cached_tokens == request.lease.compute_from == 8
+    assert request.lease.pages("full").size == 4
+    tiered.run(request)
+    assert not tiered.is_loading(request), "to commit is to wait for the load"
+    stats = tiered.cache.stats()
+    assert (stats.loads, stats.hit_tokens, stats.host_hit_tokens, stats.loaded.pages) == (1, 8, 8, 7)
+    tiered.runner.finish(request)
+    tiered.end()
+
+
+def test_only_what_the_device_lacks_is_loaded() -> None:
+    tiered = Tiered([FULL])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget(full=2)
+    assert tiered.serve("abcdefghij") == 8
+    assert tiered.cache.stats().loaded.pages == tiered.cache.stats().host_hit_tokens // 2
+    tiered.end()
+
+
+def test_the_gates_open_layer_by_layer() -> None:
+    tiered = remembered(Tiered([FULL, swa(3)]), "abcdefgh")
+    request = tiered.start("abcdefghij")
+    tiered.cache.poll()
+    [ticket] = tiered.engine.tickets(Direction.LOAD)
+    with pytest.raises(WouldWaitError):
+        tiered.cache.wait_layer(request.lease, 0)
+    tiered.engine.land_layer(ticket, 0)
+    tiered.cache.wait_layer(request.lease, 0)
+    with pytest.raises(WouldWaitError):
+        tiered.cache.wait_layer(request.lease, 1)
+    tiered.engine.land_layer(ticket, 1)
+    tiered.cache.wait_layer(request.lease, 1)
+    tiered.engine.land_layer(ticket, 2)
+    tiered.runner.verify(request)
+    assert tiered.is_loading(request), "nothing was applied, though all is there"
+    tiered.engine.land()
+    tiered.cache.poll()
+    assert not tiered.is_loading(request)
+    tiered.runner.finish(request)
+    tiered.end()
+
+
+def test_a_gate_hands_over_what_was_not_handed_over_yet() -> None:
+    tiered = remembered(Tiered([FULL]), "abcd")
+    request = tiered.start("abcdef")
+    assert tiered.engine.open == {}
+    with pytest.raises(WouldWaitError):
+        tiered.cache.wait_layer(request.lease, 0)
+    assert len(tiered.engine.tickets(Direction.LOAD)) == 1
+    tiered.end()
+
+
+def test_all_of_a_boundary_or_nothing() -> None:
+    tiered = Tiered([FULL, MAMBA])
+    tiered.serve("abcd")
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    assert tiered.cache.controller is not None
+    tiered.cache.controller.host.take_in(tiered.cache.tree.evict({"mamba": 1}, Tier.HOST))
+    assert tiered.serve("abcd??") == 0, "the older state is gone, and without it its path is worth nothing"
+    assert tiered.cache.stats().loads == 0
+    assert tiered.serve("abcdefgh??") == 8
+    tiered.end()
+
+
+def test_a_load_that_is_not_worth_it() -> None:
+    tiered = remembered(Tiered([FULL], load_cost=LoadCost(least_tokens=6)), "abcd", "efghij")
+    assert tiered.serve("abcd?") == 0
+    assert tiered.serve("efghij?") == 6
+    tiered.end()
+
+
+def test_the_threshold_compares_seconds() -> None:
+    cost = LoadCost(bytes_per_s=1e9, latency_s=1e-3, flops_per_s=1e12)
+    assert cost.prefers_load(tokens=1, flops=3e9, size_bytes=1e6)
+    assert not cost.prefers_load(tokens=1, flops=3e9, size_bytes=2e6)
+    assert cost.prefers_load(tokens=1, flops=0, size_bytes=1e12), "nothing is known of FLOPs"
+    with pytest.raises(ConfigurationError, match="positive"):
+        LoadCost(bytes_per_s=0)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "hit"), [(1e3, 0), (1e9, 4)])
+def test_slow_memory_is_not_asked(bytes_per_s: float, hit: int) -> None:
+    costly = Component(name="full", coverage=Path(), page_bytes=1000, flops_per_token=1e9)
+    cost = LoadCost(bytes_per_s=bytes_per_s, latency_s=0, flops_per_s=1e12)
+    tiered = remembered(Tiered([costly], load_cost=cost), "abcd")
+    assert tiered.serve("abcd?") == hit
+    tiered.end()
+
+
+def test_without_room_the_hit_is_shorter() -> None:
+    tiered = remembered(Tiered([FULL], device=6), "abcdefgh")
+    assert tiered.serve("abcd") == 2
+    other = tiered.start("uvwx")
+    tiered.cache.allocate(other.lease, 4)
+    assert tiered.serve("abcdefgh?"[:7]) in {2, 4, 6}
+    tiered.runner.finish(other)
+    other = tiered.start("lmnopqrstuv")
+    tiered.cache.allocate(other.lease, 11)
+    request = tiered.start("abcdefgh?")
+    assert not tiered.is_loading(request)
+    assert tiered.cache.stats().drops["no room to load"] == 1
+    tiered.end()
+
+
+def test_a_load_leaves_room_for_the_running_state() -> None:
+    tiered = remembered(Tiered([FULL, MAMBA], counts={"mamba": 3}), "abcd")
+    first = tiered.start("abcdef")
+    assert tiered.is_loading(first), "two pages of three: the state to load, and the one to run"
+    tiered.run(first)
+    tiered.runner.finish(first)
+    tiered.forget()
+    holders = [tiered.start("uv"), tiered.start("xy")]
+    request = tiered.start("abcdef")
+    assert (request.lease.loading, request.lease.cached_tokens) == (False, 0)
+    assert tiered.cache.stats().drops["no room to load"] == 1
+    assert len(holders) == 2
+    tiered.end()
+
+
+def test_a_load_is_single_flight() -> None:
+    tiered = remembered(Tiered([FULL, MAMBA]), "abcdefgh")
+    requests = [tiered.start("abcdefghij"), tiered.start("abcdefghkl")]
+    tiered.cache.poll()
+    moved = [copy.source.size for transfer in tiered.engine.open.values() for copy in transfer.copies]
+    assert sum(moved) == 5, "four pages and a state, once"
+    assert requests[0].lease.pages("full").tolist() == requests[1].lease.pages("full").tolist()
+    for request in requests:
+        tiered.run(request)
+    assert tiered.cache.stats().host_hit_tokens == 16
+    tiered.end()
+
+
+def test_a_longer_load_stands_on_a_shorter_one() -> None:
+    tiered = remembered(Tiered([FULL]), "abcd", "abcdefgh")
+    short = tiered.start("abcd?")
+    tiered.cache.poll()
+    long = tiered.start("abcdefgh?")
+    tiered.cache.poll()
+    first, second = tiered.engine.tickets(Direction.LOAD)
+    assert [copy.source.size for copy in tiered.engine.open[second].copies] == [2]
+    tiered.engine.fail(first)
+    tiered.engine.land()
+    tiered.cache.poll()
+    for request in (short, long):
+        assert request.lease.failure is not None
+        tiered.runner.finish(request)
+    assert tiered.cache.tree.match_prefix(tiered.start("xy").lease.key).device.length == 0
+    tiered.end()
+
+
+def test_two_loads_of_both_halves_of_a_split() -> None:
+    tiered = remembered(Tiered([FULL]), "abcdefgh")
+    whole = tiered.start("abcdefgh?")
+    tiered.cache.poll()
+    part = tiered.start("abcd??")
+    assert part.lease.cached_tokens == 4
+    assert tiered.is_loading(part)
+    tiered.bring()
+    tiered.cache.poll()
+    tiered.run(part)
+    tiered.run(whole)
+    assert tiered.cache.stats().loaded.pages == 4, "published to both halves"
+    tiered.end()
+
+
+def test_a_split_during_a_backup_publishes_to_both_halves() -> None:
+    tiered = Tiered([FULL, swa(5)])
+    tiered.serve("abcdefgh")
+    tiered.cache.poll()
+    tiered.serve("abcdxyz")
+    tiered.engine.land()
+    tiered.cache.poll()
+    tiered.check()
+    assert tiered.on_host() >= 4
+    tiered.settle()
+    tiered.forget()
+    assert tiered.serve("abcdefgh?") == 8
+    assert tiered.serve("abcdxyz?") == 6
+    tiered.end()
+
+
+def test_what_others_computed_meanwhile_is_what_the_lease_gets() -> None:
+    tiered = Tiered([FULL, MAMBA])
+    slow = tiered.start("abcdefgh")
+    remembered(tiered, "abcdefgh")
+    loading = tiered.start("abcdefghij")
+    assert tiered.is_loading(loading)
+    target = loading.lease.pages("full").tolist()
+    tiered.run(slow)
+    tiered.bring()
+    tiered.cache.poll()
+    assert not tiered.is_loading(loading)
+    assert loading.lease.pages("full").tolist() == slow.lease.pages("full").tolist() != target
+    assert tiered.cache.stats().pools["full"].leased == 0, "what was loaded for nothing is free again"
+    tiered.check()
+    tiered.runner.finish(slow)
+    tiered.run(loading)
+    tiered.end()
+
+
+def test_a_request_allocates_while_it_loads() -> None:
+    tiered = remembered(Tiered([FULL, MAMBA]), "abcdefgh")
+    request = tiered.start("abcdefghijkl")
+    tiered.cache.allocate(request.lease, 12)
+    assert tiered.is_loading(request)
+    assert request.lease.pages("full").size == 6
+    tiered.check()
+    tiered.cache.truncate(request.lease, 10)
+    assert not tiered.is_loading(request), "to take pages back is to wait"
+    assert request.lease.pages("full").size == 5
+    tiered.end()
+
+
+def test_a_draft_that_was_not_copied_is_missing_not_garbage() -> None:
+    tiered = Tiered([FULL, DRAFT], host_counts={"draft": 2})
+    remembered(tiered, "abcdefgh")
+    request = tiered.start("abcdefghij")
+    assert request.lease.pages("draft").tolist() == [-1, -1, -1, -1]
+    assert (request.lease.pages("full") >= 0).all()
+    tiered.run(request, without=["draft"])
+    tiered.end()
+
+
+def test_a_draft_comes_back_with_its_owner() -> None:
+    tiered = remembered(Tiered([FULL, DRAFT]), "abcdefgh")
+    request = tiered.start("abcdefghij")
+    assert request.lease.pages("draft").tolist() == request.lease.pages("full").tolist()
+    tiered.run(request)
+    tiered.end()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_exclusive_tiering_gives_up_what_is_on_device_again(exclusive: bool) -> None:
+    tiered = Tiered([FULL], device=20, host=8, exclusive=exclusive)
+    remembered(tiered, "ijklmnop", "abcdefgh")
+    assert tiered.on_host() == 8
+    assert tiered.serve("abcdefgh?") == 8
+    tiered.serve("0123")
+    tiered.settle()
+    kept = tiered.cache.tree.match_prefix(tiered.start("ijklmnop?").lease.key).reachable.length
+    assert (kept == 8) is exclusive, "the older one, which is on host alone"
+    tiered.end()
