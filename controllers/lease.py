@@ -153,7 +153,7 @@ class Lease:
         self.window_boundary = 0
         self.load: Load | None = None
         self.failure: str | None = None
-        self.generation = (0, 0)
+        self.generation: tuple[int, int] = (0, 0)
 
     def unpin(self) -> None:
         """Let go of the tree's pages."""

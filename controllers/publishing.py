@@ -1,7 +1,7 @@
 """What `PrefixCache.commit` does: move computed pages from a lease into the tree.
 
-Each place where a window is to be kept gets an insert of its own, in ascending order, and the end gets the last. An insert
-brings the path's new pages, the window before its end, and the states up to it.
+Each place where a window or a state is to be kept gets an insert of its own, in ascending order, and the end gets the last:
+so each is a boundary that can be backed up. An insert brings the path's new pages, the window before its end, and its state.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], c
 
 
 def _stops(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
-    """Lengths to insert up to: where windows are kept, where states sit below what is committed, and the end."""
+    """Lengths to insert up to: where windows are kept, where there are states, and the end."""
     stops = set()
     if cache.windows:
         stops = {length for length in lease.save_at if length <= end and length not in lease.saved}
-    stops |= {length for length in states if length < lease.committed}
+    stops |= set(states)
     if end > lease.committed or end in states or (resumable and cache.windows and end == lease.committed):
         stops.add(end)
     return sorted(stops - {0})

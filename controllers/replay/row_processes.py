@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.managers import SyncManager
 from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.row import run_row
@@ -34,7 +37,10 @@ def run_rows(plan: Plan, specs: Sequence[RowSpec], jobs: int, progress: Progress
     if jobs <= 1 or len(specs) <= 1:
         return [_run(plan, spec, partial(progress, i)) for i, spec in enumerate(specs)]
     context = get_context("spawn")  # a fork would inherit the threads of whoever draws the progress
-    with context.Manager() as manager, ProcessPoolExecutor(min(jobs, len(specs)), context) as executor:
+    workers = min(jobs, len(specs))
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_parent)
+    with manager, ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as executor:
         channel: Channel = manager.Queue()
         futures = [executor.submit(_run_in_worker, plan, spec, i, channel) for i, spec in enumerate(specs)]
         pending = set(futures)
@@ -72,6 +78,18 @@ def _run(plan: Plan, spec: RowSpec, report: Callable[[int], None]) -> RowResult:
     result = run_row(plan, spec, batched)
     batched.flush()
     return result
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent does, which may have been killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _run_in_worker(plan: Plan, spec: RowSpec, number: int, channel: Channel) -> RowResult:

@@ -290,12 +290,15 @@ class Runner:
             assert host_pool.used <= (host_pool.total or 1 << 62)
 
     def _check_pool(self, tier: Tier, component: str, held: list[int], out_pages: int) -> None:
-        """All pages that are neither free nor the tree's are accounted for, each once."""
+        """All pages that are neither free nor the tree's are accounted for, each once; what is free is spoiled."""
         taken = [*held, *self.in_flight(tier, component), *self.hoard.get((tier, component), [])]
         where = f"{component} on {tier.name}"
         assert len(taken) == len(set(taken)) == out_pages, f"{where}: {sorted(taken)} are taken, {out_pages} are out"
         owned = set(self._tree_pages(tier, component))
         assert owned.isdisjoint(taken), f"{where}: {sorted(owned & set(taken))} are the tree's as well"
+        for sharer in self.components:
+            if component in {sharer.name, sharer.shares if tier is Tier.DEVICE else None}:
+                self.memory.keep_only(sharer.name, tier, owned.union(taken))
 
     def _tree_pages(self, tier: Tier, component: str) -> list[int]:
         i = self.cache.tree.state.index[component]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,13 @@ class PageMemory:
         """What these pages hold is undefined from now on."""
         for page in pages:
             self._put(component, tier, page, None)
+
+    def keep_only(self, component: str, tier: Tier, pages: Collection[int]) -> None:
+        """All other pages are nobody's: whoever reads them finds garbage."""
+        for layer in self.layers_of[component]:
+            cells = self._cells[component, tier, layer]
+            for page in [page for page in cells if page not in pages]:
+                del cells[page]
 
     def _put(self, component: str, tier: Tier, page: int, content: Content | None) -> None:
         for layer in self.layers_of[component]:

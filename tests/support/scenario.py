@@ -42,7 +42,7 @@ class Scenario:
         turns: the chance that a prompt goes on from an older text, of which `most_texts` are remembered; `twins`:
             that it is the same as that of a request at work.
         longest: tokens a prompt adds, at most; `longest_step`: a step computes.
-        poll: the chance that a tick polls.
+        publish: the chance that a step's work is committed; `poll`: that a tick polls.
         tick_ns: virtual time a tick takes, at most.
         dies_at: the tick in which the engine dies, None for never; it `refuses` what it is given then, or fails it.
         closes_at_work: whether the cache is closed while leases are out.
@@ -72,6 +72,7 @@ class Scenario:
     twins: float
     longest: int
     longest_step: int
+    publish: float
     most_running: int
     poll: float
     tick_ns: int
@@ -121,6 +122,7 @@ class Scenario:
             twins=rng.choice([0.0, 0.1, 0.3]),
             longest=rng.choice([6, 12, 20]),
             longest_step=rng.choice([2, 6, 12]),
+            publish=rng.choice([0.9, 0.7, 0.1]),
             most_running=rng.choice([1, 2, 3, 5]),
             poll=rng.choice([1.0, 0.9, 0.3]),
             tick_ns=rng.choice([10_000, 50_000, 200_000]),

@@ -192,7 +192,7 @@ class SimServer:
 
     def _publish(self, request: Request) -> None:
         rng = self.rng
-        if rng.random() < 0.7:
+        if rng.random() < self.scenario.publish:
             self.runner.commit(request, resumable=rng.choice([None, None, True, False]), states=rng.random() < 0.85)
             self._remember(request.lease.key.namespace, request.tokens[: request.computed])
         elif rng.random() < 0.5:

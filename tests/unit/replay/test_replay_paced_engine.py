@@ -62,6 +62,11 @@ def test_one_direction_is_a_queue_and_the_other_does_not_wait_for_it(engine: Pac
     assert engine.next_event_ns == 5000 + 2000
 
 
+def test_with_nothing_under_way_nothing_will_end(engine: PacedEngine) -> None:
+    assert engine.next_event_ns is None
+    assert engine.poll() == []
+
+
 def test_a_transfer_without_pages_takes_no_time(engine: PacedEngine) -> None:
     engine.submit([transfer(1, pages=0)])
     assert ended(engine) == {1: None}
