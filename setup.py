@@ -43,7 +43,7 @@ def compiled_modules() -> list[Any]:
         from mypyc.build import mypycify
     except ImportError:
         return []
-    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         extensions = mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core")
     except SystemExit:  # how mypyc says that it cannot; it printed why

@@ -39,6 +39,10 @@ class TransferError(UnifiedTreeError, RuntimeError):
     """A copy between device and host failed, was cancelled, or cannot be asked for; or its engine has stopped."""
 
 
+class StorageError(UnifiedTreeError, RuntimeError):
+    """A storage engine cannot do what it was asked: it was closed, does not know the pool, or its store failed."""
+
+
 class OutOfPagesError(UnifiedTreeError, MemoryError):
     """A pool has too few free and evictable pages for a request; nothing was changed."""
 

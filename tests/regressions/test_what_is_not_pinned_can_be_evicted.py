@@ -26,15 +26,22 @@ def test_a_backup_keeps_what_its_copies_will_stand_on() -> None:
     assert grove.evict(9, tier=Tier.HOST) == {"full": [900, 101]}
 
 
+def serve(cache: PrefixCache, *tokens: int) -> None:
+    with cache.acquire(Key([*tokens, 9])) as lease:
+        cache.allocate(lease, len(tokens))
+        cache.commit(lease, tokens)
+    cache.drain()
+
+
 def test_without_leases_a_pool_can_be_had_whole() -> None:
-    tier = HostTier(page_counts={"full": 2}, engine=NullEngine())
-    cache = PrefixCache([FULL], 1, {"full": 4}, host=tier)
-    for tokens in ([1], [1, 2], [3], [1, 2]):
-        with cache.acquire(Key([*tokens, 9])) as lease:
-            cache.allocate(lease, len(tokens))
-            cache.commit(lease, tokens)
-        cache.drain()
-        cache.device.reserve({"full": 3})
-        assert cache.tree.check() == []
+    cache = PrefixCache([FULL], 1, {"full": 4}, host=HostTier(page_counts={"full": 2}, engine=NullEngine()))
+    serve(cache, 1)
+    serve(cache, 1, 2)
+    cache.device.reserve({"full": 3})
+    cache.release(cache.acquire(Key([1, 2, 9])))
+    cache.drain()
+    assert cache.tree.pool("full", Tier.HOST).used_pages == 2, "the lower page lives on host alone, and is the warmer copy"
+    serve(cache, 3)
     cache.device.reserve({"full": 4})
     assert cache.tree.pool("full").used_pages == 0
+    assert cache.tree.check() == []

@@ -23,6 +23,7 @@ from unified_tree.controllers.replay.row_specs import report_specs
 from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import TransferError
 
@@ -144,6 +145,37 @@ def test_a_slower_bus_makes_requests_wait_longer() -> None:
     assert slow.host is not None
     assert fast.host.load_wait_s / fast.host.loads < slow.host.load_wait_s / slow.host.loads
     assert fast.virtual_s <= slow.virtual_s
+
+
+def prompt(index: int, arrival_s: float, *blocks: range) -> Request:
+    runs = np.array([(block.start, len(block)) for block in blocks], np.int64).ravel()
+    tokens = 64 * sum(map(len, blocks))
+    return Request(
+        index=index, arrival_s=arrival_s, runs=runs, block_tokens=64, prompt_tokens=tokens, output_tokens=1, chain=NO_CHAIN
+    )
+
+
+def test_what_two_ask_for_at_once_is_loaded_once_and_both_wait_as_long_as_the_bus_takes() -> None:
+    common = range(10)
+    requests = [
+        prompt(0, 0.0, common),
+        prompt(1, 10.0, range(100, 131)),  # drives the first from the device
+        prompt(2, 100.0, common, range(40, 42)),
+        prompt(3, 100.0, common, range(50, 52)),
+    ]
+    page_bytes = 8 << 20
+    cost = LoadCost(bytes_per_s=10 * page_bytes, latency_s=1e-3, flops_per_s=1e9)  # a second for the ten pages
+    plan = replace(
+        plan_of("llama-3.1-8b", host_gib=1.0, load_cost=cost),
+        workload=Workload(name="four", requests=tuple(requests), block_count=200),
+    )
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 32}))
+    assert row.host is not None
+    assert row.host_hit_tokens == row.hit_tokens == 2 * 640
+    assert row.host.loaded_bytes == 10 * page_bytes
+    assert row.host.load_wait_s == pytest.approx(2 * 51 * 0.02), "1.001 s in steps of 20 ms"
+    assert row.timeline.time_s[2:] == (100.0, 100.0)
+    assert wrong_bytes(row) == 0
 
 
 # -- it must be able to fail

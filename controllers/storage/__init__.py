@@ -1,0 +1,59 @@
+"""L3: stores of pages behind one protocol, the keys and seals of what lies there, and which lengths can be restored from it."""
+
+if __name__ != "unified_tree.controllers.storage":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")
+
+from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.faulty_storage import FaultyStorage, StorageFaults
+from unified_tree.controllers.storage.format_header import REPLICATED, FormatHeader, rank_shard
+from unified_tree.controllers.storage.hit_policy import (
+    HitPolicy,
+    PoolFinding,
+    PoolNeed,
+    longest,
+    need_of,
+    restorable_lengths,
+    restorable_on_all,
+)
+from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
+from unified_tree.controllers.storage.memory_storage import MemoryStorage
+from unified_tree.controllers.storage.null_storage import NullStorage
+from unified_tree.controllers.storage.page_seal import is_intact, seal
+from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages, record_pool
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine
+from unified_tree.controllers.storage.storage_registry import StorageRegistry
+from unified_tree.controllers.storage.storage_stats import PoolCounts, StorageStats
+from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+
+__all__ = [
+    "REPLICATED",
+    "Capabilities",
+    "CheckedStorage",
+    "FaultyStorage",
+    "FormatHeader",
+    "HitPolicy",
+    "KeyChain",
+    "MemoryStorage",
+    "NullStorage",
+    "Outcome",
+    "PoolCounts",
+    "PoolFinding",
+    "PoolNeed",
+    "RestorePoint",
+    "StorageEngine",
+    "StorageFaults",
+    "StorageRegistry",
+    "StorageStats",
+    "StoredPool",
+    "attested_pages",
+    "check_can_hold",
+    "is_intact",
+    "longest",
+    "need_of",
+    "pool_keys",
+    "rank_shard",
+    "record_pool",
+    "restorable_lengths",
+    "restorable_on_all",
+    "seal",
+]

@@ -1,0 +1,101 @@
+"""The only way from a store into the cache: every page is sealed before it is put and verified before it is used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.storage.page_seal import is_intact, seal
+from unified_tree.controllers.storage.storage_engine import Outcome
+from unified_tree.errors import StorageError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.storage_engine import StorageEngine
+
+
+class CheckedStorage:
+    """A StorageEngine's pages, sealed and verified; a store that raises is a store that fails, and the request goes on.
+
+    A page that is not what was put is CORRUPT, counted, and removed from the store, so that the next put can heal it.
+
+    Args:
+        engine: any.
+
+    Attributes:
+        engine: the same.
+    """
+
+    def __init__(self, engine: StorageEngine) -> None:
+        self.engine = engine
+        self._lock = threading.Lock()
+        self._quarantined: dict[str, int] = {}
+        self._errors = 0
+        self._last_error: str | None = None
+
+    @property
+    def quarantined(self) -> dict[str, int]:
+        """Pages found bad so far, by pool; a copy."""
+        with self._lock:
+            return dict(self._quarantined)
+
+    @property
+    def errors(self) -> tuple[int, str | None]:
+        """How many calls raised StorageError so far, and what the last one said."""
+        with self._lock:
+            return self._errors, self._last_error
+
+    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Which keys seem to be stored, shape [keys]; none where the store fails."""
+        try:
+            return self.engine.exists(pool, keys)
+        except StorageError as error:
+            self._failed(error)
+            return np.zeros(len(keys), np.bool_)
+
+    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Read pages with their trailers (`HostPool.page_memory`): DONE, MISSING, FAILED or CORRUPT for each.
+
+        Only a page that is DONE may be used. Cost: the engine's, and one pass over each page.
+        """
+        try:
+            outcomes = self.engine.get(pool, keys, pages)
+        except StorageError as error:
+            self._failed(error)
+            return [Outcome.FAILED] * len(keys)
+        bad = [
+            index
+            for index, outcome in enumerate(outcomes)
+            if outcome is Outcome.DONE and not is_intact(pages[index], keys[index])
+        ]
+        if bad:
+            for index in bad:
+                outcomes[index] = Outcome.CORRUPT
+            self._quarantine(pool, [keys[index] for index in bad])
+        return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+        for key, page in zip(keys, pages, strict=True):
+            seal(page, key)
+        try:
+            return self.engine.put(pool, keys, pages)
+        except StorageError as error:
+            self._failed(error)
+            return [Outcome.FAILED] * len(keys)
+
+    def _quarantine(self, pool: str, keys: list[bytes]) -> None:
+        with self._lock:
+            self._quarantined[pool] = self._quarantined.get(pool, 0) + len(keys)
+        try:
+            self.engine.remove(pool, keys)
+        except StorageError as error:
+            self._failed(error)
+
+    def _failed(self, error: StorageError) -> None:
+        with self._lock:
+            self._errors += 1
+            self._last_error = str(error)

@@ -1,0 +1,155 @@
+"""A store that goes wrong on purpose, around any other. One seed decides what goes wrong, and when.
+
+Every call draws from a generator seeded with the seed and the call's number, so leaving one call's faults away does not
+change the others'. Nothing here makes the engine below inconsistent; it is told less, or says more, than the truth.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine
+from unified_tree.controllers.storage.storage_stats import StorageStats
+from unified_tree.errors import ConfigurationError, StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFaults:
+    """Probabilities of what goes wrong, a call or a page at a time.
+
+    Attributes:
+        slow: a call waits first.
+        raising: a call raises StorageError, having done nothing.
+        partial: a batch ends early; the rest of its pages FAILED.
+        lost: a page was put, as it seems, but is not kept; or is there, but is not found.
+        torn: the second half of a page is zeros, when put or when read.
+        corrupt: one bit of a page is flipped, when read.
+
+    Raises ConfigurationError for values outside 0 … 1.
+    """
+
+    slow: float = 0.0
+    raising: float = 0.0
+    partial: float = 0.0
+    lost: float = 0.0
+    torn: float = 0.0
+    corrupt: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) <= 1:
+                raise ConfigurationError(f"{field.name} must be a probability, which {getattr(self, field.name)!r} is not")
+
+
+class FaultyStorage:
+    """A StorageEngine around another, with faults.
+
+    Args:
+        engine: what really keeps the pages; closed with this one.
+        faults: how often what goes wrong.
+        seed: same seed, same calls: same faults.
+        wait: what a slow call does; None for nothing. It may sleep, or advance a virtual clock.
+    """
+
+    def __init__(
+        self, engine: StorageEngine, faults: StorageFaults, *, seed: int, wait: Callable[[], None] | None = None
+    ) -> None:
+        self._engine = engine
+        self._faults = faults
+        self._seed = seed
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See StorageEngine.capabilities: the other engine's."""
+        return self._engine.capabilities
+
+    def register(self, buffers: Sequence[memoryview]) -> None:
+        """See StorageEngine.register."""
+        self._engine.register(buffers)
+
+    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
+        """See StorageEngine.exists; may be slow, raise, or overlook keys."""
+        random = self._begin()
+        found = self._engine.exists(pool, keys)
+        lost = np.fromiter((random.random() < self._faults.lost for _ in keys), np.bool_, len(keys))
+        return found & ~lost
+
+    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.get; all faults."""
+        if len(keys) != len(pages):
+            return self._engine.get(pool, keys, pages)  # which refuses them
+        random = self._begin()
+        end = self._end(random, len(keys))
+        outcomes = self._engine.get(pool, keys[:end], pages[:end])
+        for index, outcome in enumerate(outcomes):
+            if random.random() < self._faults.lost:
+                outcomes[index] = Outcome.MISSING
+            elif outcome is Outcome.DONE:
+                self._spoil(random, pages[index])
+        return outcomes + [Outcome.FAILED] * (len(keys) - end)
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.put; all faults but a flipped bit. The caller's pages are left as they are."""
+        if len(keys) != len(pages):
+            return self._engine.put(pool, keys, pages)  # which refuses them
+        random = self._begin()
+        end = self._end(random, len(keys))
+        kept = [index for index in range(end) if random.random() >= self._faults.lost]
+        given = [self._torn(random, pages[index]) for index in kept]
+        outcomes = [Outcome.DONE] * end + [Outcome.FAILED] * (len(keys) - end)
+        for index, outcome in zip(kept, self._engine.put(pool, [keys[index] for index in kept], given), strict=True):
+            outcomes[index] = outcome
+        return outcomes
+
+    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        """See StorageEngine.remove; may be slow or raise."""
+        self._begin()
+        self._engine.remove(pool, keys)
+
+    def clear(self) -> None:
+        """See StorageEngine.clear; no faults."""
+        self._engine.clear()
+
+    def stats(self) -> StorageStats:
+        """See StorageEngine.stats: what the other engine saw."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """See StorageEngine.close; closes the other engine."""
+        self._engine.close()
+
+    def _begin(self) -> Random:
+        with self._lock:
+            self._calls += 1
+            number = self._calls
+        random = Random(f"{self._seed} {number}")
+        if random.random() < self._faults.slow and self._wait is not None:
+            self._wait()
+        if random.random() < self._faults.raising:
+            raise StorageError(f"call {number} fails, as seed {self._seed} decided")
+        return random
+
+    def _end(self, random: Random, count: int) -> int:
+        return random.randrange(count) if count and random.random() < self._faults.partial else count
+
+    def _spoil(self, random: Random, page: memoryview) -> None:
+        if random.random() < self._faults.torn:
+            half = len(page) // 2
+            page[half:] = bytes(len(page) - half)
+        if random.random() < self._faults.corrupt:
+            page[random.randrange(len(page))] ^= 1 << random.randrange(8)
+
+    def _torn(self, random: Random, page: memoryview) -> memoryview:
+        if random.random() >= self._faults.torn:
+            return page
+        half = len(page) // 2
+        return memoryview(bytes(page[:half]) + bytes(len(page) - half))

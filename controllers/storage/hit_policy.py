@@ -1,0 +1,128 @@
+"""Which lengths of a prefix can be restored from a store: one pure function over what was found there.
+
+The set of restorable lengths is computed a pool at a time, intersected over pools, then over ranks, and only then is its
+maximum taken: the minimum of the pools' own maxima may be a length that no pool but one can restore.
+Everything is counted in pages; a set is a boolean array in which index n stands for the first n pages, index 0 always true.
+Cost: O(pages) a pool, in numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.component import Component, Path, Trailing
+from unified_tree.errors import ConfigurationError
+
+
+class HitPolicy(Enum):
+    """Which of a pool's pages a length needs."""
+
+    ALL_PAGES = "all_pages"
+    """Every page before it."""
+    TRAILING_PAGES = "trailing_pages"
+    """The pages of its last tokens, and a restore-point record that attests them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNeed:
+    """What a length needs of one pool.
+
+    Attributes:
+        policy: all pages or the trailing ones.
+        window_tokens: how many tokens before the length the trailing pages must hold; 1 for a state saved at the length.
+    """
+
+    policy: HitPolicy
+    window_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.window_tokens) is not int or self.window_tokens <= 0:
+            raise ConfigurationError(f"window_tokens must be a positive integer, not {self.window_tokens!r}")
+
+    def first_pages(self, page_count: int, page_size: int) -> NDArray[np.int64]:
+        """For each length of 0 … page_count pages the first page it needs. Shape [page_count + 1].
+
+        >>> PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=5).first_pages(4, 4)
+        array([0, 0, 0, 1, 2])
+        """
+        lengths = np.arange(page_count + 1, dtype=np.int64)
+        if self.policy is HitPolicy.ALL_PAGES:
+            return np.zeros_like(lengths)
+        return np.maximum(0, lengths * page_size - self.window_tokens) // page_size
+
+
+def need_of(component: Component) -> PoolNeed:
+    """The need of a component: ALL_PAGES for a path, the window of a trailing one, one page for a state."""
+    if isinstance(component.coverage, Path):
+        return PoolNeed(policy=HitPolicy.ALL_PAGES)
+    window = component.coverage.window_tokens if isinstance(component.coverage, Trailing) else 1
+    return PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolFinding:
+    """What was found of one required pool.
+
+    Attributes:
+        need: what a length needs of it.
+        pages: shape [page_count], bool: which pages can be had: stored, or already in host memory.
+        attested: shape [page_count], integers, only for TRAILING_PAGES: how many of this pool's pages, up to and with
+            page i, the record after page i attests; 0 where there is no record. `attested_pages` makes it.
+    """
+
+    need: PoolNeed
+    pages: NDArray[np.bool_]
+    attested: NDArray[np.int64] | None = None
+
+    def restorable(self, page_size: int) -> NDArray[np.bool_]:
+        """The set of lengths that this pool alone can restore, shape [page_count + 1].
+
+        Raises ConfigurationError for trailing pages without `attested`, or of another shape than `pages`.
+        """
+        count = len(self.pages)
+        first = self.need.first_pages(count, page_size)
+        missing = np.concatenate((np.zeros(1, np.int64), np.cumsum(~self.pages)))
+        whole: NDArray[np.bool_] = missing == missing[first]
+        if self.need.policy is HitPolicy.TRAILING_PAGES:
+            if self.attested is None or self.attested.shape != self.pages.shape:
+                raise ConfigurationError(f"trailing pages need how many of them are attested, an array of {count} counts")
+            whole[1:] &= self.attested >= np.arange(1, count + 1) - first[1:]
+        return whole
+
+
+def restorable_lengths(findings: Iterable[PoolFinding], page_count: int, page_size: int) -> NDArray[np.bool_]:
+    """The set of lengths that all pools can restore, shape [page_count + 1]: what one rank tells the others.
+
+    Only required pools belong here; an optional one never shortens a hit.
+
+    >>> kv = PoolFinding(need=PoolNeed(policy=HitPolicy.ALL_PAGES), pages=np.array([True, True, True]))
+    >>> state = PoolFinding(
+    ...     need=PoolNeed(policy=HitPolicy.TRAILING_PAGES), pages=np.array([False, True, False]), attested=np.array([0, 1, 0])
+    ... )
+    >>> longest(restorable_lengths([kv, state], 3, 64))
+    2
+    """
+    common = np.ones(page_count + 1, np.bool_)
+    for finding in findings:
+        if finding.pages.shape != (page_count,):
+            raise ConfigurationError(f"a finding of shape {finding.pages.shape} for {page_count} pages")
+        common &= finding.restorable(page_size)
+    return common
+
+
+def restorable_on_all(ranks: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """The lengths that every rank can restore: the intersection up to the shortest array, at least one given."""
+    shortest = min(len(lengths) for lengths in ranks)
+    common: NDArray[np.bool_] = np.logical_and.reduce([lengths[:shortest] for lengths in ranks])
+    return common
+
+
+def longest(lengths: NDArray[np.bool_], limit_pages: int | None = None) -> int:
+    """The largest length in the set, in pages, no larger than the limit; 0 is always in it."""
+    allowed = lengths if limit_pages is None else lengths[: limit_pages + 1]
+    return int(np.flatnonzero(allowed)[-1])

@@ -1,0 +1,113 @@
+"""Keys of stored pages: a SHA-256 chain over a prefix, page by page.
+
+    root      = H(kind of chain, page size, namespace, weights version)
+    chain[i]  = H(chain[i - 1], tokens of page i)          chain[-1] = root
+    pool key  = H(chain[i], format digest)
+
+Tokens are hashed as little-endian int64; a bigram page has its next token as well, since its last element is a pair with it.
+So a digest names everything the state after page i can depend on, and an equal digest means an equal prefix. Every input
+of H has a fixed length but the root's, whose fields carry their lengths, so no two inputs run together.
+
+Cost: one hash of 8 page_size + 32 bytes a page, about 0.7 microseconds at page 64; extending a known prefix hashes the new
+pages only. Hashing whole prefixes anew at each page would be quadratic; one hash over all tokens would name no prefix.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.storage.storage_engine import KEY_BYTES
+from unified_tree.errors import ConfigurationError, InvalidKeyError
+
+if TYPE_CHECKING:
+    from unified_tree.keys import Key
+
+_DOMAIN = b"unified_tree prefix chain 1"
+_TOKEN_BYTES = 8
+
+
+class KeyChain:
+    """The chain digests of prefixes under one weights version.
+
+    Args:
+        page_size: tokens a page.
+        weights_version: of the model; what another version computed is never found.
+
+    Raises ConfigurationError for a page size that is no positive integer, or a version that is no string.
+
+    >>> from unified_tree import Key
+    >>> chain = KeyChain(page_size=2, weights_version="v1")
+    >>> both = chain.digests(Key([1, 2, 3, 4, 5]))
+    >>> len(both), both[1:] == chain.digests(Key([1, 2, 3, 4]), start_page=1, parent=both[0])
+    (2, True)
+    """
+
+    def __init__(self, *, page_size: int, weights_version: str) -> None:
+        if type(page_size) is not int or page_size <= 0:
+            raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
+        if type(weights_version) is not str:
+            raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
+        self.page_size = page_size
+        self.weights_version = weights_version
+
+    def root(self, namespace: str, *, bigram: bool = False) -> bytes:
+        """The digest before the first page: what an empty prefix is called. 32 bytes."""
+        fields = (
+            _DOMAIN,
+            b"bigram" if bigram else b"plain",
+            str(self.page_size).encode(),
+            namespace.encode("utf-8", "surrogatepass"),
+            self.weights_version.encode("utf-8", "surrogatepass"),
+        )
+        return sha256(b"".join(struct.pack("<Q", len(field)) + field for field in fields)).digest()
+
+    def digests(self, key: Key, *, start_page: int = 0, parent: bytes | None = None) -> list[bytes]:
+        """The chain digests of the key's whole pages from `start_page` on, 32 bytes each.
+
+        Args:
+            key: a partial last page is left out.
+            start_page: pages before it are not hashed.
+            parent: the digest of page `start_page - 1` of the same prefix; must be given if that is not the root.
+
+        Raises InvalidKeyError for a negative token id among the pages that are hashed, and for a parent that is missing,
+        not 32 bytes, or beyond the key. Cost: O(tokens from `start_page` on).
+        """
+        page_count = len(key) // self.page_size
+        if not 0 <= start_page <= page_count:
+            raise InvalidKeyError(f"start_page {start_page!r} is not one of 0 … {page_count}")
+        if start_page and (type(parent) is not bytes or len(parent) != KEY_BYTES):
+            raise InvalidKeyError(f"the parent of page {start_page} must be a digest of {KEY_BYTES} bytes, not {parent!r}")
+        root = self.root(key.namespace, bigram=key.bigram)
+        digest = root if parent is None else parent
+        if not start_page and digest != root:
+            raise InvalidKeyError("the parent of the first page is the root of its namespace, not another digest")
+        key.require_tokens(start_page * self.page_size)
+        data = _token_bytes(key, start_page * self.page_size, page_count * self.page_size)
+        step = self.page_size * _TOKEN_BYTES
+        size = step + _TOKEN_BYTES if key.bigram else step
+        found: list[bytes] = []
+        for offset in range(0, (page_count - start_page) * step, step):
+            digest = sha256(digest + data[offset : offset + size]).digest()
+            found.append(digest)
+        return found
+
+
+def pool_keys(chain_digests: Sequence[bytes], format_digest: bytes) -> list[bytes]:
+    """The keys under which a pool stores these pages. Cost: about half a microsecond a page."""
+    return [sha256(digest + format_digest).digest() for digest in chain_digests]
+
+
+def _token_bytes(key: Key, begin: int, end: int) -> bytes:
+    """Tokens `begin` to `end` as little-endian int64, for a bigram key one more."""
+    ids = np.frombuffer(key.data, np.int64)
+    if key.bigram:
+        pairs = ids.reshape(-1, 2)[begin:end]
+        ids = np.concatenate((pairs[:, 0], pairs[-1:, 1]))
+    else:
+        ids = ids[begin:end]
+    return ids.astype("<i8", copy=False).tobytes()

@@ -1,0 +1,75 @@
+"""Engines by name: the built-in ones, those of installed packages, and what a program adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from unified_tree.controllers.storage.memory_storage import MemoryStorage
+from unified_tree.controllers.storage.null_storage import NullStorage
+from unified_tree.controllers.storage.storage_engine import StorageEngine
+from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+from unified_tree.errors import ConfigurationError
+
+ENTRY_POINT_GROUP = "unified_tree.storage"
+"""An installed package offers `name = "module:factory"` here."""
+
+Factory = Callable[..., StorageEngine]
+"""Called with the pools, a sequence of StoredPool, and the engine's own options by keyword."""
+
+
+class StorageRegistry:
+    """The engines that can be opened by name: null, memory, and those of entry points.
+
+    A name of a package never replaces a built-in one; one that the program registers does replace both.
+    """
+
+    def __init__(self) -> None:
+        self._factories: dict[str, Factory] = {"null": NullStorage, "memory": MemoryStorage}
+        self._installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+    @property
+    def names(self) -> list[str]:
+        """Every name, sorted."""
+        return sorted({*self._factories, *self._installed})
+
+    def register(self, name: str, factory: Factory) -> None:
+        """Make an engine known in this registry. Raises ConfigurationError for an empty name."""
+        if type(name) is not str or not name:
+            raise ConfigurationError(f"a storage engine's name must be a non-empty string, not {name!r}")
+        self._factories[name] = factory
+
+    def open(self, name: str, pools: Sequence[StoredPool], **options: Any) -> StorageEngine:
+        """A new engine for these pools.
+
+        Raises ConfigurationError for a name that is not known, a package that cannot be imported, options that the engine
+        does not take, and pools that it cannot keep; such an engine is closed again.
+
+        >>> pool = StoredPool(name="full", format_digest=bytes(32), value_bytes=4160)
+        >>> StorageRegistry().open("memory", [pool], capacity_bytes=1 << 20).capabilities.zero_copy
+        False
+        """
+        try:
+            engine = self._factory(name)(pools, **options)
+        except TypeError as error:
+            raise ConfigurationError(f"storage {name!r} cannot be opened with {sorted(options)}: {error}") from error
+        try:
+            check_can_hold(engine.capabilities, pools)
+        except ConfigurationError:
+            engine.close()
+            raise
+        return engine
+
+    def _factory(self, name: str) -> Factory:
+        if name in self._factories:
+            return self._factories[name]
+        if name not in self._installed:
+            raise ConfigurationError(f"no storage engine is called {name!r}; known are {', '.join(self.names)}")
+        try:
+            loaded: Factory = self._installed[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the storage engine {name!r} of an installed package cannot be loaded: {error}"
+            ) from error
+        return loaded

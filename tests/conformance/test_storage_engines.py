@@ -1,0 +1,160 @@
+"""What every storage engine promises; of one that keeps nothing, what is left of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+
+import pytest
+
+from unified_tree.controllers.storage import (
+    FaultyStorage,
+    MemoryStorage,
+    NullStorage,
+    Outcome,
+    StorageEngine,
+    StorageFaults,
+    StoredPool,
+    check_can_hold,
+)
+from unified_tree.errors import PageError, StorageError
+
+SIZES = {"full": 1088, "mamba": 320}
+POOLS = [StoredPool(name=name, format_digest=sha256(name.encode()).digest(), value_bytes=size) for name, size in SIZES.items()]
+ENGINES: dict[str, Callable[[], StorageEngine]] = {
+    "null": lambda: NullStorage(POOLS),
+    "memory": lambda: MemoryStorage(POOLS, capacity_bytes=1 << 20),
+    "faulty without faults": lambda: FaultyStorage(MemoryStorage(POOLS, capacity_bytes=1 << 20), StorageFaults(), seed=1),
+}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[StorageEngine]:
+    made = ENGINES[request.param]()
+    yield made
+    made.close()
+
+
+def keeps(engine: StorageEngine) -> bool:
+    return not isinstance(engine, NullStorage)
+
+
+def keys(*numbers: int) -> list[bytes]:
+    return [sha256(str(number).encode()).digest() for number in numbers]
+
+
+def filled(pool: str, *numbers: int) -> list[memoryview]:
+    return [memoryview(bytearray(random.Random(f"{pool} {number}").randbytes(SIZES[pool]))) for number in numbers]
+
+
+def empty(pool: str, count: int) -> list[memoryview]:
+    return [memoryview(bytearray(SIZES[pool])) for _ in range(count)]
+
+
+def test_what_is_put_is_got(engine: StorageEngine) -> None:
+    stored = engine.put("full", keys(1, 2, 3), filled("full", 1, 2, 3))
+    assert stored == [Outcome.DONE if keeps(engine) else Outcome.DROPPED] * 3
+    assert engine.exists("full", keys(2, 9, 1)).tolist() == [keeps(engine), False, keeps(engine)]
+    pages = empty("full", 3)
+    there = Outcome.DONE if keeps(engine) else Outcome.MISSING
+    assert engine.get("full", keys(3, 9, 1), pages) == [there, Outcome.MISSING, there]
+    if keeps(engine):
+        assert [pages[0], pages[2]] == filled("full", 3, 1)
+    assert engine.get("mamba", keys(1), empty("mamba", 1)) == [Outcome.MISSING], "pools do not share keys"
+
+
+def test_the_old_value_stays(engine: StorageEngine) -> None:
+    engine.put("mamba", keys(1), filled("mamba", 1))
+    again = engine.put("mamba", keys(1), filled("mamba", 2))
+    if keeps(engine):
+        assert again == [Outcome.PRESENT]
+        pages = empty("mamba", 1)
+        engine.get("mamba", keys(1), pages)
+        assert pages == filled("mamba", 1)
+
+
+def test_what_is_removed_or_cleared_is_missing(engine: StorageEngine) -> None:
+    for pool in SIZES:
+        engine.put(pool, keys(1, 2, 3), filled(pool, 1, 2, 3))
+    engine.remove("full", keys(2, 9))
+    assert engine.exists("full", keys(1, 2, 3)).tolist() == [keeps(engine), False, keeps(engine)]
+    engine.clear()
+    assert not any(engine.exists(pool, keys(1, 2, 3)).any() for pool in SIZES)
+    if keeps(engine):
+        assert engine.put("full", keys(2), filled("full", 2)) == [Outcome.DONE]
+
+
+def test_an_empty_batch_is_nothing(engine: StorageEngine) -> None:
+    assert engine.exists("full", []).shape == (0,)
+    assert engine.get("full", [], []) == engine.put("full", [], []) == []
+    engine.remove("full", [])
+    engine.register([])
+
+
+def test_a_batch_that_does_not_fit_is_refused(engine: StorageEngine) -> None:
+    with pytest.raises(StorageError, match="'swa' is none of the pools"):
+        engine.exists("swa", keys(1))
+    with pytest.raises(PageError, match="a key must be 32 bytes"):
+        engine.exists("full", [b"../../etc/passwd"])
+    with pytest.raises(PageError, match="twice in one batch"):
+        engine.exists("full", keys(1, 1))
+    with pytest.raises(PageError, match="2 keys for 1 pages"):
+        engine.put("full", keys(1, 2), filled("full", 1))
+    with pytest.raises(PageError, match="1088 bytes, not of 320"):
+        engine.put("full", keys(1), filled("mamba", 1))
+    with pytest.raises(PageError, match="writable"):
+        engine.get("full", keys(1), [page.toreadonly() for page in empty("full", 1)])
+
+
+def test_counts(engine: StorageEngine) -> None:
+    engine.put("full", keys(1, 2), filled("full", 1, 2))
+    engine.exists("full", keys(1, 5, 6))
+    engine.get("full", keys(1, 7), empty("full", 2))
+    counts = engine.stats().pools["full"]
+    assert counts.queries == 3
+    assert sum(counts.gets.values()) == sum(counts.puts.values()) == 2
+    assert counts.written_bytes == keeps(engine) * 2 * 1088
+    assert counts.read_bytes == keeps(engine) * 1088
+    assert engine.stats().pools["mamba"].queries == 0
+
+
+def test_a_closed_engine_takes_nothing(engine: StorageEngine) -> None:
+    engine.close()
+    engine.close()
+    engine.stats()
+    for call in (
+        engine.clear,
+        lambda: engine.exists("full", []),
+        lambda: engine.remove("full", []),
+        lambda: engine.register([]),
+    ):
+        with pytest.raises(StorageError, match="closed"):
+            call()
+
+
+def test_an_engine_keeps_what_it_says_it_can(engine: StorageEngine) -> None:
+    check_can_hold(engine.capabilities, POOLS)
+
+
+def test_threads_at_once_get_whole_values(engine: StorageEngine) -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        for _ in range(100):
+            number = choose.randrange(20)
+            engine.put("full", keys(number), filled("full", number))
+            pages = empty("full", 1)
+            if engine.get("full", keys(number), pages) == [Outcome.DONE] and pages != filled("full", number):
+                wrong.append(number)
+            if choose.random() < 0.3:
+                engine.remove("full", keys(number))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,144 @@
+"""Chains, format headers, seals and restore-point records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unified_tree import Key
+from unified_tree.controllers.pools import HostLayout, mha_format
+from unified_tree.controllers.storage import (
+    FormatHeader,
+    KeyChain,
+    RestorePoint,
+    attested_pages,
+    is_intact,
+    pool_keys,
+    rank_shard,
+    seal,
+)
+from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError
+
+CHAIN = KeyChain(page_size=4, weights_version="v1")
+TOKENS = st.lists(st.integers(0, 3), max_size=24)
+
+
+@given(TOKENS, TOKENS, st.booleans())
+def test_equal_digests_mean_equal_prefixes(one: list[int], other: list[int], bigram: bool) -> None:
+    first, second = Key(one, bigram=bigram), Key(other, bigram=bigram)
+    for page, (a, b) in enumerate(zip(CHAIN.digests(first), CHAIN.digests(second), strict=False)):
+        end = (page + 1) * 4
+        assert (a == b) == (
+            first.prefix(end).data[: end * first.width_bytes] == second.prefix(end).data[: end * first.width_bytes]
+        )
+
+
+@given(TOKENS, st.booleans(), st.data())
+def test_a_known_parent_gives_the_same_digests(tokens: list[int], bigram: bool, data: st.DataObject) -> None:
+    key = Key(tokens, "tenant", bigram=bigram)
+    every = [CHAIN.root("tenant", bigram=bigram), *CHAIN.digests(key)]
+    start = data.draw(st.integers(0, len(every) - 1))
+    assert CHAIN.digests(key, start_page=start, parent=every[start]) == every[start + 1 :]
+
+
+def test_roots_differ_in_everything() -> None:
+    roots = [
+        KeyChain(page_size=size, weights_version=version).root(namespace, bigram=bigram)
+        for size in (4, 41)
+        for version in ("", "1", "v")
+        for namespace in ("", "1", "v", "1v")
+        for bigram in (False, True)
+    ]
+    assert len(set(roots)) == len(roots)
+
+
+def test_the_encoding_does_not_change() -> None:
+    [digest] = KeyChain(page_size=2, weights_version="w").digests(Key([1, 2]))
+    fields = (b"unified_tree prefix chain 1", b"plain", b"2", b"", b"w")
+    root = sha256(b"".join(len(field).to_bytes(8, "little") + field for field in fields)).digest()
+    assert digest == sha256(root + np.array([1, 2], "<i8").tobytes()).digest()
+    assert pool_keys([digest], bytes(32)) == [sha256(digest + bytes(32)).digest()]
+
+
+def test_wrong_parents_and_tokens_are_refused() -> None:
+    key = Key(range(8))
+    with pytest.raises(InvalidKeyError, match="the parent of page 1"):
+        CHAIN.digests(key, start_page=1)
+    with pytest.raises(InvalidKeyError, match="root of its namespace"):
+        CHAIN.digests(key, parent=bytes(32))
+    with pytest.raises(InvalidKeyError, match="start_page 3"):
+        CHAIN.digests(key, start_page=3, parent=bytes(32))
+    with pytest.raises(InvalidKeyError, match="-1"):
+        CHAIN.digests(Key([0, 0, 0, -1]))
+    with pytest.raises(ConfigurationError):
+        KeyChain(page_size=0, weights_version="")
+
+
+def test_a_format_differs_in_every_field() -> None:
+    page = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=2, head_dim=8)
+    header = FormatHeader(model="m", format=page, layout=HostLayout.PAGE_FIRST, page_size=4)
+    others = [
+        replace(header, model="n"),
+        replace(header, format=replace(page, component="draft")),
+        replace(header, format=replace(page, layer_ids=(0, 2))),
+        replace(header, format=mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=2, head_dim=8, dtype="float16")),
+        replace(header, layout=HostLayout.PAGE_FIRST_DIRECT),
+        replace(header, page_size=8),
+        replace(header, shard=rank_shard(0, 2)),
+        replace(header, shard=rank_shard(1, 2)),
+    ]
+    assert len({each.digest for each in [header, *others]}) == 9
+    with pytest.raises(ConfigurationError):
+        rank_shard(2, 2)
+
+
+def test_every_flipped_bit_and_another_key_break_a_seal() -> None:
+    page, key = bytearray(range(100)) + bytearray(64), sha256(b"1").digest()
+    seal(memoryview(page), key)
+    assert is_intact(memoryview(page), key)
+    assert not is_intact(memoryview(page), sha256(b"2").digest())
+    for bit in range(len(page) * 8):
+        page[bit // 8] ^= 1 << bit % 8
+        assert not is_intact(memoryview(page), key)
+        page[bit // 8] ^= 1 << bit % 8
+    for size in range(len(page)):
+        assert not is_intact(memoryview(page)[:size], key)
+    assert not is_intact(memoryview(bytes(164)), bytes(32))
+    with pytest.raises(PageError, match="cannot be sealed"):
+        seal(memoryview(bytearray(64)), key)
+
+
+@given(st.integers(1, 100), st.dictionaries(st.binary(min_size=32, max_size=32), st.integers(1, 100), max_size=4))
+def test_records_round_trip_and_have_one_encoding(length: int, attested: dict[bytes, int]) -> None:
+    record = RestorePoint(
+        length_pages=length, chain_digest=bytes(range(32)), attested={d: min(n, length) for d, n in attested.items()}
+    )
+    data = record.encode(256)
+    assert RestorePoint.decode(data) == record
+    for index in range(256):
+        changed = bytearray(data)
+        changed[index] ^= 0x41
+        other = RestorePoint.decode(bytes(changed))
+        assert other is None or (other != record and other.encode(256) == changed)
+
+
+def test_what_is_no_record_is_refused() -> None:
+    record = RestorePoint(length_pages=2, chain_digest=bytes(32), attested={bytes(32): 2})
+    assert all(RestorePoint.decode(record.encode(96)[:size]) is None for size in range(96))
+    assert RestorePoint.decode(bytes(128)) is None
+    with pytest.raises(ConfigurationError, match="more than 64"):
+        record.encode(64)
+    with pytest.raises(ConfigurationError, match="cannot attest 3"):
+        RestorePoint(length_pages=2, chain_digest=bytes(32), attested={bytes(32): 3})
+
+
+def test_a_record_of_another_boundary_attests_nothing() -> None:
+    chain = CHAIN.digests(Key(range(12)))
+    good = RestorePoint(length_pages=2, chain_digest=chain[1], attested={bytes(32): 2})
+    assert attested_pages({1: good, 2: good}, chain, bytes(32)).tolist() == [0, 2, 0]
+    assert attested_pages({1: replace(good, chain_digest=chain[0])}, chain, bytes(32)).tolist() == [0, 0, 0]
