@@ -13,7 +13,6 @@ from itertools import count
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Trailing
 from unified_tree.controllers.backup_queue import BackupQueue
 from unified_tree.controllers.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.load import Load
@@ -64,7 +63,6 @@ class HybridCacheController:
         self._outbox: list[Transfer] = []
         self._page_bytes = {c.name: c.page_bytes for c in tree.components}
         self._closed = False
-        self._has_short_sharers = has_short_sharers(tree)
         for pool in tree.state.device_pools:
             pool.copied_first = tier.write_policy is WritePolicy.WRITE_BACK
         for pool in tree.state.host_pools:
@@ -73,9 +71,6 @@ class HybridCacheController:
     def worth_loading(self, boundary: Boundary, tokens: int) -> bool:
         """Whether loading `boundary` back beats computing the `tokens` it would spare. Cost: O(nodes on the path)."""
         if self._closed:
-            return False
-        if self._has_short_sharers:
-            self._counters.drop("load not known to be exact")
             return False
         flops = sum(component.flops_per_token for component in self.tree.components) * tokens
         return self.tier.load_cost.prefers_load(tokens=tokens, flops=flops, size_bytes=self._load_bytes(boundary))
@@ -290,15 +285,3 @@ class HybridCacheController:
         self._apply()
         for ticket in sorted(self._open):
             self._finish(ticket, "cancelled: the engine was closed and never said how this ended")
-
-
-def has_short_sharers(tree: UnifiedTree) -> bool:
-    """Whether a required window lives in the pages of a longer one.
-
-    A load brings of each window what the boundary needs, so the longer one's older pages come without what shares them; a
-    request that computed both for the same tokens would take them for its own at its next commit. Such compositions are
-    backed up, but nothing is loaded back.
-    """
-    windows = {c.name: c.coverage.window_tokens for c in tree.components if isinstance(c.coverage, Trailing)}
-    shared = ((c.name, c.shares) for c in tree.components if c.required and c.name in windows and c.shares is not None)
-    return any(windows[name] < windows[owner] for name, owner in shared)

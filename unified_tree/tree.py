@@ -160,7 +160,8 @@ class UnifiedTree:
         """Put the pages of a key's tail and states along it into the tree, as far as the tree lacks them.
 
         Only the key's whole pages count. Values that fill a tombstone, or return a node that lives on host alone to the
-        device, are kept; a window is kept only as far back as it can be resumed from.
+        device, are kept; a window is kept only as far back as it can be resumed from, and not at all where that would cost
+        the caller a sharer's state (`InsertResult.canonical`).
 
         Args:
             pages: per component that has pages of its own, the page ids of the key's last pages, int64; as many as the
