@@ -132,18 +132,17 @@ class TreeState:
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
         value.set_pages(front + value.pages)
-        if value.tier is Tier.DEVICE and self.owner_of[value.component] != value.component:
-            return
-        pool = self.pools(value.tier)[value.component]
-        count = len(front) // PAGE_ID_BYTES
-        pool.ledger.take(front)
-        pool.used_pages += count
-        if value.locks:
-            pool.protected_pages += count
-        if value.stranded:
-            pool.stranded_pages += count
-        if value.copied:
-            pool.copied_pages += count
+        if value.tier or self.owner_of[value.component] == value.component:
+            pool = self.pools(value.tier)[value.component]
+            count = len(front) // PAGE_ID_BYTES
+            pool.ledger.take(front)
+            pool.used_pages += count
+            if value.locks:
+                pool.protected_pages += count
+            if value.stranded:
+                pool.stranded_pages += count
+            if value.copied:
+                pool.copied_pages += count
         if self.host_value_count:
             self.note_copies(value.node, value.component)
 

@@ -285,6 +285,36 @@ class TreeModel:
             self.possible[name].update(place for place, page in by_place.items() if owner.get(place) == page)
         self.give(flight.tier, unused)
 
+    def host_reach(self, text: Text) -> int:
+        """How far all required paths are on host without a gap."""
+        length = 0
+        paths = [c.name for c in self.components if c.required and isinstance(c.coverage, Path)]
+        for at in range(self.page_size, text.length + 1, self.page_size):
+            if any(text.place(at) not in self.held[HOST][name] for name in paths):
+                break
+            length = at
+        return length
+
+    def is_path(self, name: str) -> bool:
+        """Whether a component is a path."""
+        return isinstance(self.by_name[name].coverage, Path)
+
+    def grafted(self, text: Text, pages: Mapping[str, NDArray[np.int64]], unused: Mapping[str, NDArray[np.int64]]) -> None:
+        """Host pages came from elsewhere: what the host lacked it keeps."""
+        end = text.length // self.page_size * self.page_size
+        for name, ids in pages.items():
+            held = self.held[HOST][name]
+            handed_back = set(unused[name].tolist()) if name in unused else set()
+            ends = range(end - (ids.size - 1) * self.page_size, end + 1, self.page_size)
+            for at, page in zip(ends, ids.tolist(), strict=True):
+                place = text.place(at)
+                if page not in handed_back:
+                    assert place not in held, f"{name}: {place} is there twice"
+                    held[place] = page
+                elif not self.is_path(name) or self.by_name[name].required:
+                    assert place in held or not self.is_path(name), f"{name}: {place} was not there, yet its page was refused"
+        self.give(HOST, unused)
+
     def invalidated(self, namespace: str | None) -> None:
         """What there was is kept under a name that no text has."""
         self.generations += 1
