@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.controllers.transfer_engines import Completion
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
@@ -63,6 +64,7 @@ class HybridCacheController:
         self._outbox: list[Transfer] = []
         self._page_bytes = {c.name: c.page_bytes for c in tree.components}
         self._closed = False
+        self.storage: StorageController | None = None
         for pool in tree.state.device_pools:
             pool.copied_first = tier.write_policy is WritePolicy.WRITE_BACK
         for pool in tree.state.host_pools:
@@ -222,6 +224,8 @@ class HybridCacheController:
         pages = self.device if effect.kind is EffectKind.LOAD else self.host
         if error is None:
             pages.give_back(self._acknowledged(effect))
+            if self.storage is not None and effect.kind is EffectKind.BACKUP:
+                self.storage.backed_up(effect.boundary)
         else:
             pages.give_back(self.tree.abort(effect))
             self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")

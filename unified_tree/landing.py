@@ -22,7 +22,7 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
         first, last = max(node.start, span.begin), min(node.end, span.end)
         offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
         pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
-        if _place(state, node, span.component, tier, pages, last):
+        if _place(state, node, span.component, tier, pages, first, last):
             refresh(state, node, window_changed=not state.is_path[span.component] and span.component not in state.points)
         elif tier is Tier.HOST or state.owner_of[span.component] == span.component:
             unused.setdefault(span.component, []).append(pages)
@@ -37,15 +37,15 @@ def crossed(span: Span) -> Iterator[Node]:
         at = at.parent
 
 
-def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: bytes, last: int) -> bool:
-    """Place pages that end at token `last` if they join what the node has; False if it has them by now."""
+def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: bytes, first: int, last: int) -> bool:
+    """Place pages of the tokens [first, last) if they join what the node has; False if it has them by now."""
     value = node.values(tier)[component]
     if value is None:
         owner = node.device[state.owner_of[component]]
         is_sharer = tier is Tier.DEVICE and state.owner_of[component] != component
         if last != node.end or (is_sharer and (owner is None or not owner.pages.endswith(pages))):
             return False
-        if state.is_path[component] and not _continues(node, component, tier):
+        if state.is_path[component] and not (last - first == node.end - node.start and _continues(node, component, tier)):
             return False
         state.place(node, component, tier, pages)
         return True

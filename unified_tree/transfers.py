@@ -47,11 +47,8 @@ class Effects:
         """See UnifiedTree.backup and load."""
         state, target = self._state, target_of(kind)
         source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
-        receipts = [self._locks.acquire(boundary, source, components)]
-        if target is Tier.DEVICE:
-            receipts.append(self._locks.pin_present(boundary))
-        else:  # what is copied will stand on what the host has above it
-            receipts.append(self._locks.acquire(boundary, target, components))
+        # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
+        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.pin_present(boundary)]
         try:
             missing, after = self._missing(kind, boundary, self._indices(components))
             given = self._supplied(kind, boundary, supply, self._count(missing, target))

@@ -236,7 +236,7 @@ class UnifiedTree:
         return self._effects.needs(EffectKind.LOAD, boundary, None)
 
     def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
-        """Ask for copies of what a device boundary needs and the host lacks, but for what open effects copy already.
+        """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
 
         The sources are pinned until the effect ends.
 

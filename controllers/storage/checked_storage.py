@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +18,15 @@ from unified_tree.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLatency:
+    """How long calls of one kind took, those that failed included."""
+
+    calls: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
 
 
 class CheckedStorage:
@@ -35,6 +47,7 @@ class CheckedStorage:
         self._quarantined: dict[str, int] = {}
         self._errors = 0
         self._last_error: str | None = None
+        self._latencies: dict[tuple[str, str], CallLatency] = {}
 
     @property
     def quarantined(self) -> dict[str, int]:
@@ -48,10 +61,17 @@ class CheckedStorage:
         with self._lock:
             return self._errors, self._last_error
 
+    @property
+    def latencies(self) -> dict[tuple[str, str], CallLatency]:
+        """How long the engine's calls took so far, by pool and `exists`, `get` or `put`; a copy."""
+        with self._lock:
+            return dict(self._latencies)
+
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
         """Which keys seem to be stored, shape [keys]; none where the store fails."""
         try:
-            return self.engine.exists(pool, keys)
+            with self._timed(pool, "exists"):
+                return self.engine.exists(pool, keys)
         except StorageError as error:
             self._failed(error)
             return np.zeros(len(keys), np.bool_)
@@ -62,7 +82,8 @@ class CheckedStorage:
         Only a page that is DONE may be used. Cost: the engine's, and one pass over each page.
         """
         try:
-            outcomes = self.engine.get(pool, keys, pages)
+            with self._timed(pool, "get"):
+                outcomes = self.engine.get(pool, keys, pages)
         except StorageError as error:
             self._failed(error)
             return [Outcome.FAILED] * len(keys)
@@ -82,10 +103,24 @@ class CheckedStorage:
         for key, page in zip(keys, pages, strict=True):
             seal(page, key)
         try:
-            return self.engine.put(pool, keys, pages)
+            with self._timed(pool, "put"):
+                return self.engine.put(pool, keys, pages)
         except StorageError as error:
             self._failed(error)
             return [Outcome.FAILED] * len(keys)
+
+    @contextmanager
+    def _timed(self, pool: str, call: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            took = perf_counter() - start
+            with self._lock:
+                before = self._latencies.get((pool, call), CallLatency())
+                self._latencies[pool, call] = CallLatency(
+                    calls=before.calls + 1, total_s=before.total_s + took, longest_s=max(before.longest_s, took)
+                )
 
     def _quarantine(self, pool: str, keys: list[bytes]) -> None:
         with self._lock:

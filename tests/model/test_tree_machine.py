@@ -208,21 +208,22 @@ class TreeMachine(RuleBasedStateMachine):
         tree, model = self.tree, self.model
         for text in rng.choices(self.texts, k=6):
             text = text.cut(rng.choice([text.length, rng.randrange(text.length + 1)]))
-            tier, source = rng.choice([(HOST, DEVICE), (DEVICE, HOST)])
+            tier = rng.choice([HOST, DEVICE])
             match = tree.match_prefix(text.key())
-            boundary = match.device if tier is HOST else match.reachable
+            boundary = rng.choice([match.device, match.reachable]) if tier is HOST else match.reachable
             count_needs = tree.backup_needs if tier is HOST else tree.load_needs
             if count_needs(boundary):
                 break
-        guard = tree.lock(boundary, source)
-        model.pins.append(set(model.needs(text, boundary.length, source)))
+        guards = [tree.lock(boundary, HOST), tree.pin(boundary)]
+        pins = {pin for at in (HOST, DEVICE) for pin in model.needs(text, boundary.length, at)}
+        model.pins.append(pins)
         self.make_room(tier, count_needs(boundary))
-        guard.release()
+        for guard in guards:
+            guard.release()
         model.pins.pop()
         needs = count_needs(boundary)
         if any(count > len(model.free[tier][name]) for name, count in needs.items()):
             return
-        pins = {pin for at in {source, DEVICE} for pin in model.needs(text, boundary.length, at)}
         taken: dict[str, NDArray[np.int64]] = {}
 
         def supply(asked: dict[str, int]) -> dict[str, NDArray[np.int64]]:
