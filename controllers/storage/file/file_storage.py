@@ -20,6 +20,7 @@ from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool,
 from unified_tree.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 18
 
 
 class FileStorage:
@@ -36,7 +37,7 @@ class FileStorage:
             way to be exact. A single number is divided equally among pools with values of 64 KiB and more, and smaller
             values get as many places as there would be for values of 64 KiB.
         shares: engines with other pools (other ranks) that divide directory and capacity; each gets as much.
-        sync: whether put waits until values would survive a power failure; three flushes of the disk a batch.
+        sync: whether put waits until values would survive a power failure: up to three flushes of the disk a page.
         clock_ns: nanoseconds since 1970, the same for all processes of the directory.
 
     Raises ConfigurationError for options that are not that, for a capacity that does not hold one value of every pool, and
@@ -69,7 +70,9 @@ class FileStorage:
     @property
     def capabilities(self) -> Capabilities:
         """See StorageEngine.capabilities."""
-        return Capabilities(zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True)
+        return Capabilities(
+            zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True, piece_bytes=_PIECE_BYTES
+        )
 
     def register(self, buffers: Sequence[memoryview]) -> None:
         """See StorageEngine.register; any memory will do, so nothing is kept."""

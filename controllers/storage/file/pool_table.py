@@ -91,7 +91,7 @@ class PoolTable:
                 return Outcome.MISSING
             slot, at = first + way, way * ENTRY_BYTES
             read = os.preadv(self._pages, (page,), slot * self._stride_bytes)
-            again = os.pread(self._index, STABLE_BYTES, self._entry_at(slot))
+            again = os.pread(self._index, STABLE_BYTES, HEADER_BYTES + slot * ENTRY_BYTES)
         except OSError as error:
             self._trouble.failed("read", error)
             return Outcome.FAILED
@@ -118,7 +118,7 @@ class PoolTable:
                 for key in keys:
                     first, bucket = self._bucket(key)
                     while (way := way_of(key, bucket, first)) >= 0:
-                        os.pwrite(self._index, EMPTY, self._entry_at(first + way))
+                        self._write_entry(first + way, EMPTY)
                         bucket = bucket[: way * ENTRY_BYTES] + EMPTY + bucket[(way + 1) * ENTRY_BYTES :]
             finally:
                 self._lock.release()
@@ -153,15 +153,12 @@ class PoolTable:
         found = os.pread(self._index, self._bucket_bytes, HEADER_BYTES + first * ENTRY_BYTES)
         return first, found if len(found) == self._bucket_bytes else found.ljust(self._bucket_bytes, b"\0")
 
-    def _entry_at(self, slot: int) -> int:
-        return HEADER_BYTES + slot * ENTRY_BYTES
-
     def _touch(self, bucket: bytes, way: int, slot: int) -> None:
         """Write down that a value was used. The entry may be another's by now, which then is kept a little longer."""
         now = self._clock_ns()
         if not 0 <= now - self._uses.of(bucket, way) < REFRESH_NS:
             try:
-                os.pwrite(self._index, now.to_bytes(8, "little"), self._entry_at(slot) + LAST_USE_AT)
+                os.pwrite(self._index, now.to_bytes(8, "little"), HEADER_BYTES + slot * ENTRY_BYTES + LAST_USE_AT)
             except OSError as error:
                 self._trouble.failed("write", error)
 
@@ -173,79 +170,38 @@ class PoolTable:
         except OSError as error:
             return [self._failure(error)] * len(keys)
         try:
-            return self._write(keys, pages)
+            return list(map(self._write, keys, pages))
         finally:
             self._lock.release()
 
-    def _write(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Empty the entries that are to be replaced, write the values, then the entries."""
-        outcomes = [Outcome.DONE] * len(keys)
-        slots: dict[int, int] = {}
-        taken: dict[int, set[int]] = {}
-
-        def each(numbers: Sequence[int], step: Callable[[int], Outcome], flushed: int) -> None:
-            """Take a step for these keys, noting what does not succeed, then flush the file."""
-            for number in numbers:
-                try:
-                    outcomes[number] = step(number)
-                except OSError as error:
-                    outcomes[number] = self._failure(error)
-                if outcomes[number] is not Outcome.DONE:
-                    slots.pop(number, None)
-            if self._sync and slots:
-                try:
-                    os.fdatasync(flushed)
-                except OSError as error:
-                    outcomes[:] = [self._failure(error) if number in slots else old for number, old in enumerate(outcomes)]
-                    slots.clear()
-
-        def claim(number: int) -> Outcome:
-            outcome, slot = self._claim(keys[number], taken)
-            slots[number] = slot
-            return outcome
-
-        def fill(number: int) -> Outcome:
-            return self._fill(slots[number], pages[number])
-
-        def publish(number: int) -> Outcome:
-            return self._publish(slots[number], keys[number])
-
-        each(range(len(keys)), claim, self._index)
-        each(list(slots), fill, self._pages)
-        each(list(slots), publish, self._index)
-        return outcomes
-
-    def _claim(self, key: bytes, taken: dict[int, set[int]]) -> tuple[Outcome, int]:
-        """DONE and a slot whose entry is empty; or PRESENT, or DROPPED where the batch has taken the whole bucket.
-
-        `taken` are the batch's entries by their bucket's first slot.
-        """
-        first, bucket = self._bucket(key)
-        way = way_of(key, bucket, first)
-        if way >= 0:
-            self._touch(bucket, way, first + way)
-            return Outcome.PRESENT, first + way
-        now = self._clock_ns()
-        own = taken.setdefault(first, set())
-        way = self._uses.victim(bucket, now, taken=own, rather_used=now < self._full_until_ns)
-        if way < 0:
-            return Outcome.DROPPED, first
-        own.add(way)
-        slot, at = first + way, way * ENTRY_BYTES
-        if bucket[at : at + ENTRY_BYTES] != EMPTY:
-            os.pwrite(self._index, EMPTY, self._entry_at(slot))
-        return Outcome.DONE, slot
-
-    def _fill(self, slot: int, page: memoryview) -> Outcome:
-        written = os.pwritev(self._pages, (page, self._padding), slot * self._stride_bytes)
-        if written != self._stride_bytes:
-            raise OSError(errno.ENOSPC, f"only {written} of {self._stride_bytes} bytes were written")
-        return Outcome.DONE
-
-    def _publish(self, slot: int, key: bytes) -> Outcome:
-        os.pwrite(self._index, entry(key, next(self._generations), slot, self._clock_ns()), self._entry_at(slot))
+    def _write(self, key: bytes, page: memoryview) -> Outcome:
+        """Empty the entry that is to be replaced, write the value, then the entry."""
+        try:
+            first, bucket = self._bucket(key)
+            way = way_of(key, bucket, first)
+            if way >= 0:
+                self._touch(bucket, way, first + way)
+                return Outcome.PRESENT
+            now = self._clock_ns()
+            way = self._uses.victim(bucket, now, rather_used=now < self._full_until_ns)
+            slot, at = first + way, way * ENTRY_BYTES
+            if bucket[at : at + ENTRY_BYTES] != EMPTY:
+                self._write_entry(slot, EMPTY)
+            written = os.pwritev(self._pages, (page, self._padding), slot * self._stride_bytes)
+            if written != self._stride_bytes:
+                raise OSError(errno.ENOSPC, f"only {written} of {self._stride_bytes} bytes were written")
+            if self._sync:
+                os.fdatasync(self._pages)
+            self._write_entry(slot, entry(key, next(self._generations), slot, now))
+        except OSError as error:
+            return self._failure(error)
         self._trouble.succeeded("write")
         return Outcome.DONE
+
+    def _write_entry(self, slot: int, made: bytes) -> None:
+        os.pwrite(self._index, made, HEADER_BYTES + slot * ENTRY_BYTES)
+        if self._sync:
+            os.fdatasync(self._index)
 
     def _failure(self, error: OSError) -> Outcome:
         self._trouble.failed("write", error)

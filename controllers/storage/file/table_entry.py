@@ -14,7 +14,6 @@ is no list of free slots to lose. What the entries say about recency only decide
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
 
 from xxhash import xxh3_64_digest
 
@@ -66,19 +65,12 @@ class LastUses:
         found: int = self._one.unpack_from(bucket, way * ENTRY_BYTES + LAST_USE_AT)[0]
         return found
 
-    def victim(self, bucket: bytes, now_ns: int, *, taken: Collection[int] = (), rather_used: bool = False) -> int:
-        """Which entry is to be replaced, or -1 if all are taken.
-
-        That is an empty one, then one of a time to come, which only a flipped bit or a clock that was set back can have
-        written, then the least recently used.
-
-        Args:
-            taken: entries that may not be.
-            rather_used: leave empty ones alone as long as there are others.
+    def victim(self, bucket: bytes, now_ns: int, *, rather_used: bool = False) -> int:
+        """Which entry is to be replaced: an empty one, then one of a time to come, which only a flipped bit or a clock that
+        was set back can have written, then the least recently used. `rather_used` leaves empty ones for the last.
         """
         uses = self._every.unpack(bucket)
-        if not taken and not rather_used and max(uses) <= now_ns:
+        if not rather_used and max(uses) <= now_ns:
             return uses.index(min(uses))
-        free = [way for way in range(len(uses)) if way not in taken]
-        used = [way for way in free if uses[way]] if rather_used else []
-        return min(used or free, key=lambda way: uses[way] if uses[way] <= now_ns else 1, default=-1)
+        used = [way for way, use in enumerate(uses) if use] if rather_used else []
+        return min(used or range(len(uses)), key=lambda way: min(uses[way], 1) if uses[way] > now_ns else uses[way])
