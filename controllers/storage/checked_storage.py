@@ -81,6 +81,27 @@ class CheckedStorage:
 
         Only a page that is DONE may be used. Cost: the engine's, and one pass over each page.
         """
+        outcomes: list[Outcome] = []
+        for piece in self._pieces(keys, pages):
+            outcomes += self._get_piece(pool, keys[piece], pages[piece])
+        return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+        outcomes: list[Outcome] = []
+        for piece in self._pieces(keys, pages):
+            outcomes += self._put_piece(pool, keys[piece], pages[piece])
+        return outcomes
+
+    def _pieces(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[slice]:
+        """The whole batch, or what of it the engine likes at once: so a page is read from memory once, not twice."""
+        piece_bytes = self.engine.capabilities.piece_bytes
+        if piece_bytes is None or not pages or len(keys) != len(pages):
+            return [slice(None)]
+        step = max(1, piece_bytes // max(1, pages[0].nbytes))
+        return [slice(begin, begin + step) for begin in range(0, len(pages), step)]
+
+    def _get_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
             with self._timed(pool, "get"):
                 outcomes = self.engine.get(pool, keys, pages)
@@ -98,8 +119,7 @@ class CheckedStorage:
             self._quarantine(pool, [keys[index] for index in bad])
         return outcomes
 
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+    def _put_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         for key, page in zip(keys, pages, strict=True):
             seal(page, key)
         try:
