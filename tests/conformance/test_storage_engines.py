@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 
+import mooncake_server
 import pytest
 
 from unified_tree.controllers.storage import (
@@ -19,6 +21,7 @@ from unified_tree.controllers.storage import (
     StoredPool,
     check_can_hold,
 )
+from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
@@ -30,9 +33,23 @@ ENGINES: dict[str, Callable[[], StorageEngine]] = {
 }
 
 
-@pytest.fixture(params=ENGINES)
+SERVED = ("mooncake",)
+"""Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
+
+
+@pytest.fixture(scope="module")
+def mooncake() -> Iterator[Callable[[], StorageEngine]]:
+    mooncake_server.skip_unless_it_runs()
+    with mooncake_server.Mooncake() as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: MooncakeStorage(
+            POOLS, MooncakeSettings(master=server.master, key_prefix=next(prefixes), **mooncake_server.SETTINGS)
+        )
+
+
+@pytest.fixture(params=[*ENGINES, *SERVED])
 def engine(request: pytest.FixtureRequest) -> Iterator[StorageEngine]:
-    made = ENGINES[request.param]()
+    made = ENGINES[request.param]() if request.param in ENGINES else request.getfixturevalue(request.param)()
     yield made
     made.close()
 
