@@ -16,7 +16,10 @@ from unified_tree.errors import ConfigurationError
 ENTRY_POINT_GROUP = "unified_tree.storage"
 """An installed package offers `name = "module:factory"` here."""
 
-ON_DEMAND = {"mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake"}
+ON_DEMAND = {
+    "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
+    "redis": "unified_tree.controllers.storage.redis:open_redis",
+}
 """Built-in engines whose modules are imported when they are opened first."""
 
 Factory = Callable[..., StorageEngine]

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import mooncake_server
 import pytest
+import redis_server
 
 from unified_tree.controllers.storage import (
     FaultyStorage,
@@ -22,6 +23,7 @@ from unified_tree.controllers.storage import (
     check_can_hold,
 )
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
+from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
@@ -33,7 +35,7 @@ ENGINES: dict[str, Callable[[], StorageEngine]] = {
 }
 
 
-SERVED = ("mooncake",)
+SERVED = ("mooncake", "redis", "redis_cluster")
 """Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
 
 
@@ -45,6 +47,22 @@ def mooncake() -> Iterator[Callable[[], StorageEngine]]:
         yield lambda: MooncakeStorage(
             POOLS, MooncakeSettings(master=server.master, key_prefix=next(prefixes), **mooncake_server.SETTINGS)
         )
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], StorageEngine]]:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Redis(tmp_path_factory.mktemp("redis"), over="unix") as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: RedisStorage(POOLS, RedisSettings(address=server.address, key_prefix=next(prefixes)))
+
+
+@pytest.fixture(scope="module")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], StorageEngine]]:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: RedisStorage(POOLS, RedisSettings(address=cluster.address, cluster=True, key_prefix=next(prefixes)))
 
 
 @pytest.fixture(params=[*ENGINES, *SERVED])

@@ -110,7 +110,7 @@ class MooncakeStorage:
             known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
             outcomes = [Outcome.MISSING] * len(keys)
             if keys and self._breaker.admits():
-                names, outcomes = self._names(pool, keys), [Outcome.FAILED] * len(keys)
+                names = self._names(pool, keys)
                 for index, code in self._run(self._read, names, pages, Way.FROM_STORE):
                     outcomes[index] = self._got(names[index], code, pages[index].nbytes)
             self._tally.got(pool, outcomes)
