@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -16,12 +17,22 @@ from unified_tree.errors import ConfigurationError
 ENTRY_POINT_GROUP = "unified_tree.storage"
 """An installed package offers `name = "module:factory"` here."""
 
+ON_DEMAND = {
+    "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
+    "redis": "unified_tree.controllers.storage.redis:open_redis",
+}
+"""Built-in engines whose modules are imported when they are opened first."""
+
 Factory = Callable[..., StorageEngine]
 """Called with the pools, a sequence of StoredPool, and the engine's own options by keyword."""
 
 
 class StorageRegistry:
+<<<<<<< HEAD
     """The engines that can be opened by name: null, memory, file, and those of entry points.
+=======
+    """The engines that can be opened by name: null, memory, those with servers of their own, and those of entry points.
+>>>>>>> fa7391a89f85c4b0ade3dcd41de39c967fa579f1
 
     A name of a package never replaces a built-in one; one that the program registers does replace both.
     """
@@ -33,7 +44,7 @@ class StorageRegistry:
     @property
     def names(self) -> list[str]:
         """Every name, sorted."""
-        return sorted({*self._factories, *self._installed})
+        return sorted({*self._factories, *ON_DEMAND, *self._installed})
 
     def register(self, name: str, factory: Factory) -> None:
         """Make an engine known in this registry. Raises ConfigurationError for an empty name."""
@@ -65,6 +76,10 @@ class StorageRegistry:
     def _factory(self, name: str) -> Factory:
         if name in self._factories:
             return self._factories[name]
+        if name in ON_DEMAND:
+            module, _, attribute = ON_DEMAND[name].partition(":")
+            factory: Factory = getattr(import_module(module), attribute)
+            return factory
         if name not in self._installed:
             raise ConfigurationError(f"no storage engine is called {name!r}; known are {', '.join(self.names)}")
         try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import mooncake_server
 import pytest
+import redis_server
 
 from unified_tree.controllers.storage import (
     FaultyStorage,
@@ -21,6 +24,8 @@ from unified_tree.controllers.storage import (
     StoredPool,
     check_can_hold,
 )
+from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
+from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
@@ -34,9 +39,45 @@ ENGINES: dict[str, Callable[[Path], StorageEngine]] = {
 }
 
 
+<<<<<<< HEAD
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageEngine]:
     made = ENGINES[request.param](tmp_path)
+=======
+SERVED = ("mooncake", "redis", "redis_cluster")
+"""Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
+
+
+@pytest.fixture(scope="module")
+def mooncake() -> Iterator[Callable[[], StorageEngine]]:
+    mooncake_server.skip_unless_it_runs()
+    with mooncake_server.Mooncake() as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: MooncakeStorage(
+            POOLS, MooncakeSettings(master=server.master, key_prefix=next(prefixes), **mooncake_server.SETTINGS)
+        )
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], StorageEngine]]:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Redis(tmp_path_factory.mktemp("redis"), over="unix") as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: RedisStorage(POOLS, RedisSettings(address=server.address, key_prefix=next(prefixes)))
+
+
+@pytest.fixture(scope="module")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], StorageEngine]]:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+        yield lambda: RedisStorage(POOLS, RedisSettings(address=cluster.address, cluster=True, key_prefix=next(prefixes)))
+
+
+@pytest.fixture(params=[*ENGINES, *SERVED])
+def engine(request: pytest.FixtureRequest) -> Iterator[StorageEngine]:
+    made = ENGINES[request.param]() if request.param in ENGINES else request.getfixturevalue(request.param)()
+>>>>>>> fa7391a89f85c4b0ade3dcd41de39c967fa579f1
     yield made
     made.close()
 

@@ -1,0 +1,96 @@
+"""`python -m benches.storage_mooncake`: how much of the bare Mooncake client's speed over TCP is left behind the engine's seam.
+
+Question: what do the batch's checks, the query before a put, and the checksums cost?
+Not: what RDMA or another machine would give; master, peer and client share this one's cores.
+
+The bare client is called with names and addresses made before the clock starts, on memory registered by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.contestants import ROOT
+from benches.machine import commit, machine
+from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
+from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
+from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.controllers.storage.registered_memory import address_of
+
+sys.path.append(str(ROOT / "tests" / "support"))
+CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
+"""Page bytes and batch."""
+QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
+
+
+def bare(client: MooncakeClient, pages: Pages) -> Contestant:
+    """The client, called as its own examples do."""
+    client.register(address_of(pages.memory), pages.memory.nbytes)
+    addresses = {id(page): address_of(page) for page in (*pages.stored, *pages.read)}
+
+    def put(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
+        names, sizes = [key.hex() for key in keys], [view.nbytes for view in views]
+        if set(client.put_from(names, [addresses[id(view)] for view in views], sizes)) != {0}:
+            raise RuntimeError("the bare client's put failed")
+
+    def get(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
+        names, sizes = [key.hex() for key in keys], [view.nbytes for view in views]
+        if client.get_into(names, [addresses[id(view)] for view in views], sizes) != sizes:
+            raise RuntimeError("the bare client's get failed")
+
+    return Contestant(name="bare client", put=put, get=get, remove=lambda keys: _removed(client, keys))
+
+
+def _removed(client: MooncakeClient, keys: Sequence[bytes]) -> None:
+    client.remove([key.hex() for key in keys])
+
+
+def rows(master: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[dict[str, Any]]:
+    """Measure everything, printing a line each."""
+    found = []
+    settings = MooncakeSettings(master=master)
+    client = MooncakeClient(settings)
+    for page_bytes, batch in cases:
+        pages = Pages(page_bytes, batch)
+        engine = MooncakeStorage([pool_of(page_bytes)], settings)
+        engine.register([pages.memory])
+        turns = rounds * (1 if page_bytes * batch > 16 << 20 else 3)
+        for row in measure([bare(client, pages), *engine_contestants(engine)], pages, turns):
+            found.append(row)
+            print(line_of(row), flush=True)
+        client.unregister(address_of(pages.memory))
+        engine.close()
+    client.close()
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and report; 1 if bytes did not arrive as they were sent, 2 where no Mooncake can run."""
+    parser = argparse.ArgumentParser(prog="python -m benches.storage_mooncake", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two small cases and two rounds, to see that it runs")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns")
+    parser.add_argument("--json", type=Path, help="file to write the rows to")
+    options = parser.parse_args(arguments)
+    import mooncake_server
+
+    reason = mooncake_server.why_not()
+    if reason is not None:
+        print(f"no Mooncake: {reason}", file=sys.stderr)
+        return 2
+    where = {"machine": machine(), "commit": commit()}
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
+    with mooncake_server.Mooncake(segment_bytes=(64 if options.quick else 1024) << 20) as server:
+        found = rows(server.master, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
+    if options.json is not None:
+        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
+        print(f"\nwrote {options.json}")
+    return 0 if all(row["right"] for row in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A store that is away is asked once in a while, not by every call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class CircuitBreaker:
+    """Lets calls through to a store until one fails; then one call a pause, until one succeeds.
+
+    Every call that was let through must say how it went. One that does not, for it raised something else, costs a pause.
+
+    Args:
+        pause_s: between two tries of a store that is away.
+        is_reachable: what the client knows of its connection without asking the store; must be quick.
+        clock: seconds; a test's own.
+    """
+
+    def __init__(
+        self, pause_s: float, is_reachable: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pause_s = pause_s
+        self._is_reachable = is_reachable
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._retry_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is taken to be away."""
+        return self._retry_at is not None
+
+    def admits(self) -> bool:
+        """Whether a call may go to the store now. Cost: microseconds."""
+        with self._lock:
+            now = self._clock()
+            if self._retry_at is not None and now < self._retry_at:
+                return False
+            if self._retry_at is None and self._is_reachable():
+                return True
+            self._retry_at = now + self._pause_s
+            return self._is_reachable()
+
+    def succeeded(self) -> None:
+        """The store answered."""
+        with self._lock:
+            self._retry_at = None
+
+    def failed(self) -> None:
+        """The store did not answer, or refused the connection."""
+        with self._lock:
+            self._retry_at = self._clock() + self._pause_s

@@ -1,0 +1,81 @@
+"""What a Mooncake engine is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unified_tree.errors import ConfigurationError
+
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_AT_LEAST_ONE = ("local_buffer_bytes", "bounce_bytes", "batch_bytes", "rpc_timeout_ms", "transfer_timeout_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MooncakeSettings:
+    """Settings, the defaults being those for one machine and TCP.
+
+    Attributes:
+        master: "host:port" of the master.
+        metadata_server: "P2PHANDSHAKE" needs no server.
+        local_hostname: under which other clients reach this one.
+        protocol: "tcp" or "rdma".
+        devices: RDMA devices, by commas; "" for none.
+        segment_bytes: memory that this process gives to the store; its values go when it ends. 0 gives none.
+        local_buffer_bytes: the client's own buffer, which this engine does not use.
+        key_prefix: of every key, letters, digits, - and _: users of one store that should not share pages differ in it.
+        bounce_bytes: registered memory for pages that lie in no registered buffer; at least one value of every pool.
+        batch_bytes: of pages in one call of the client. A batch must arrive well within the master's lease (5 s).
+        rpc_timeout_ms: for an answer of the master. One per process: what is in the environment as MC_RPC_TIMEOUT_MS wins.
+        transfer_timeout_s: without a byte from a peer. The same for MC_TCP_PROGRESS_TIMEOUT_SEC and MC_TCP_STATUS_TIMEOUT_SEC.
+        setup_attempts: to register with the master, some seconds each; MC_STORE_CLIENT_SETUP_RETRIES wins.
+        retry_pause_s: between two tries of a master that is away.
+
+    Raises ConfigurationError for values that cannot be.
+    """
+
+    master: str
+    metadata_server: str = "P2PHANDSHAKE"
+    local_hostname: str = "127.0.0.1"
+    protocol: str = "tcp"
+    devices: str = ""
+    segment_bytes: int = 0
+    local_buffer_bytes: int = 16 << 20
+    key_prefix: str = "ut"
+    bounce_bytes: int = 32 << 20
+    batch_bytes: int = 128 << 20
+    rpc_timeout_ms: int = 2000
+    transfer_timeout_s: int = 10
+    setup_attempts: int = 1
+    retry_pause_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        host, _, port = self.master.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigurationError(f"mooncake: master must be host:port, not {self.master!r}")
+        if self.protocol not in {"tcp", "rdma"}:
+            raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
+        if not _PREFIX.fullmatch(self.key_prefix):
+            raise ConfigurationError(
+                f"mooncake: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
+            )
+        for name in (*_AT_LEAST_ONE, "setup_attempts"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"mooncake: {name} must be at least 1, not {getattr(self, name)!r}")
+        if self.segment_bytes < 0 or not self.retry_pause_s > 0:
+            raise ConfigurationError(
+                f"mooncake: segment_bytes and retry_pause_s must not be negative, nor the latter zero: "
+                f"{self.segment_bytes!r}, {self.retry_pause_s!r}"
+            )
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """What the client reads from the environment, and nowhere else."""
+        seconds = str(self.transfer_timeout_s)
+        return {
+            "MC_RPC_TIMEOUT_MS": str(self.rpc_timeout_ms),
+            "MC_RPC_CONNECT_TIMEOUT_MS": str(self.rpc_timeout_ms),
+            "MC_TCP_PROGRESS_TIMEOUT_SEC": seconds,
+            "MC_TCP_STATUS_TIMEOUT_SEC": seconds,
+            "MC_STORE_CLIENT_SETUP_RETRIES": str(self.setup_attempts),
+        }

@@ -1,0 +1,83 @@
+"""What a Redis engine is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from unified_tree.errors import ConfigurationError
+
+_PREFIX = re.compile(r"[A-Za-z0-9_:-]{1,32}")
+UNIX = "unix:"
+"""Before the path of a unix socket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSettings:
+    """Settings of a client of Redis or Valkey.
+
+    Attributes:
+        address: "host:port" or "unix:PATH"; of a cluster some of its nodes, separated by commas.
+        cluster: the server is a cluster.
+        username, password: of AUTH; without a password there is none.
+        database: of SELECT; a cluster has only 0.
+        tls: encrypt, and verify the server's certificate.
+        tls_ca_file, tls_cert_file, tls_key_file: PEM; "" for the system's authorities and for no certificate of ours.
+        tls_check_hostname: the certificate must be for the host of the address.
+        key_prefix: of every key: users of one server that should not share pages differ in it.
+        ttl_s: after which the server forgets a page; 0 for never.
+        connect_timeout_s: to connect and be let in.
+        request_timeout_s: for all answers to one batch, however they trickle.
+        retry_pause_s: between two tries of a server that is away.
+        batch_bytes: of pages in one pipeline to one server.
+
+    Raises ConfigurationError for values that cannot be.
+    """
+
+    address: str
+    cluster: bool = False
+    username: str = ""
+    password: str = field(default="", repr=False)
+    database: int = 0
+    tls: bool = False
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_check_hostname: bool = True
+    key_prefix: str = "ut"
+    ttl_s: int = 0
+    connect_timeout_s: float = 2.0
+    request_timeout_s: float = 5.0
+    retry_pause_s: float = 1.0
+    batch_bytes: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        if not self.addresses or not all(map(_is_address, self.addresses)):
+            raise ConfigurationError(f"redis: address must be host:port or unix:PATH, not {self.address!r}")
+        if len(self.addresses) > 1 and not self.cluster:
+            raise ConfigurationError(f"redis: more than one address needs cluster: {self.address!r}")
+        if self.cluster and self.database:
+            raise ConfigurationError(f"redis: a cluster has no database {self.database}")
+        if self.username and not self.password:
+            raise ConfigurationError("redis: a username needs a password")
+        if not _PREFIX.fullmatch(self.key_prefix):
+            raise ConfigurationError(
+                f"redis: key_prefix must be 1 to 32 letters, digits, :, - and _, which {self.key_prefix!r} is not"
+            )
+        for name in ("connect_timeout_s", "request_timeout_s", "retry_pause_s", "batch_bytes"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"redis: {name} must be positive, not {getattr(self, name)!r}")
+        if self.database < 0 or self.ttl_s < 0:
+            raise ConfigurationError(f"redis: database and ttl_s must not be negative: {self.database}, {self.ttl_s}")
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those of `address`, one by one."""
+        return tuple(part.strip() for part in self.address.split(",") if part.strip())
+
+
+def _is_address(text: str) -> bool:
+    if text.startswith(UNIX):
+        return len(text) > len(UNIX)
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 1 << 16

@@ -1,0 +1,198 @@
+"""Pages in Redis or Valkey, each a string. What is kept how long is the server's own: its memory limit, its policy, a TTL.
+
+A key is the prefix, the first 8 bytes of the pool's format digest and the key, the latter two in hex, with colons between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.redis.redis_pipeline import RedisPipeline, Reply, Trouble
+from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
+from unified_tree.controllers.storage.redis.redis_sweep import sweep
+from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
+from unified_tree.controllers.storage.redis.resp_connection import Piece, command
+from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, OtherLength, RespError
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
+from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
+from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
+from unified_tree.errors import StorageError
+
+
+def open_redis(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> RedisStorage:
+    """An engine with the settings of `RedisSettings`, from here, a file, or the environment (`load_settings`).
+
+    Raises ConfigurationError for settings, StorageError where no server lets us in.
+    """
+    return RedisStorage(pools, load_settings(RedisSettings, "redis", settings, file=config_file))
+
+
+class RedisStorage:
+    """A StorageEngine over one server or a cluster.
+
+    Every thread has connections of its own, as long as it uses them. In a cluster only the pages of a server that is away are
+    misses. A server that refuses everything for one reason, such as missing rights, is a StorageError with its words.
+
+    Args:
+        pools: what it keeps.
+        settings: where and how.
+
+    Raises StorageError where no server lets us in, ConfigurationError for certificates or a cluster that is not one.
+    """
+
+    def __init__(self, pools: Iterable[StoredPool], settings: RedisSettings) -> None:
+        self._pools = pools_by_name(pools)
+        self._settings = settings
+        tags = {name: f"{settings.key_prefix}:{pool.format_digest[:8].hex()}:" for name, pool in self._pools.items()}
+        self._tags = {name: tag.encode() for name, tag in tags.items()}
+        self._options = (b"NX", b"EX", b"%d" % settings.ttl_s) if settings.ttl_s else (b"NX",)
+        self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
+        self._gate = CallGate("redis")
+        self._topology = RedisTopology(settings)
+        self._pipeline = RedisPipeline(self._topology, settings.request_timeout_s)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See StorageEngine.capabilities. TLS copies every page."""
+        return Capabilities(
+            zero_copy=not self._settings.tls,
+            largest_value_bytes=LARGEST_BYTES,
+            shared_between_hosts=True,
+            survives_restart=True,
+        )
+
+    def register(self, buffers: Sequence[memoryview]) -> None:
+        """See StorageEngine.register; sockets take any memory, so nothing is kept."""
+        with self._gate:
+            del buffers
+
+    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
+        """See StorageEngine.exists. Raises StorageError where no server answers any more; later it is all a miss."""
+        with self._gate:
+            known_pool(self._pools, pool).check_keys(keys)
+            replies = self._present(self._names(pool, keys))
+            if Trouble.LOST in replies and not any(type(reply) is int for reply in replies):
+                raise StorageError(f"redis: no server answers at {self._settings.address}")
+            found = np.fromiter((reply == 1 for reply in replies), np.bool_, len(keys))
+            self._tally.queried(pool, len(keys), int(found.sum()))
+            return found
+
+    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.get. What has another length or is no string was not put by us; it is removed, and MISSING."""
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
+            names = self._names(pool, keys)
+            replies = self._replies(names, lambda index: command(b"GET", names[index]), pages)
+            outcomes = list(map(_got, replies))
+            strange = [name for name, reply in zip(names, replies, strict=True) if _is_strange(reply)]
+            if strange:
+                self._replies(strange, lambda index: command(b"UNLINK", strange[index]))
+            self._tally.got(pool, outcomes)
+            return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.put. DROPPED where the server's memory is full and it evicts nothing, or it is away."""
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages)
+            names = self._names(pool, keys)
+            there = self._present(names)
+            outcomes = [Outcome.PRESENT if reply == 1 else _stored(reply) for reply in there]
+            absent = [index for index, reply in enumerate(there) if reply == 0]
+
+            def storing(index: int) -> list[Piece]:
+                return command(b"SET", names[absent[index]], pages[absent[index]], *self._options)
+
+            size = self._pools[pool].value_bytes
+            replies = self._replies([names[index] for index in absent], storing, page_bytes=size)
+            for index, reply in zip(absent, replies, strict=True):
+                outcomes[index] = _stored(reply)
+            self._tally.put(pool, outcomes)
+            return outcomes
+
+    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        """See StorageEngine.remove. Raises StorageError where a server cannot, or is away."""
+        with self._gate:
+            known_pool(self._pools, pool).check_keys(keys)
+            names = self._names(pool, keys)
+            replies = self._replies(names, lambda index: command(b"UNLINK", names[index]))
+            wrong = [reply for reply in replies if type(reply) is not int]
+            if wrong:
+                raise StorageError(f"redis: {len(wrong)} values of {pool} were not removed: {wrong[0]!r}")
+
+    def clear(self) -> None:
+        """See StorageEngine.clear. Raises as `remove`. Cost: every server goes through all its keys."""
+        with self._gate:
+            for tag in self._tags.values():
+                sweep(self._topology, tag, self._settings.request_timeout_s)
+
+    def stats(self) -> StorageStats:
+        """See StorageEngine.stats; degraded when all servers are away."""
+        nodes = self._topology.nodes
+        return self._tally.snapshot(is_degraded=all(node.breaker.is_open for node in nodes))
+
+    def close(self) -> None:
+        """See StorageEngine.close."""
+        self._gate.close()
+        self._topology.close()
+
+    def _names(self, pool: str, keys: Sequence[bytes]) -> list[bytes]:
+        tag = self._tags[pool]
+        return [tag + key.hex().encode() for key in keys]
+
+    def _present(self, names: list[bytes]) -> list[Reply]:
+        return self._replies(names, lambda index: command(b"EXISTS", names[index]))
+
+    def _replies(
+        self,
+        names: list[bytes],
+        pieces: Callable[[int], list[Piece]],
+        pages: Sequence[memoryview] | None = None,
+        page_bytes: int = 0,
+    ) -> list[Reply]:
+        """In pipelines of limited size. Raises StorageError where all are refused for the same unforeseen reason."""
+        size = pages[0].nbytes if pages else max(page_bytes, 1 << 10)
+        step = max(1, self._settings.batch_bytes // size)
+        replies: list[Reply] = []
+        for start in range(0, len(names), step):
+            some = None if pages is None else pages[start : start + step]
+            replies += self._pipeline.replies(names[start : start + step], _counted_from(start, pieces), some)
+        refusals = {reply for reply in replies if isinstance(reply, RespError)}
+        if len(refusals) == 1 and all(isinstance(reply, RespError) for reply in replies):
+            [refusal] = refusals
+            if not refusal.text.startswith(_EXPECTED):
+                raise StorageError(f"redis: {self._settings.address} refuses: {refusal.text}")
+        return replies
+
+
+_EXPECTED = ("OOM ", "WRONGTYPE ", "MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MASTERDOWN ")
+
+
+def _counted_from(start: int, pieces: Callable[[int], list[Piece]]) -> Callable[[int], list[Piece]]:
+    return lambda index: pieces(start + index)
+
+
+def _is_strange(reply: Reply) -> bool:
+    return isinstance(reply, OtherLength) or (isinstance(reply, RespError) and reply.text.startswith("WRONGTYPE "))
+
+
+def _got(reply: Reply) -> Outcome:
+    if isinstance(reply, memoryview):
+        return Outcome.DONE
+    missing = reply is None or reply is Trouble.AWAY or _is_strange(reply)
+    return Outcome.MISSING if missing else Outcome.FAILED
+
+
+def _stored(reply: Reply) -> Outcome:
+    if reply == b"OK":
+        return Outcome.DONE
+    if reply is None:
+        return Outcome.PRESENT
+    full = isinstance(reply, RespError) and reply.text.startswith("OOM ")
+    return Outcome.DROPPED if full or reply is Trouble.AWAY else Outcome.FAILED

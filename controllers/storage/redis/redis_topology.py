@@ -1,0 +1,129 @@
+"""Which server keeps a key: the one that there is, or that of the key's slot in a cluster.
+
+https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec: 16384 slots, a key's being its CRC16 modulo
+that. Ours hold no braces, so all of the key counts.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+import threading
+import time
+from collections.abc import Iterator
+
+from unified_tree.controllers.storage.redis.redis_node import RedisNode
+from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings
+from unified_tree.controllers.storage.redis.resp_connection import command, tls_context
+from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError
+from unified_tree.errors import ConfigurationError, StorageError
+
+SLOTS = 1 << 14
+
+
+def slot_of(name: bytes) -> int:
+    """The slot of a key without braces."""
+    return binascii.crc_hqx(name, 0) % SLOTS
+
+
+class RedisTopology:
+    """The servers, and who keeps what. Any thread may ask.
+
+    Args:
+        settings: where they are.
+
+    Raises StorageError where no address lets us in, ConfigurationError where a cluster is not one, or the reverse.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._tls = tls_context(settings)
+        self._lock = threading.Lock()
+        self._nodes = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
+        self._owners: list[RedisNode | None] = []
+        self._read_at = -math.inf
+        troubles = self._read(list(self._nodes.values()))
+        if troubles:
+            raise StorageError(f"redis: no server lets us in: {'; '.join(troubles)}")
+
+    def owner(self, name: bytes) -> RedisNode | None:
+        """Who keeps a key; None where nobody does."""
+        owners = self._owners
+        return owners[0] if len(owners) == 1 else owners[slot_of(name)]
+
+    @property
+    def nodes(self) -> list[RedisNode]:
+        """The servers that keep something."""
+        return list(dict.fromkeys(node for node in self._owners if node is not None))
+
+    def refresh(self) -> bool:
+        """Ask a server that is there who keeps what now, at most once a pause; whether that was done.
+
+        Only a cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
+        """
+        if not self._settings.cluster or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            now = time.monotonic()
+            if now < self._read_at + self._settings.retry_pause_s:
+                return False
+            self._read_at = now
+            return not self._read([node for node in self._nodes.values() if not node.breaker.is_open])
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _read(self, candidates: list[RedisNode]) -> list[str]:
+        """Learn from the first that answers; else why not, an item each."""
+        troubles = []
+        for node in candidates:
+            try:
+                connection = node.take()
+                connection.expect(time.monotonic() + self._settings.connect_timeout_s)
+                words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
+                connection.send(command(*words))
+                self._learn(connection.read(), node)
+            except (OSError, StorageError) as error:
+                node.lost()
+                troubles.append(f"{node.address}: {error}")
+            else:
+                node.give_back(connection)
+                return []
+        return troubles or ["no server is there to be asked"]
+
+    def _learn(self, answer: Answer, node: RedisNode) -> None:
+        if not self._settings.cluster:
+            if isinstance(answer, bytes) and b"cluster_enabled:1" in answer:
+                raise ConfigurationError(f"redis: {node.address} belongs to a cluster; set cluster")
+            self._owners = [node]
+            return
+        if isinstance(answer, RespError) and "cluster support disabled" in answer.text:
+            raise ConfigurationError(f"redis: {node.address} is no cluster; do not set cluster")
+        owners: list[RedisNode | None] = [None] * SLOTS
+        nodes: dict[str, RedisNode] = {}
+        for first, last, address in _ranges(answer, node.address):
+            if address not in nodes:
+                nodes[address] = self._nodes.get(address) or RedisNode(address, self._settings, self._tls)
+            owners[first : last + 1] = [nodes[address]] * (last + 1 - first)
+        gone = [known for address, known in self._nodes.items() if address not in nodes and known is not node]
+        self._owners, self._nodes = owners, {**nodes, node.address: node}
+        for known in gone:
+            known.close()
+
+
+def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
+    """First slot, last slot and master of each range. Raises StorageError for an answer that is no such table."""
+    if not isinstance(answer, list):
+        raise StorageError(f"redis: CLUSTER SLOTS is answered with {answer!r}")
+    for entry in answer:
+        match entry:
+            case [int(first), int(last), [host, int(port), *_], *_] if 0 <= first <= last < SLOTS and 0 < port < 1 << 16:
+                name = host.decode("utf-8", "replace") if isinstance(host, bytes) else ""
+                own = "127.0.0.1" if asked.startswith(UNIX) else asked.rpartition(":")[0]
+                yield first, last, f"{name if name not in {'', '?'} else own}:{port}"
+            case _:
+                raise StorageError(f"redis: CLUSTER SLOTS holds {entry!r}")

@@ -1,0 +1,68 @@
+"""Pages between a store and memory that its client knows: those that lie there go directly, the others by a bounce buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+
+from unified_tree.controllers.storage.bounce_buffer import BounceBuffer, copy_pages
+from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
+
+
+class Way(Enum):
+    """Which way pages go."""
+
+    TO_STORE = "to the store"
+    FROM_STORE = "from the store"
+
+
+Call = Callable[[list[int], list[int]], list[int]]
+"""Given indices into the batch and the address of each page; answers a number for each."""
+
+
+class RegisteredTransfer:
+    """Splits a batch of pages into calls of the client.
+
+    Args:
+        memory: what the client knows; the bounce buffer is added to it.
+        bounce: for the pages that lie elsewhere.
+        batch_bytes: of one call, but at least a page.
+    """
+
+    def __init__(self, memory: RegisteredMemory, bounce: BounceBuffer, batch_bytes: int) -> None:
+        self._memory = memory
+        self._bounce = bounce
+        self._batch_bytes = batch_bytes
+        memory.add(bounce.memory)
+
+    def answers(self, call: Call, pages: Sequence[memoryview], way: Way) -> Iterator[tuple[int, int]]:
+        """Each page's index and answer, direct ones first; ending early leaves the rest untried.
+
+        Pages are of one size. Pages from the store are filled whatever the answer was, their bytes being good if that is.
+        """
+        if not pages:
+            return
+        size = pages[0].nbytes
+        direct: list[int] = []
+        bounced: list[int] = []
+        addresses = [address_of(page) for page in pages]
+        for index, address in enumerate(addresses):
+            (direct if self._memory.holds(address, size) else bounced).append(index)
+        for some in _batches(direct, max(1, self._batch_bytes // size)):
+            yield from zip(some, call(some, [addresses[index] for index in some]), strict=True)
+        for some in _batches(bounced, self._bounce.batch_pages(size)):
+            yield from zip(some, self._bounced(call, some, [pages[index] for index in some], way), strict=True)
+
+    def _bounced(self, call: Call, indices: list[int], pages: list[memoryview], way: Way) -> list[int]:
+        with self._bounce.lent(len(indices), pages[0].nbytes) as slots:
+            if way is Way.TO_STORE:
+                copy_pages(pages, slots)
+            answers = call(indices, [address_of(slot) for slot in slots])
+            if way is Way.FROM_STORE:
+                copy_pages(slots, pages)
+            return answers
+
+
+def _batches(indices: list[int], at_most: int) -> Iterator[list[int]]:
+    for start in range(0, len(indices), at_most):
+        yield indices[start : start + at_most]

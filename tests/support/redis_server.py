@@ -1,0 +1,177 @@
+"""Real Redis servers, alone and as a cluster, each a process of its own on loopback or a unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
+from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command
+from unified_tree.controllers.storage.redis.resp_reader import Answer
+from unified_tree.errors import StorageError
+
+SLOTS = 16384
+
+
+def program() -> str | None:
+    """The server's binary; Valkey's will do."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def skip_unless_it_runs() -> None:
+    """Skip the test that asks, or the module."""
+    if program() is None:
+        pytest.skip("no Redis: there is no redis-server; on Debian apt-get install redis-server", allow_module_level=True)
+
+
+def free_port() -> int:
+    """Whose bus port, 10000 above, is free too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 10000))
+                return port
+
+
+class Redis:
+    """A server that writes nothing to disk but its cluster's table; a context manager that ends it by its process id.
+
+    Args:
+        folder: its own, for its socket and files.
+        options: further words of its command line.
+        over: "tcp" or "unix".
+    """
+
+    def __init__(self, folder: Path, *options: str, over: str = "tcp", settings: RedisSettings | None = None) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._socket = folder / "s"
+        self._is_unix = over == "unix"
+        self.port = 0 if self._is_unix else free_port()
+        self._options = options
+        self.address = f"unix:{self._socket}" if self._is_unix else f"127.0.0.1:{self.port}"
+        self.settings = settings or RedisSettings(address=self.address)
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, at the same address every time."""
+        found = program()
+        assert found is not None
+        where = ["--unixsocket", str(self._socket)] if self._is_unix else ["--bind", "127.0.0.1"]
+        ports = [] if "--tls-port" in self._options else ["--port", str(self.port)]
+        fixed = ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--enable-debug-command", "yes"]
+        log = (self._folder / "log").open("ab")
+        with log:
+            self.process = subprocess.Popen([found, *where, *ports, *fixed, *self._options], stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while not self._is_ready():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.stop()
+                raise AssertionError(f"the server does not come up: {(self._folder / 'log').read_text()[-500:]}")
+            time.sleep(0.01)
+
+    def ask(self, *words: str | bytes) -> Answer:
+        """What the server answers to a command."""
+        connection = self._connection()
+        try:
+            connection.expect(time.monotonic() + 30)
+            connection.send(command(*(word.encode() if isinstance(word, str) else word for word in words)))
+            return connection.read()
+        finally:
+            connection.close()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Kill it; what it held is gone."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def __enter__(self) -> Redis:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _connection(self) -> RespConnection:
+        from unified_tree.controllers.storage.redis.resp_connection import tls_context
+
+        return RespConnection(self.address, self.settings, tls_context(self.settings))
+
+    def _is_ready(self) -> bool:
+        try:
+            self._connection().close()
+        except (OSError, StorageError):
+            return False
+        return True
+
+
+class Cluster:
+    """Masters that share the slots; a context manager that ends them."""
+
+    def __init__(self, folder: Path, masters: int = 3, *options: str) -> None:
+        mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+        self.servers: list[Redis] = []
+        try:
+            for number in range(masters):
+                self.servers.append(Redis(folder / str(number), *mode, *options))
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+        self.address = ",".join(server.address for server in self.servers)
+
+    def _join(self) -> None:
+        count = len(self.servers)
+        for number, server in enumerate(self.servers):
+            first, last = number * SLOTS // count, (number + 1) * SLOTS // count - 1
+            _expect_ok(server.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(last)))
+            _expect_ok(server.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)))
+        for server in self.servers[1:]:
+            _expect_ok(server.ask("CLUSTER", "MEET", "127.0.0.1", str(self.servers[0].port)))
+        deadline = time.monotonic() + 30
+        while not all(_knows_all(server, count) for server in self.servers):
+            assert time.monotonic() < deadline, "the cluster does not come together"
+            time.sleep(0.05)
+
+    def move_slots(self, slots: Sequence[int], source: int, target: int) -> None:
+        """Make another server the owner of empty slots, at once and everywhere."""
+        owner = self.servers[target].ask("CLUSTER", "MYID")
+        assert isinstance(owner, bytes)
+        for slot in slots:
+            for server in (self.servers[target], self.servers[source], *self.servers):
+                _expect_ok(server.ask("CLUSTER", "SETSLOT", str(slot), "NODE", owner))
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def _expect_ok(answer: Answer) -> None:
+    assert answer == b"OK", answer
+
+
+def _knows_all(server: Redis, masters: int) -> bool:
+    info, table = server.ask("CLUSTER", "INFO"), server.ask("CLUSTER", "SLOTS")
+    return isinstance(info, bytes) and b"cluster_state:ok" in info and isinstance(table, list) and len(table) == masters

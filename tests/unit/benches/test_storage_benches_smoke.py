@@ -1,0 +1,20 @@
+"""The benches of storage engines run on their real servers, and what they read is what they stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mooncake_server
+import pytest
+
+from benches.storage_mooncake import main as mooncake_main
+
+
+def test_the_mooncake_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mooncake_server.skip_unless_it_runs()
+    assert mooncake_main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["contestant"] for row in rows] == ["bare client", "engine", "engine, checksum on"] * 2
+    assert all(row["right"] and row["put_gib_per_s"] > 0 and row["get_ratio"] > 0 for row in rows)
+    assert "of bare" in capsys.readouterr().out

@@ -1,0 +1,341 @@
+"""Mooncake, the real one: a master and peers on loopback, healthy and not."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import mooncake_server
+import pytest
+from mooncake_server import Mooncake
+
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool
+from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
+from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
+from unified_tree.errors import StorageError
+
+mooncake_server.skip_unless_it_runs()
+
+SIZE = 64 << 10
+POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
+OTHER = StoredPool(name="mamba", format_digest=sha256(b"mamba").digest(), value_bytes=1088)
+
+
+@pytest.fixture
+def server() -> Iterator[Mooncake]:
+    with Mooncake() as running:
+        yield running
+
+
+def settings(server: Mooncake, **other: Any) -> MooncakeSettings:
+    return MooncakeSettings(master=server.master, **(mooncake_server.SETTINGS | other))
+
+
+@pytest.fixture
+def engine(server: Mooncake) -> Iterator[MooncakeStorage]:
+    made = MooncakeStorage([POOL, OTHER], settings(server))
+    yield made
+    made.close()
+
+
+def keys(*numbers: int) -> list[bytes]:
+    return [sha256(str(number).encode()).digest() for number in numbers]
+
+
+def value(number: int, size: int = SIZE) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def filled(*numbers: int) -> list[memoryview]:
+    return [memoryview(bytearray(value(number))) for number in numbers]
+
+
+def empty(count: int) -> list[memoryview]:
+    return [memoryview(bytearray(SIZE)) for _ in range(count)]
+
+
+def wait_until_put(engine: MooncakeStorage, number: int) -> None:
+    deadline = time.monotonic() + 30
+    while engine.put("full", keys(number), filled(number)) not in ([Outcome.DONE], [Outcome.PRESENT]):
+        assert time.monotonic() < deadline, "the store did not come back"
+        time.sleep(0.1)
+
+
+def test_registered_memory_and_other_memory_in_one_batch(engine: MooncakeStorage) -> None:
+    pool = memoryview(bytearray(8 * SIZE))
+    engine.register([pool[: 4 * SIZE], pool[2 * SIZE :], pool])
+    inside = [pool[index * SIZE : (index + 1) * SIZE] for index in range(8)]
+    for index, page in enumerate(inside[:4]):
+        page[:] = value(index)
+    numbers = [0, 1, 2, 3, 10, 11]
+    assert engine.put("full", keys(*numbers), inside[:4] + filled(10, 11)) == [Outcome.DONE] * 6
+    got = [inside[4], *empty(1), inside[5], *empty(1), inside[6], inside[7]]
+    assert engine.get("full", keys(*numbers), got) == [Outcome.DONE] * 6
+    assert [bytes(page) for page in got] == [value(number) for number in numbers]
+
+
+def test_a_store_without_a_master_is_refused_at_once() -> None:
+    address = f"127.0.0.1:{mooncake_server.free_port()}"
+    with pytest.raises(StorageError, match=f"no master at {address}"):
+        MooncakeStorage([POOL], MooncakeSettings(master=address, **mooncake_server.SETTINGS))
+
+
+def test_what_listens_but_is_no_master_is_refused(server: Mooncake) -> None:
+    server.pause()
+    try:
+        with pytest.raises(StorageError, match="does not take this client"):
+            MooncakeStorage([POOL], settings(server))
+    finally:
+        server.resume()
+    MooncakeStorage([POOL], settings(server)).close()
+
+
+def test_a_killed_master_is_a_store_where_nothing_is_until_it_is_back(server: Mooncake, engine: MooncakeStorage) -> None:
+    assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    server.kill()
+    assert engine.get("full", keys(1), empty(1)) in ([Outcome.FAILED], [Outcome.MISSING])
+    assert engine.stats().is_degraded
+    assert engine.get("full", keys(1), empty(1)) in ([Outcome.FAILED], [Outcome.MISSING])
+    assert engine.put("full", keys(2), filled(2)) in ([Outcome.FAILED], [Outcome.DROPPED])
+    with pytest.raises(StorageError, match=r"away|were not removed"):
+        engine.remove("full", keys(1))
+    server.start()
+    wait_until_put(engine, 3)
+    assert not engine.stats().is_degraded
+    assert engine.exists("full", keys(1, 3)).tolist() == [False, True], "a new master knows nothing of the old one's"
+    pages = empty(1)
+    assert engine.get("full", keys(3), pages) == [Outcome.DONE] and pages == filled(3)
+
+
+def test_closing_without_a_master_ends(server: Mooncake) -> None:
+    engine = MooncakeStorage([POOL], settings(server))
+    server.kill()
+    engine.close()
+    with pytest.raises(StorageError, match="closed"):
+        engine.exists("full", keys(1))
+
+
+def test_a_frozen_master_is_not_waited_for_twice(server: Mooncake, engine: MooncakeStorage) -> None:
+    assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    server.pause()
+    try:
+        with pytest.raises(StorageError, match="does not answer, error -901"):
+            engine.exists("full", keys(1))
+        assert not engine.exists("full", keys(1)).any()
+        assert engine.stats().is_degraded
+        assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
+    finally:
+        server.resume()
+    wait_until_put(engine, 2)
+    pages = empty(1)
+    assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
+
+
+def test_a_full_store_drops_pages_and_makes_room(server: Mooncake) -> None:
+    size = 1 << 20
+    pool = StoredPool(name="large", format_digest=sha256(b"large").digest(), value_bytes=size)
+    large = MooncakeStorage([pool], settings(server))
+    page = memoryview(bytearray(value(0, size)))
+    outcomes = large.put("large", keys(*range(100)), [page] * 100)
+    assert set(outcomes) == {Outcome.DONE, Outcome.DROPPED}
+    got = memoryview(bytearray(size))
+    found = [number for number in range(100) if large.get("large", keys(number), [got]) == [Outcome.DONE] and got == page]
+    assert found and len(found) <= outcomes.count(Outcome.DONE)
+    large.clear()
+    assert large.put("large", keys(0), [page]) == [Outcome.DONE]
+    large.close()
+
+
+def test_a_store_without_any_memory_drops_everything() -> None:
+    with Mooncake(segment_bytes=0) as server:
+        engine = MooncakeStorage([POOL], settings(server))
+        assert engine.put("full", keys(1), filled(1)) == [Outcome.DROPPED]
+        assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
+        assert not engine.stats().is_degraded
+        engine.close()
+
+
+def test_a_segment_of_ones_own_goes_with_the_process() -> None:
+    with Mooncake(segment_bytes=0, client_ttl_s=1) as server:
+        owner = MooncakeStorage([POOL], settings(server, segment_bytes=32 << 20))
+        reader = MooncakeStorage([POOL], settings(server))
+        assert not owner.capabilities.survives_restart and reader.capabilities.survives_restart
+        assert owner.put("full", keys(1), filled(1)) == [Outcome.DONE]
+        pages = empty(1)
+        assert reader.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
+        owner.close()
+        assert reader.get("full", keys(1), empty(1)) in ([Outcome.MISSING], [Outcome.FAILED])
+        reader.close()
+
+
+def test_a_frozen_peer_fails_its_pages_and_writes_none_later(server: Mooncake, engine: MooncakeStorage) -> None:
+    pool = memoryview(bytearray(2 * SIZE))
+    engine.register([pool])
+    assert engine.put("full", keys(1, 2), filled(1, 2)) == [Outcome.DONE] * 2
+    server.peers[0].pause()
+    try:
+        assert engine.get("full", keys(1, 2), [pool[:SIZE], pool[SIZE:]]) == [Outcome.FAILED] * 2
+        pool[:] = bytes(2 * SIZE)
+    finally:
+        server.peers[0].resume()
+    wait_until_put(engine, 3)
+    time.sleep(0.5)
+    assert pool == bytes(2 * SIZE), "pages of a call that is over are somebody else's"
+
+
+def test_a_killed_peer_takes_its_pages_along_and_no_others() -> None:
+    with Mooncake(client_ttl_s=1) as server:
+        engine = MooncakeStorage([POOL], settings(server))
+        assert engine.put("full", keys(*range(8)), filled(*range(8))) == [Outcome.DONE] * 8
+        server.peers[0].kill()
+        outcomes = engine.get("full", keys(*range(8)), empty(8))
+        assert set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
+        server.peers.clear()
+        server.add_peer(64 << 20)
+        wait_until_put(engine, 20)
+        pages = empty(1)
+        assert engine.get("full", keys(20), pages) == [Outcome.DONE] and pages == filled(20)
+        engine.close()
+
+
+def test_a_lease_that_is_too_short_fails_pages_and_never_gives_wrong_ones() -> None:
+    with Mooncake(lease_ms=1) as server:
+        engine = MooncakeStorage([POOL], settings(server))
+        numbers = range(200)
+        engine.put("full", keys(*numbers), filled(*numbers))
+        pages = empty(len(numbers))
+        outcomes = engine.get("full", keys(*numbers), pages)
+        assert set(outcomes) <= {Outcome.DONE, Outcome.FAILED}
+        assert all(
+            page == value(number)
+            for number, page, outcome in zip(numbers, pages, outcomes, strict=True)
+            if outcome is Outcome.DONE
+        )
+        assert Outcome.DONE in outcomes, "a page alone is quick enough at some time"
+        engine.close()
+
+
+def test_clearing_takes_our_pools_and_nobody_elses(server: Mooncake, engine: MooncakeStorage) -> None:
+    other_prefix = MooncakeStorage([POOL], settings(server, key_prefix="xut"))
+    other_pools = MooncakeStorage([OTHER], settings(server))
+    assert engine.put("full", keys(1), filled(1)) == other_prefix.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    small = memoryview(bytearray(1088))
+    assert other_pools.put("mamba", keys(1), [small]) == [Outcome.DONE]
+    engine.exists("full", keys(1))  # which takes a lease
+    alone = MooncakeStorage([POOL], settings(server))
+    alone.clear()
+    assert not engine.exists("full", keys(1)).any()
+    assert other_prefix.exists("full", keys(1)).all()
+    assert other_pools.exists("mamba", keys(1)).all(), "a pool that this engine was not made for"
+    for made in (other_prefix, other_pools, alone):
+        made.close()
+
+
+@pytest.mark.parametrize("length", [SIZE - 1, SIZE + 1, 1])
+def test_a_value_that_is_none_of_ours_is_missing_and_can_be_put_again(
+    server: Mooncake, engine: MooncakeStorage, length: int
+) -> None:
+    engine.put("full", keys(1), filled(1))
+    raw = MooncakeClient(settings(server))
+    name = f"ut-{POOL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
+    assert raw.exist([name]) == [1], "the layout of the keys is what the documentation says"
+    assert raw.remove([name]) == [0]
+    assert raw._store.put(name, value(9, length)) == 0
+    assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
+    assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    pages = empty(1)
+    assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
+    raw.close()
+
+
+def test_a_lying_value_is_corrupt_and_heals(server: Mooncake, engine: MooncakeStorage) -> None:
+    checked = CheckedStorage(engine)
+    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    raw = MooncakeClient(settings(server))
+    name = f"ut-{POOL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
+    raw.remove([name])
+    assert raw._store.put(name, value(9)) == 0
+    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
+    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    assert checked.get("full", keys(1), empty(1)) == [Outcome.DONE]
+    raw.close()
+
+
+WRITER = """
+import sys
+from hashlib import sha256
+from random import Random
+from unified_tree.controllers.storage import CheckedStorage, StoredPool
+from unified_tree.controllers.storage.mooncake import open_mooncake
+pool = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=65536)
+storage = CheckedStorage(open_mooncake([pool], master=sys.argv[1]))
+numbers = range(40)
+pages = [memoryview(bytearray(Random(n).randbytes(65536))) for n in numbers]
+print("ready", flush=True)
+while True:
+    storage.put("full", [sha256(str(n).encode()).digest() for n in numbers], pages)
+    storage.engine.clear()
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_no_wrong_page(server: Mooncake, engine: MooncakeStorage) -> None:
+    checked, choose = CheckedStorage(engine), random.Random(3)
+    for _ in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, server.master], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
+        time.sleep(choose.random() * 0.2)
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        pages = empty(40)
+        outcomes = checked.get("full", keys(*range(40)), pages)
+        assert Outcome.CORRUPT not in outcomes
+        for number, page, outcome in zip(range(40), pages, outcomes, strict=True):
+            assert outcome is not Outcome.DONE or page[:-64] == value(number)[:-64]
+    assert not checked.quarantined
+
+
+def test_threads_with_random_calls_over_a_restarting_master(server: Mooncake, engine: MooncakeStorage) -> None:
+    checked, pool = CheckedStorage(engine), memoryview(bytearray(16 * SIZE))
+    engine.register([pool])
+    wrong: list[str] = []
+    stop = threading.Event()
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        own = [pool[(4 * seed + i) * SIZE : (4 * seed + i + 1) * SIZE] for i in range(3)]
+        while not stop.is_set():
+            numbers = choose.sample(range(30), 4)
+            pages = [*own, *empty(1)]
+            if choose.random() < 0.5:
+                for number, page in zip(numbers, pages, strict=True):
+                    page[:] = value(number)
+                checked.put("full", keys(*numbers), pages)
+            else:
+                outcomes = checked.get("full", keys(*numbers), pages)
+                for number, page, outcome in zip(numbers, pages, outcomes, strict=True):
+                    if outcome is Outcome.DONE and page[:-64] != value(number)[:-64]:
+                        wrong.append(f"{seed} read something else for {number}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    server.kill()
+    time.sleep(0.3)
+    server.start()
+    time.sleep(2)
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong and not checked.quarantined
+    wait_until_put(engine, 99)
