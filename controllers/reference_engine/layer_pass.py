@@ -24,9 +24,11 @@ class LayerState(Protocol):
 
     def parts(self, layer: Any) -> Mapping[str, tuple[Part, ...]]:
         """What a page of each component holds of this layer, read off a cache layer that has run."""
+        ...
 
     def open(self, layer: Any, rows: SequenceRows, start: int, end: int) -> Save:
         """Fill a new cache layer with the state of the tokens [0, start), before the tokens [start, end) run.
 
         Returns what writes the state of new tokens back; a state cannot be written for fewer than all of them.
         """
+        ...

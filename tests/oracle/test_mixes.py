@@ -41,7 +41,7 @@ def serve(family: Family, precision: Precision, seed: int, requests: int) -> Tal
 def test_a_mix_in_f32(name: str, seed: int, record_property: Any) -> None:
     tally = serve(FAMILIES[name], SINGLE, seed, 14)
     record_property("operations", tally.runs)
-    assert tally.hits["device"]
+    assert tally.hits["device"] + tally.hits["host"]
     assert tally.deviation > 0.3
 
 
@@ -49,7 +49,7 @@ def test_a_mix_in_f32(name: str, seed: int, record_property: Any) -> None:
 def test_a_mix_in_f64(name: str, record_property: Any) -> None:
     tally = serve(FAMILIES[name], DOUBLE, 3, 14)
     record_property("operations", tally.runs)
-    assert tally.hits["device"]
+    assert tally.hits["device"] + tally.hits["host"]
 
 
 @pytest.mark.deep

@@ -162,11 +162,11 @@ class Prompts:
         """A prompt: all of an earlier sequence, or some of it, and new tokens."""
         random = self.random
         prefix: list[int] = []
-        if self.earlier and random.random() < 0.85:
+        if self.earlier and random.random() < 0.9:
             earlier = random.choice(self.earlier[-12:])
-            prefix = earlier if random.random() < 0.4 else earlier[: random.randint(0, len(earlier))]
+            prefix = earlier if random.random() < 0.6 else earlier[: random.randint(0, len(earlier))]
         room = self.longest - len(prefix)
-        fresh = random.randint(1, max(1, min(room, 40)))
+        fresh = random.randint(1, max(1, min(room, self.longest // 2)))
         prompt = [*prefix, *(random.randrange(self.vocabulary) for _ in range(fresh))][: self.longest]
         self.earlier.append(prompt)
         return prompt
