@@ -28,11 +28,7 @@ Factory = Callable[..., StorageEngine]
 
 
 class StorageRegistry:
-<<<<<<< HEAD
-    """The engines that can be opened by name: null, memory, file, and those of entry points.
-=======
-    """The engines that can be opened by name: null, memory, those with servers of their own, and those of entry points.
->>>>>>> fa7391a89f85c4b0ade3dcd41de39c967fa579f1
+    """The engines that can be opened by name: null, memory, file, those with servers of their own, and those of entry points.
 
     A name of a package never replaces a built-in one; one that the program registers does replace both.
     """

@@ -39,11 +39,6 @@ ENGINES: dict[str, Callable[[Path], StorageEngine]] = {
 }
 
 
-<<<<<<< HEAD
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageEngine]:
-    made = ENGINES[request.param](tmp_path)
-=======
 SERVED = ("mooncake", "redis", "redis_cluster")
 """Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
 
@@ -75,9 +70,8 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 
 @pytest.fixture(params=[*ENGINES, *SERVED])
-def engine(request: pytest.FixtureRequest) -> Iterator[StorageEngine]:
-    made = ENGINES[request.param]() if request.param in ENGINES else request.getfixturevalue(request.param)()
->>>>>>> fa7391a89f85c4b0ade3dcd41de39c967fa579f1
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageEngine]:
+    made = ENGINES[request.param](tmp_path) if request.param in ENGINES else request.getfixturevalue(request.param)()
     yield made
     made.close()
 
