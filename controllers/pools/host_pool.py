@@ -97,6 +97,11 @@ class HostPool:
         own = self.memory if memory is None else memory
         return self._rows(kept, own.view(word_dtype(kept)))
 
+    @property
+    def buffer(self) -> memoryview:
+        """All of the pool's bytes, writable: what a storage engine registers for zero copy."""
+        return self._bytes
+
     def page_memory(self, page: int) -> memoryview:
         """The bytes of one page and, behind them, its trailer: writable, `format.page_bytes + trailer_bytes` long.
 
