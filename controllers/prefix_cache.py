@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.admission import admit, arrive
+from unified_tree.controllers.admission import admit
+from unified_tree.controllers.arrivals import Arrivals
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
-from unified_tree.errors import ConfigurationError, LeaseError, TransferError
+from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
@@ -94,7 +95,7 @@ class PrefixCache:
         self.replay = replay
         self.save_limit = save_limit
         self._leases: set[Lease] = set()
-        self._loading: dict[Lease, int] = {}
+        self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
         self.storage: StorageController | None = None
@@ -175,7 +176,7 @@ class PrefixCache:
         self._leases.add(lease)
         fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
-            self._loading[lease] = fetched
+            self._arrivals.expect(lease, fetched)
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -193,14 +194,9 @@ class PrefixCache:
         try:
             self.controller.poll()
         finally:
-            self._take_arrivals()
+            self._arrivals.take_ended()
         if self.storage is not None:
             self.storage.poll()
-
-    def _take_arrivals(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed."""
-        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.ended]:
-            self._arrive(lease)
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
@@ -208,33 +204,7 @@ class PrefixCache:
         Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
         """
         self._check(lease)
-        if lease.load is not None:
-            assert self.controller is not None
-            self.controller.wait_layer(lease.load, layer_id)
-        elif lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _settle(self, lease: Lease) -> None:
-        """Wait for what a lease loads back. Raises TransferError if it did not come."""
-        if lease.load is not None:
-            assert self.controller is not None
-            if not lease.load.ended:
-                self.controller.wait(lease.load)
-            self._arrive(lease)
-        if lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _arrive(self, lease: Lease) -> None:
-        fetched = self._loading.pop(lease)
-        assert lease.load is not None
-        tokens = lease.load.tokens
-        arrive(self, lease)
-        if lease.failure is not None:
-            self.counters.hit_tokens -= tokens
-            self.counters.drop("lease lost its load")
-        else:
-            self.counters.host_hit_tokens += tokens
-            self.counters.storage_hit_tokens += min(tokens, fetched)
+        self._arrivals.wait_layer(lease, layer_id)
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
@@ -263,7 +233,7 @@ class PrefixCache:
         still to be saved needs. `commit` does this too. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
         lease.computed = max(lease.computed, computed_tokens)
@@ -303,7 +273,7 @@ class PrefixCache:
         Cost: as an insert.
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         publish(self, lease, tokens, states or {}, without, resumable)
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
@@ -312,7 +282,7 @@ class PrefixCache:
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
         size = -(-length_tokens // self.page_size)
@@ -337,10 +307,7 @@ class PrefixCache:
         if self.point is not None and own:
             self.device.free(self.point, np.array(own, np.int64))
         if lease.load is not None:
-            assert self.controller is not None
-            del self._loading[lease]
-            self.controller.drop(lease.load)
-            lease.load = None
+            self._arrivals.drop(lease)
         lease.unpin()
         self._leases.discard(lease)
         lease.cache = None
@@ -362,9 +329,7 @@ class PrefixCache:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
         if self.storage is not None:
             self.storage.invalidated(namespace, weights_version)
-        for lease in self._loading:
-            if lease.load is not None and namespace in (None, lease.key.namespace):
-                lease.load.error = lease.load.error or f"{lease} was loading what has been invalidated since"
+        self._arrivals.fail(namespace)
 
     def generation(self, namespace: str) -> tuple[int, int]:
         """The weights version of a namespace; two that differ share nothing."""
@@ -374,7 +339,7 @@ class PrefixCache:
         """Finish all transfers, prefetches and offloads that have been started or are due, and apply them. Blocks."""
         if self.controller is not None:
             self.controller.drain()
-            self._take_arrivals()
+            self._arrivals.take_ended()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -382,7 +347,7 @@ class PrefixCache:
         """Copy every boundary to host, as far as it has room, and on to the store, and wait for that."""
         if self.controller is not None:
             self.controller.flush()
-            self._take_arrivals()
+            self._arrivals.take_ended()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -391,8 +356,7 @@ class PrefixCache:
         self.detach_storage()
         if self.controller is not None:
             self.controller.close()
-            for lease in list(self._loading):
-                self._arrive(lease)
+            self._arrivals.take_all()
 
     @property
     def lease_count(self) -> int:
