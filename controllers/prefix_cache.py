@@ -19,6 +19,7 @@ from unified_tree.controllers.arrivals import Arrivals
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
+from unified_tree.controllers.rank_agreement import Alone, AmongRanks
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.host_tier import HostTier
+    from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
     from unified_tree.receipt import InsertResult
@@ -49,6 +51,8 @@ class PrefixCache:
         save_limit: how many places a request saves states and windows at, at most.
         host: a host tier behind the device; its engine is closed with the cache.
         storage: a store behind the host tier; see `attach_storage`.
+        ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
+            state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -73,6 +77,7 @@ class PrefixCache:
         save_limit: int = 4,
         host: HostTier | None = None,
         storage: StorageTier | None = None,
+        ranks: Consensus | None = None,
     ) -> None:
         counts = dict(page_counts or {})
         self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
@@ -91,7 +96,10 @@ class PrefixCache:
         self.save_grid_tokens = self.tree.state.save_grid_tokens
         self.counters = Counters()
         self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
-        self.controller = None if host is None else HybridCacheController(self.tree, self.device, host, self.counters)
+        self.ranks = Alone() if ranks is None else AmongRanks(ranks)
+        self.controller: HybridCacheController | None = None
+        if host is not None:
+            self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
         self.replay = replay
         self.save_limit = save_limit
         self._leases: set[Lease] = set()
@@ -112,7 +120,7 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation)
+        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation, self.ranks)
         self.detach_storage()
         self.storage = self.controller.storage = attached
 
@@ -357,6 +365,7 @@ class PrefixCache:
         if self.controller is not None:
             self.controller.close()
             self._arrivals.take_all()
+        self.ranks.close()
 
     @property
     def lease_count(self) -> int:

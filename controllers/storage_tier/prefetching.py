@@ -47,6 +47,7 @@ class Prefetch:
         found, fetch: what the store has, and what is being read.
         tokens: by how much it made the prefix on host longer, once it has ended.
         followers: prefetches that wait for this one.
+        ticket, vote: what the step under way will vote on, and what has been voted on and not decided.
         deadline: when its requests stop waiting, in the clock's seconds.
     """
 
@@ -61,6 +62,8 @@ class Prefetch:
         self.fetch: Fetch | None = None
         self.receipt: Receipt | None = None
         self.followers: list[Prefetch] = []
+        self.ticket: int | None = None
+        self.vote: int | None = None
         self.tokens = 0
         self.has_ended = False
 
@@ -127,6 +130,7 @@ class Prefetching:
         place = _place(key, base, size)
         prefetch.place, prefetch.generation = place, controller.generation(key.namespace)
         prefetch.found = FoundPrefix(key, base.length // size, limit)
+        prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base.length} {key.length}", limit)
         self._by_place[place] = prefetch
         self.begun += 1
         chain = controller.chain(key.namespace)
@@ -141,20 +145,40 @@ class Prefetching:
         for job in self._jobs.ended():
             self._next.pop(job)(job.error)
 
+    def _vote(self, prefetch: Prefetch, error: str | None, then: Callable[[NDArray[np.bool_]], None]) -> None:
+        """A step ended here: go on with the lengths that every rank can restore, none if it failed."""
+        assert prefetch.found is not None and prefetch.ticket is not None
+        lengths = prefetch.found.lengths
+        if error is not None:
+            self._controller.counters.drop(f"prefetch failed: {error.split(':')[0]}")
+            lengths = np.zeros(1, np.bool_)
+        ticket, prefetch.ticket = prefetch.ticket, None
+        prefetch.vote = ticket
+        self._controller.ranks.vote(ticket, lengths, then)
+
+    def _begin_step(self, prefetch: Prefetch, found: FoundPrefix, page_count: int) -> None:
+        """The next vote is on lengths of at most so many pages."""
+        found.lengths = found.lengths[: page_count + 1]
+        prefetch.ticket = self._controller.ranks.ticket(f"{prefetch.key.namespace} {prefetch.key.length}", page_count)
+
+    def _decided(self, prefetch: Prefetch, lengths: NDArray[np.bool_]) -> FoundPrefix:
+        """What was found, with the lengths that were agreed on."""
+        found = prefetch.found
+        assert found is not None
+        prefetch.vote = None
+        lengths[: found.base_pages + 1] = False
+        found.lengths = lengths
+        return found
+
     def _looked_up(self, prefetch: Prefetch, error: str | None) -> None:
         found = prefetch.found
         assert found is not None
-        if error is not None:
-            self._fail(prefetch, f"prefetch failed: {error.split(':')[0]}")
-            return
         self._controller.known.forget(found.digests[found.reach_pages :])
-        self._controller.agree(prefetch, found.lengths, partial(self._allocate, prefetch))
+        self._vote(prefetch, error, partial(self._allocate, prefetch))
 
     def _allocate(self, prefetch: Prefetch, lengths: NDArray[np.bool_]) -> None:
         """Take host pages for the longest length that there is room for, and begin to read."""
-        found = prefetch.found
-        assert found is not None
-        found.lengths = lengths
+        found = self._decided(prefetch, lengths)
         candidates = np.flatnonzero(lengths)[::-1]
         if not candidates.size or self._is_unwanted(prefetch):
             self._end(prefetch)
@@ -167,10 +191,10 @@ class Prefetching:
         else:
             self._fail(prefetch, "prefetch: no room on host")
             return
-        found.lengths[length + 1 :] = False
         prefetch.fetch = Fetch(self._controller.composition, found, length, pages)
         prefetch.fetch.stop = prefetch.is_stopped
         self._count_held(prefetch.fetch, 1)
+        self._begin_step(prefetch, found, length)
         steps = prefetch.fetch.read_paths(self._controller.store, self._policy.batch_pages)
         self._run(steps, partial(self._paths_arrived, prefetch))
 
@@ -197,39 +221,33 @@ class Prefetching:
     def _paths_arrived(self, prefetch: Prefetch, error: str | None) -> None:
         found, fetch = prefetch.found, prefetch.fetch
         assert found is not None and fetch is not None
-        if error is not None:
-            self._fail(prefetch, f"prefetch failed: {error.split(':')[0]}")
-            return
         if fetch.arrived_pages < fetch.length_pages and not fetch.stop:
             self._controller.known.forget(found.digests[fetch.arrived_pages :])
         found.lengths[fetch.arrived_pages + 1 :] = False
-        self._controller.agree(prefetch, found.lengths, partial(self._read_trailing, prefetch))
+        self._vote(prefetch, error, partial(self._read_trailing, prefetch))
 
     def _read_trailing(self, prefetch: Prefetch, lengths: NDArray[np.bool_]) -> None:
-        found, fetch = prefetch.found, prefetch.fetch
-        assert found is not None and fetch is not None
-        found.lengths = lengths
-        length = longest(lengths) if lengths.any() else 0
+        found, fetch = self._decided(prefetch, lengths), prefetch.fetch
+        assert fetch is not None
+        length = longest(found.lengths) if found.lengths.any() else 0
         if length <= found.base_pages or self._is_unwanted(prefetch):
             self._end(prefetch)
         elif not self._controller.composition.trailing:
             self._graft(prefetch, length)
         else:
+            self._begin_step(prefetch, found, length)
             self._run(fetch.read_trailing(self._controller.store, length), partial(self._trailing_arrived, prefetch, length))
 
     def _trailing_arrived(self, prefetch: Prefetch, length: int, error: str | None) -> None:
         found, fetch = prefetch.found, prefetch.fetch
         assert found is not None and fetch is not None
-        if error is not None:
-            self._fail(prefetch, f"prefetch failed: {error.split(':')[0]}")
-            return
         required = {access.name for access in self._controller.composition.trailing if access.required}
         if not required.issubset(fetch.whole):
             found.lengths[length:] = False
-        self._controller.agree(prefetch, found.lengths, partial(self._all_arrived, prefetch, length))
+        self._vote(prefetch, error, partial(self._all_arrived, prefetch, length))
 
     def _all_arrived(self, prefetch: Prefetch, length: int, lengths: NDArray[np.bool_]) -> None:
-        if length < lengths.size and lengths[length]:
+        if length < lengths.size and lengths[length] and not self._is_unwanted(prefetch):
             self._graft(prefetch, length)
         else:
             self._controller.counters.drop("prefetch shortened")
@@ -272,6 +290,10 @@ class Prefetching:
             self._controller.host.give_back(prefetch.fetch.pages)
             self._count_held(prefetch.fetch, -1)
             prefetch.fetch = None
+        for ticket in (prefetch.ticket, prefetch.vote):
+            if ticket is not None:
+                self._controller.ranks.withdraw(ticket)
+        prefetch.ticket = prefetch.vote = None
         if prefetch.receipt is not None:
             prefetch.receipt.release()
             prefetch.receipt = None
@@ -282,7 +304,8 @@ class Prefetching:
         followers, prefetch.followers = prefetch.followers, []
         for follower in followers:
             follower.tokens = prefetch.tokens
-            if not follower.is_wanted or follower.is_stopped or not self._start(follower):
+            gave_up = follower.is_stopped and self._controller.ranks.is_alone
+            if not follower.is_wanted or gave_up or not self._start(follower):
                 self._end(follower)
 
     def is_ready(self, request: Hashable) -> bool:
@@ -295,7 +318,8 @@ class Prefetching:
             self._stop(prefetch)
             if self._policy.mode is PrefetchMode.TIMEOUT:
                 self._controller.counters.drop("prefetch out of time")
-        return prefetch.stopped_at is not None and now >= prefetch.stopped_at + self._policy.grace_s
+        gave_up = prefetch.stopped_at is not None and self._controller.ranks.is_alone
+        return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
 
     def _stop(self, prefetch: Prefetch) -> None:
         """Let it end with what it has."""

@@ -15,15 +15,13 @@ from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold
 from unified_tree.controllers.storage_tier.offloading import Offloading
-from unified_tree.controllers.storage_tier.prefetching import Prefetch, Prefetching
+from unified_tree.controllers.storage_tier.prefetching import Prefetching
 from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from unified_tree.controllers.rank_agreement import RankAgreement
     from unified_tree.controllers.stats import Counters
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
     from unified_tree.controllers.tier_pages import TierPages
@@ -41,6 +39,7 @@ class StorageController:
         tier: settings; its engine and jobs are closed with the controller.
         counters: where figures go.
         generation: says which weights version of a namespace the tree holds now.
+        ranks: what must be heard before an answer of the store counts.
 
     Raises ConfigurationError for what the engine cannot keep, and pools or memory that do not fit the components.
     """
@@ -52,12 +51,14 @@ class StorageController:
         tier: StorageTier,
         counters: Counters,
         generation: Callable[[str], object],
+        ranks: RankAgreement,
     ) -> None:
         self.tree = tree
         self.host = host
         self.tier = tier
         self.counters = counters
         self.generation = generation
+        self.ranks = ranks
         self.composition = StoredComposition(tree.components, tree.page_size, tier.pools, tier.memory, tier.written)
         records = self.composition.records
         check_can_hold(tier.engine.capabilities, [*tier.pools.values(), *([records] if records is not None else [])])
@@ -83,11 +84,6 @@ class StorageController:
         """The keys of a namespace under the weights it has now."""
         version = self._versions.get(namespace, self._weights_version)
         return KeyChain(page_size=self.tree.page_size, weights_version=version)
-
-    def agree(self, prefetch: Prefetch, lengths: NDArray[np.bool_], then: Callable[[NDArray[np.bool_]], None]) -> None:
-        """Go on with the lengths that every rank can restore."""
-        del prefetch
-        then(lengths)
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
@@ -117,6 +113,7 @@ class StorageController:
             self.tier.reading.wait()
             self.tier.writing.wait()
             self.poll()
+            self.ranks.tick()
 
     def close(self) -> None:
         """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do."""

@@ -23,6 +23,7 @@ from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
 
 Prompt = tuple[str, list[int]]
@@ -31,17 +32,23 @@ Prompt = tuple[str, list[int]]
 class SimServer:
     """One life of a server.
 
+    Args:
+        rank, ranks: of several servers with the same load, whose transfers and stores have luck of their own; their
+            histories must be the same.
+
     Attributes:
         events: how often what of interest happened.
+        history: of one among ranks, what it did and what its tree was.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, rank: int = 0, ranks: Consensus | None = None) -> None:
         s = self.scenario = scenario
+        luck = s.seed + 1_000_003 * rank
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
         self.memory = PageMemory(self.kinds)
-        simulated = SimulatedEngine(s.seed, self.clock, s.latencies, s.faults, self.memory.movers())
+        simulated = SimulatedEngine(luck, self.clock, s.latencies, s.faults, self.memory.movers())
         self.engine = WatchedEngine(simulated, self.memory)
         tier = HostTier(
             page_counts=s.host_pages,
@@ -53,8 +60,12 @@ class SimServer:
             exclusive=s.exclusive,
             load_cost=s.load_cost,
         )
-        self.cache = PrefixCache(self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier)
-        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, s.seed)
+        self.cache = PrefixCache(
+            self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier, ranks=ranks
+        )
+        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, luck)
+        self.is_alone = ranks is None
+        self.history: list[str] = []
         self.weights = 0
         self.tick = 0
         self.swap_store()
@@ -91,6 +102,8 @@ class SimServer:
 
     def _note(self, what: str) -> None:
         self._digest.update(what.encode() + b"\n")
+        if not self.is_alone:
+            self.history.append(what)
 
     def _one_tick(self) -> None:
         s, rng = self.scenario, self.rng
@@ -103,7 +116,7 @@ class SimServer:
         names = rng.choices(list(s.actions), list(s.actions.values()), k=rng.randrange(1, 4))
         for name in names:
             outcome = getattr(self, name)()
-            self._note(f"{self.tick} {self.clock.now} {name} {outcome}")
+            self._note(f"{self.tick} {self.clock.now if self.is_alone else 'some time'} {name} {outcome}")
             if outcome:
                 self.events[f"{name}: {outcome}"] += 1
         self.runner.check()
