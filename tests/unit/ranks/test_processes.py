@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,24 @@ def test_what_fails_after_the_time_out_was_too_late(elapsed_ns: int, error: type
         reduction.finish()
     assert caught.type is error
     assert ("Connection closed by peer" in str(caught.value)) == (error is RankError)
+
+
+def test_who_lost_a_rank_lets_go_of_the_group() -> None:
+    """Or its connections stay open, and others wait for what could have been told them at once."""
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    def broken(group: Any) -> DistributedConsensus:
+        consensus = DistributedConsensus(group)
+        with suppress(RankError):
+            consensus.tick()
+        consensus.close()
+        return consensus
+
+    group = LoneGroup(SlowWork(done_after=0, fails=True))
+    there = weakref.ref(group)
+    kept = broken(group)
+    del group
+    assert there() is None, kept
 
 
 def test_a_message_that_comes_just_as_a_wait_ends_has_come() -> None:
