@@ -185,6 +185,8 @@ class PrefixCache:
         fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
             self._arrivals.expect(lease, fetched)
+        if not self.ranks.is_alone:
+            self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
