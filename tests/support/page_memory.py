@@ -106,6 +106,7 @@ class MemoryMover:
         for layer in self.layer_ids:
             self._memory.move(self._component, layer, Tier.DEVICE, source, target)
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """See PageMover.load_layer."""
-        self._memory.move(self._component, layer_id, Tier.HOST, source, target)
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        for layer_id in layer_ids:
+            self._memory.move(self._component, layer_id, Tier.HOST, source, target)
