@@ -21,6 +21,7 @@ from unified_tree.controllers.publishing import publish
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.controllers.weights_versions import WeightsVersions
 from unified_tree.errors import ConfigurationError, LeaseError, TransferError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -97,6 +98,7 @@ class PrefixCache:
         self._loading: dict[Lease, int] = {}
         self._generation = 0
         self._generations: dict[str, int] = {}
+        self.weights = WeightsVersions()
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -111,8 +113,9 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation)
+        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation, self.weights)
         self.detach_storage()
+        self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
@@ -360,8 +363,7 @@ class PrefixCache:
             self._generation += 1
         else:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
-        if self.storage is not None:
-            self.storage.invalidated(namespace, weights_version)
+        self.weights.invalidated(namespace, weights_version)
         for lease in self._loading:
             if lease.load is not None and namespace in (None, lease.key.namespace):
                 lease.load.error = lease.load.error or f"{lease} was loading what has been invalidated since"
@@ -384,7 +386,7 @@ class PrefixCache:
             self.controller.flush()
             self._take_arrivals()
             if self.storage is not None:
-                self.storage.drain()
+                self.storage.flush()
 
     def close(self) -> None:
         """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
