@@ -36,7 +36,7 @@ from unified_tree.controllers.storage.storage_engine import Outcome
 REFRESH_NS = 1_000_000_000
 """A use is written down when the last one is longer ago: recency is known to a second, and hot values cost no writes."""
 _FULL_NS = 10_000_000_000
-"""After the disk was full, slots that were never written are left alone for so long."""
+"""For so long after the disk was full, new values go where old ones lie; if not even those can be overwritten, nowhere."""
 _HELD_BYTES = 8 << 20
 """At most so much, but at least one value, is written while the writer lock is held."""
 
@@ -71,7 +71,7 @@ class PoolTable:
         self._stride_bytes, self._value_bytes = shape.stride_bytes, shape.value_bytes
         self._padding = bytes(shape.stride_bytes - shape.value_bytes)
         self._step = max(1, _HELD_BYTES // shape.stride_bytes)
-        self._full_until_ns = 0
+        self._full_until_ns = self._refuse_until_ns = 0
 
     def has(self, key: bytes) -> bool:
         """Whether a value is there. Cost: one `pread` of 2 KiB."""
@@ -176,6 +176,7 @@ class PoolTable:
 
     def _write(self, key: bytes, page: memoryview) -> Outcome:
         """Empty the entry that is to be replaced, write the value, then the entry."""
+        replaces = False
         try:
             first, bucket = self._bucket(key)
             way = way_of(key, bucket, first)
@@ -183,9 +184,12 @@ class PoolTable:
                 self._touch(bucket, way, first + way)
                 return Outcome.PRESENT
             now = self._clock_ns()
+            if now < self._refuse_until_ns:
+                return Outcome.DROPPED
             way = self._uses.victim(bucket, now, rather_used=now < self._full_until_ns)
             slot, at = first + way, way * ENTRY_BYTES
-            if bucket[at : at + ENTRY_BYTES] != EMPTY:
+            replaces = bucket[at : at + ENTRY_BYTES] != EMPTY
+            if replaces:
                 self._write_entry(slot, EMPTY)
             written = os.pwritev(self._pages, (page, self._padding), slot * self._stride_bytes)
             if written != self._stride_bytes:
@@ -194,7 +198,7 @@ class PoolTable:
                 os.fdatasync(self._pages)
             self._write_entry(slot, entry(key, next(self._generations), slot, now))
         except OSError as error:
-            return self._failure(error)
+            return self._failure(error, replaces=replaces)
         self._trouble.succeeded("write")
         return Outcome.DONE
 
@@ -203,9 +207,11 @@ class PoolTable:
         if self._sync:
             os.fdatasync(self._index)
 
-    def _failure(self, error: OSError) -> Outcome:
+    def _failure(self, error: OSError, *, replaces: bool = False) -> Outcome:
         self._trouble.failed("write", error)
         if not is_no_room(error):
             return Outcome.FAILED
         self._full_until_ns = self._clock_ns() + _FULL_NS
+        if replaces:
+            self._refuse_until_ns = self._full_until_ns
         return Outcome.DROPPED
