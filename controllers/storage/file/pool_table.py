@@ -26,6 +26,7 @@ from unified_tree.controllers.storage.file.table_entry import (
     STABLE_BYTES,
     LastUses,
     entry,
+    last_use,
     way_of,
 )
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
@@ -38,7 +39,7 @@ REFRESH_NS = 1_000_000_000
 _FULL_NS = 10_000_000_000
 """For so long after the disk was full, new values go where old ones lie; if not even those can be overwritten, nowhere."""
 _HELD_BYTES = 8 << 20
-"""At most so much, but at least one value, is written while the writer lock is held."""
+"""At most so much is written while the writer lock is held; but one value at least, and no more values than a bucket has."""
 
 
 class PoolTable:
@@ -70,7 +71,7 @@ class PoolTable:
         self._bucket_bytes = shape.ways * ENTRY_BYTES
         self._stride_bytes, self._value_bytes = shape.stride_bytes, shape.value_bytes
         self._padding = bytes(shape.stride_bytes - shape.value_bytes)
-        self._step = max(1, _HELD_BYTES // shape.stride_bytes)
+        self._step = max(1, min(shape.ways, _HELD_BYTES // shape.stride_bytes))
         self._full_until_ns = self._refuse_until_ns = 0
 
     def has(self, key: bytes) -> bool:
@@ -82,31 +83,36 @@ class PoolTable:
             return False
         return way_of(key, bucket, first) >= 0
 
-    def get(self, key: bytes, page: memoryview) -> Outcome:
-        """Read a value into a page: DONE, MISSING or FAILED. Cost: three `pread`, one of them of the value."""
-        try:
-            first, bucket = self._bucket(key)
-            way = way_of(key, bucket, first)
-            if way < 0:
-                return Outcome.MISSING
-            slot, at = first + way, way * ENTRY_BYTES
-            read = os.preadv(self._pages, (page,), slot * self._stride_bytes)
-            again = os.pread(self._index, STABLE_BYTES, HEADER_BYTES + slot * ENTRY_BYTES)
-        except OSError as error:
-            self._trouble.failed("read", error)
-            return Outcome.FAILED
-        self._trouble.succeeded("read")
-        if read != self._value_bytes or again != bucket[at : at + STABLE_BYTES]:
-            return Outcome.MISSING
-        self._touch(bucket, way, slot)
-        return Outcome.DONE
+    def get(
+        self, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Callable[[memoryview, bytes], bool] | None
+    ) -> list[Outcome]:
+        """Read values into pages: DONE, MISSING or FAILED for each, or CORRUPT where `verify` says so of a page and its key.
 
-    def put(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Store values: DONE, PRESENT, DROPPED or FAILED for each. Cost: a `pread` and at most three `pwrite` a value."""
+        Cost: three `pread` a value, one of them of the value itself.
+        """
+        places = list(map(self._find, keys))
+        outcomes = [
+            place if isinstance(place, Outcome) else self._read(place[0], key, page, verify)
+            for place, key, page in zip(places, keys, pages, strict=True)
+        ]
+        now = self._clock_ns()
+        return [
+            outcome if isinstance(place, Outcome) else self._confirmed(outcome, *place, now)
+            for place, outcome in zip(places, outcomes, strict=True)
+        ]
+
+    def put(
+        self, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None] | None
+    ) -> list[Outcome]:
+        """Store values: DONE, PRESENT, DROPPED or FAILED for each; `seal` is called with a page and its key first.
+
+        Cost: a `pread` and at most three `pwrite` a value.
+        """
         outcomes: list[Outcome] = []
-        for begin in range(0, len(keys), self._step):
-            some = slice(begin, begin + self._step)
-            outcomes += self._locked(keys[some], pages[some])
+        while len(outcomes) < len(keys):
+            step = self._step if self._clock_ns() >= self._full_until_ns else 1
+            some = slice(len(outcomes), len(outcomes) + step)
+            outcomes += self._put_some(keys[some], pages[some], seal)
         return outcomes
 
     def remove(self, keys: Sequence[bytes]) -> bool:
@@ -118,7 +124,7 @@ class PoolTable:
                 for key in keys:
                     first, bucket = self._bucket(key)
                     while (way := way_of(key, bucket, first)) >= 0:
-                        self._write_entry(first + way, EMPTY)
+                        os.pwrite(self._index, EMPTY, HEADER_BYTES + (first + way) * ENTRY_BYTES)
                         bucket = bucket[: way * ENTRY_BYTES] + EMPTY + bucket[(way + 1) * ENTRY_BYTES :]
             finally:
                 self._lock.release()
@@ -153,16 +159,52 @@ class PoolTable:
         found = os.pread(self._index, self._bucket_bytes, HEADER_BYTES + first * ENTRY_BYTES)
         return first, found if len(found) == self._bucket_bytes else found.ljust(self._bucket_bytes, b"\0")
 
-    def _touch(self, bucket: bytes, way: int, slot: int) -> None:
+    def _find(self, key: bytes) -> tuple[int, bytes] | Outcome:
+        """The slot of a value and its entry, or MISSING or FAILED."""
+        try:
+            first, bucket = self._bucket(key)
+        except OSError as error:
+            self._trouble.failed("read", error)
+            return Outcome.FAILED
+        way = way_of(key, bucket, first)
+        return Outcome.MISSING if way < 0 else (first + way, bucket[way * ENTRY_BYTES : (way + 1) * ENTRY_BYTES])
+
+    def _read(self, slot: int, key: bytes, page: memoryview, verify: Callable[[memoryview, bytes], bool] | None) -> Outcome:
+        try:
+            read = os.preadv(self._pages, (page,), slot * self._stride_bytes)
+        except OSError as error:
+            self._trouble.failed("read", error)
+            return Outcome.FAILED
+        if read != self._value_bytes:
+            return Outcome.MISSING
+        return Outcome.DONE if verify is None or verify(page, key) else Outcome.CORRUPT
+
+    def _confirmed(self, outcome: Outcome, slot: int, found: bytes, now: int) -> Outcome:
+        """The outcome of reading a slot, or MISSING if its entry is not the same any more."""
+        if outcome is Outcome.MISSING or outcome is Outcome.FAILED:
+            return outcome
+        try:
+            again = os.pread(self._index, STABLE_BYTES, HEADER_BYTES + slot * ENTRY_BYTES)
+        except OSError as error:
+            self._trouble.failed("read", error)
+            return Outcome.FAILED
+        self._trouble.succeeded("read")
+        if again != found[:STABLE_BYTES]:
+            return Outcome.MISSING
+        self._touch(found, slot, now)
+        return outcome
+
+    def _touch(self, found: bytes, slot: int, now: int) -> None:
         """Write down that a value was used. The entry may be another's by now, which then is kept a little longer."""
-        now = self._clock_ns()
-        if not 0 <= now - self._uses.of(bucket, way) < REFRESH_NS:
+        if not 0 <= now - last_use(found) < REFRESH_NS:
             try:
                 os.pwrite(self._index, now.to_bytes(8, "little"), HEADER_BYTES + slot * ENTRY_BYTES + LAST_USE_AT)
             except OSError as error:
                 self._trouble.failed("write", error)
 
-    def _locked(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+    def _put_some(
+        self, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None] | None
+    ) -> list[Outcome]:
         try:
             if not self._lock.acquire():
                 self._trouble.failed("write", "another process is writing for too long")
@@ -170,44 +212,87 @@ class PoolTable:
         except OSError as error:
             return [self._failure(error)] * len(keys)
         try:
-            return list(map(self._write, keys, pages))
+            taken: dict[int, set[int]] = {}
+            replaced: set[int] = set()
+            slots = self._flushed(self._index, [self._claim(key, taken, replaced) for key in keys])
+            filled = [
+                slot if isinstance(slot, Outcome) else self._fill(slot, key, page, seal, replaces=slot in replaced)
+                for slot, key, page in zip(slots, keys, pages, strict=True)
+            ]
+            filled = self._flushed(self._pages, filled)
+            published = [
+                slot if isinstance(slot, Outcome) else self._publish(slot, key) for slot, key in zip(filled, keys, strict=True)
+            ]
+            published = self._flushed(self._index, published)
+            return [slot if isinstance(slot, Outcome) else Outcome.DONE for slot in published]
         finally:
             self._lock.release()
 
-    def _write(self, key: bytes, page: memoryview) -> Outcome:
-        """Empty the entry that is to be replaced, write the value, then the entry."""
-        replaces = False
+    def _claim(self, key: bytes, taken: dict[int, set[int]], replaced: set[int]) -> int | Outcome:
+        """A slot whose entry is empty now; or PRESENT, or DROPPED where the disk is full.
+
+        Adds to `taken`, the entries that the batch has claimed, by the first slot of their buckets, and to `replaced`, the
+        slots of which others had to go.
+        """
         try:
             first, bucket = self._bucket(key)
-            way = way_of(key, bucket, first)
+            way, now = way_of(key, bucket, first), self._clock_ns()
             if way >= 0:
-                self._touch(bucket, way, first + way)
+                self._touch(bucket[way * ENTRY_BYTES : (way + 1) * ENTRY_BYTES], first + way, now)
                 return Outcome.PRESENT
-            now = self._clock_ns()
             if now < self._refuse_until_ns:
                 return Outcome.DROPPED
-            way = self._uses.victim(bucket, now, rather_used=now < self._full_until_ns)
+            own = taken.setdefault(first, set())
+            way = self._uses.victim(bucket, now, taken=own, rather_used=now < self._full_until_ns)
             slot, at = first + way, way * ENTRY_BYTES
-            replaces = bucket[at : at + ENTRY_BYTES] != EMPTY
-            if replaces:
-                self._write_entry(slot, EMPTY)
+            if bucket[at : at + ENTRY_BYTES] != EMPTY:
+                os.pwrite(self._index, EMPTY, HEADER_BYTES + slot * ENTRY_BYTES)
+                replaced.add(slot)
+        except OSError as error:
+            return self._failure(error)
+        own.add(way)
+        return slot
+
+    def _fill(
+        self, slot: int, key: bytes, page: memoryview, seal: Callable[[memoryview, bytes], None] | None, *, replaces: bool
+    ) -> int | Outcome:
+        """The slot, its value written."""
+        if seal is not None:
+            seal(page, key)
+        try:
             written = os.pwritev(self._pages, (page, self._padding), slot * self._stride_bytes)
-            if written != self._stride_bytes:
-                raise OSError(errno.ENOSPC, f"only {written} of {self._stride_bytes} bytes were written")
-            if self._sync:
-                os.fdatasync(self._pages)
-            self._write_entry(slot, entry(key, next(self._generations), slot, now))
         except OSError as error:
             return self._failure(error, replaces=replaces)
-        self._trouble.succeeded("write")
-        return Outcome.DONE
+        if written != self._stride_bytes:
+            short = OSError(errno.ENOSPC, f"only {written} of {self._stride_bytes} bytes were written")
+            return self._failure(short, replaces=replaces)
+        return slot
 
-    def _write_entry(self, slot: int, made: bytes) -> None:
-        os.pwrite(self._index, made, HEADER_BYTES + slot * ENTRY_BYTES)
-        if self._sync:
-            os.fdatasync(self._index)
+    def _publish(self, slot: int, key: bytes) -> int | Outcome:
+        """The slot, its entry written."""
+        try:
+            made = entry(key, next(self._generations), slot, self._clock_ns())
+            os.pwrite(self._index, made, HEADER_BYTES + slot * ENTRY_BYTES)
+        except OSError as error:
+            return self._failure(error)
+        self._trouble.succeeded("write")
+        return slot
+
+    def _flushed(self, descriptor: int, slots: list[int | Outcome]) -> list[int | Outcome]:
+        """The same, what was written to the file being on the disk if that is asked for."""
+        if self._sync and not all(isinstance(slot, Outcome) for slot in slots):
+            try:
+                os.fdatasync(descriptor)
+            except OSError as error:
+                failure = self._failure(error)
+                return [slot if isinstance(slot, Outcome) else failure for slot in slots]
+        return slots
 
     def _failure(self, error: OSError, *, replaces: bool = False) -> Outcome:
+        """What becomes of a page that could not be written.
+
+        On a full disk new values go where old ones lie; if not even that is possible, nowhere, or every try would cost one.
+        """
         self._trouble.failed("write", error)
         if not is_no_room(error):
             return Outcome.FAILED
