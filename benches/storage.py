@@ -29,6 +29,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
@@ -134,9 +135,9 @@ class Lmdb:
     """A memory map, a transaction a batch."""
 
     def __init__(self, folder: Path, value_bytes: int, places: int) -> None:
-        import lmdb
-
-        self.base: Any = lmdb.open(str(folder / "lmdb"), map_size=4 * places * value_bytes, sync=False, metasync=False)
+        lmdb = import_module("lmdb")
+        self.base = lmdb.open(str(folder / "lmdb"), map_size=4 * places * value_bytes, sync=False, metasync=False)
+        )
 
     def put(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> None:
         with self.base.begin(write=True) as transaction:
@@ -184,7 +185,7 @@ def measure(folder: Path, page_bytes: int, rounds: int, source_bytes: int) -> li
     def batch(name: str, begin: int) -> list[bytes]:
         """New keys for who evicts, the same again for others."""
         numbers = range(begin, begin + count)
-        if name.startswith("raw"):
+        if name == "raw":
             return [(number * step % places).to_bytes(32, "little") for number in numbers]
         return [key(number if name in evicting else number % places) for number in numbers]
 

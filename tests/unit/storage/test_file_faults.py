@@ -352,6 +352,20 @@ def test_more_flipped_bits(tmp_path: Path, seed: int) -> None:
     assert counts["wrong"] == 0
 
 
+def test_entries_that_changed_places_are_no_entries(tmp_path: Path, engine: FileStorage) -> None:
+    engine.put("full", keys(NUMBERS), pages(NUMBERS))
+    [path] = files(tmp_path, "index")
+    index = bytearray(path.read_bytes())
+    used = [at for at in range(4096, len(index), 64) if any(index[at : at + 64])]
+    assert len(used) == 20
+    moved = {one: bytes(index[other : other + 64]) for one, other in zip(used, used[1:] + used[:1], strict=True)}
+    for at, found in moved.items():
+        index[at : at + 64] = found
+    path.write_bytes(index)
+    assert engine.get("full", keys(NUMBERS), blanks(20)) == [MISSING] * 20
+    assert engine.put("full", keys(NUMBERS), pages(NUMBERS)) == [DONE] * 20
+
+
 def test_a_damaged_header_in_use_is_an_error_that_says_what_to_do(tmp_path: Path, engine: FileStorage) -> None:
     with files(tmp_path, "index")[0].open("r+b") as file:
         file.write(b"\xff")
