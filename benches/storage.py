@@ -137,7 +137,6 @@ class Lmdb:
     def __init__(self, folder: Path, value_bytes: int, places: int) -> None:
         lmdb = import_module("lmdb")
         self.base = lmdb.open(str(folder / "lmdb"), map_size=4 * places * value_bytes, sync=False, metasync=False)
-        )
 
     def put(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> None:
         with self.base.begin(write=True) as transaction:
