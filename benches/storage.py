@@ -6,7 +6,7 @@ Not: what a disk does; everything stays in the kernel's page cache. Not what sev
 
 All contestants take turns, in random order, at batches of 8 MiB, each at fresh pages out of 256 MiB, so that nobody finds
 them in the processor's cache, and on tables that are full, so that every put replaces something. `raw` writes to and reads
-from scattered places of one file with one call a page. `sealed` is what a cache uses: CheckedStorage over the file engine;
+from random places of one file with one call a page, as a store must that finds its pages by keys. `sealed` is what a cache uses: CheckedStorage over the file engine;
 its pages are verified by their checksums, and what anybody reads is compared with what was put. SQLite (synchronous off,
 WAL) and, where the package is there, LMDB (no sync) evict nothing: they replace the pages under a fixed set of keys.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
 import shutil
@@ -179,13 +178,13 @@ def measure(folder: Path, page_bytes: int, rounds: int, source_bytes: int) -> li
     noise, choose = np.random.default_rng(1), random.Random(1)
     source = [memoryview(bytearray(noise.bytes(value_bytes))) for _ in range(batches * count)]
     evicting = {"file", "sealed"}
-    step = next(step for step in range(places * 5 // 8, 0, -1) if math.gcd(step, places) == 1)
+    scattered = np.random.default_rng(2).permutation(places).tolist()
 
     def batch(name: str, begin: int) -> list[bytes]:
         """New keys for who evicts, the same again for others."""
         numbers = range(begin, begin + count)
         if name == "raw":
-            return [(number * step % places).to_bytes(32, "little") for number in numbers]
+            return [scattered[number % places].to_bytes(32, "little") for number in numbers]
         return [key(number if name in evicting else number % places) for number in numbers]
 
     with stores(folder, value_bytes, places) as made:
