@@ -6,7 +6,8 @@ Not: what a disk does; everything stays in the kernel's page cache. Not what sev
 
 All contestants take turns, in random order, at batches of 8 MiB, each at fresh pages out of 256 MiB, so that nobody finds
 them in the processor's cache, and on tables that are full, so that every put replaces something. `raw` writes to and reads
-from random places of one file with one call a page, as a store must that finds its pages by keys. `sealed` is what a cache uses: CheckedStorage over the file engine;
+from random places of one file with one call a page, as a store must that
+finds its pages by keys. `sealed` is what a cache uses: CheckedStorage over the file engine;
 its pages are verified by their checksums, and what anybody reads is compared with what was put. SQLite (synchronous off,
 WAL) and, where the package is there, LMDB (no sync) evict nothing: they replace the pages under a fixed set of keys.
 

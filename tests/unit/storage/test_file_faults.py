@@ -347,7 +347,7 @@ def test_flipped_bits_never_become_wrong_bytes(tmp_path: Path, record_property: 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_more_flipped_bits(tmp_path: Path, seed: int) -> None:
-    counts = spoiled(tmp_path, seed, 10_000)
+    counts = spoiled(tmp_path, seed, 4000)
     print(dict(counts))
     assert counts["wrong"] == 0
 
