@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.file.pool_table import PoolTable
+from unified_tree.controllers.storage.file.pool_table import PoolTable, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_shape import shapes_within
+from unified_tree.controllers.storage.file.table_writer import Seal
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
@@ -88,9 +89,7 @@ class FileStorage:
         """See StorageEngine.get; reads straight into the pages."""
         return self._get(pool, keys, pages, None)
 
-    def get_verified(
-        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Callable[[memoryview, bytes], bool]
-    ) -> list[Outcome]:
+    def get_verified(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Verify) -> list[Outcome]:
         """See SealingEngine.get_verified."""
         return self._get(pool, keys, pages, verify)
 
@@ -98,22 +97,20 @@ class FileStorage:
         """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than a second."""
         return self._put(pool, keys, pages, None)
 
-    def put_sealed(
-        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None]
-    ) -> list[Outcome]:
+    def put_sealed(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal) -> list[Outcome]:
         """See SealingEngine.put_sealed."""
         return self._put(pool, keys, pages, seal)
 
     def remove(self, pool: str, keys: Sequence[bytes]) -> None:
         """See StorageEngine.remove. Raises StorageError where the values may still be there."""
         with self._gate:
-            if not self._table(pool, keys).remove(keys):
+            if not self._table(pool, keys).writer.remove(keys):
                 raise StorageError(f"{pool}: values could not be removed: the file system fails, or somebody is writing")
 
     def clear(self) -> None:
         """See StorageEngine.clear; also what other processes put. Raises StorageError where values may still be there."""
         with self._gate:
-            left = [name for name, table in self._tables.items() if not table.clear()]
+            left = [name for name, table in self._tables.items() if not table.writer.clear()]
             if left:
                 raise StorageError(f"{', '.join(left)}: could not be cleared: the file system fails, or somebody is writing")
 
@@ -132,7 +129,7 @@ class FileStorage:
         pool: str,
         keys: Sequence[bytes],
         pages: Sequence[memoryview],
-        verify: Callable[[memoryview, bytes], bool] | None,
+        verify: Verify | None,
     ) -> list[Outcome]:
         with self._gate:
             known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
@@ -140,12 +137,10 @@ class FileStorage:
             self._tally.got(pool, outcomes)
             return outcomes
 
-    def _put(
-        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None] | None
-    ) -> list[Outcome]:
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
         with self._gate:
             known_pool(self._pools, pool).check_batch(keys, pages, writable=seal is not None)
-            outcomes = self._tables[pool].put(keys, pages, seal)
+            outcomes = self._tables[pool].writer.put(keys, pages, seal)
             self._tally.put(pool, outcomes)
             return outcomes
 
