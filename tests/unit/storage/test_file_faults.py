@@ -155,6 +155,19 @@ def test_on_a_full_disk_old_values_give_their_room_to_new_ones(
     engine.close()
 
 
+def test_clearing_a_store_on_a_full_disk_makes_it_take_values_again(
+    engine: FileStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.put("full", keys([1]), pages([1]))
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwritev", failing(errno.ENOSPC))
+        for number in NUMBERS[2:]:
+            assert engine.put("full", keys([number]), pages([number])) == [DROPPED]
+    assert engine.put("full", keys([2]), pages([2])) == [DROPPED], "it does not try at present"
+    engine.clear()
+    assert engine.put("full", keys(NUMBERS), pages(NUMBERS)) == [DONE] * 20
+
+
 def test_a_file_size_limit_of_the_process(tmp_path: Path) -> None:
     code = f"""
 import resource
