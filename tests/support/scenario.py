@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kinds import SETS
-from stored_pages import StoreScenario
+from sim_store import StoreScenario
 
 from unified_tree import POLICIES
 from unified_tree.controllers import LoadCost, WritePolicy

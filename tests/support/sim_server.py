@@ -19,7 +19,7 @@ from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
 from scenario import Scenario
-from stored_pages import SimStore
+from sim_store import SimStore
 from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
