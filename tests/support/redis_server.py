@@ -15,7 +15,7 @@ from types import TracebackType
 import pytest
 
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command
+from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command, tls_context
 from unified_tree.controllers.storage.redis.resp_reader import Answer
 from unified_tree.errors import StorageError
 
@@ -51,9 +51,13 @@ class Redis:
         folder: its own, for its socket and files.
         options: further words of its command line.
         over: "tcp" or "unix".
+        settings: how `ask` gets in, if a password or TLS is needed.
+        address: where it listens, if the options say so.
     """
 
-    def __init__(self, folder: Path, *options: str, over: str = "tcp", settings: RedisSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, over: str = "tcp", settings: RedisSettings | None = None, address: str | None = None
+    ) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "s"
@@ -61,6 +65,7 @@ class Redis:
         self.port = 0 if self._is_unix else free_port()
         self._options = options
         self.address = f"unix:{self._socket}" if self._is_unix else f"127.0.0.1:{self.port}"
+        self.address = address or self.address
         self.settings = settings or RedisSettings(address=self.address)
         self.start()
 
@@ -109,8 +114,6 @@ class Redis:
         self.stop()
 
     def _connection(self) -> RespConnection:
-        from unified_tree.controllers.storage.redis.resp_connection import tls_context
-
         return RespConnection(self.address, self.settings, tls_context(self.settings))
 
     def _is_ready(self) -> bool:

@@ -42,8 +42,13 @@ class RedisTopology:
         self._nodes = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
         self._owners: list[RedisNode | None] = []
         self._read_at = -math.inf
-        troubles = self._read(list(self._nodes.values()))
+        try:
+            troubles = self._read(list(self._nodes.values()))
+        except ConfigurationError:
+            self.close()
+            raise
         if troubles:
+            self.close()
             raise StorageError(f"redis: no server lets us in: {'; '.join(troubles)}")
 
     def owner(self, name: bytes) -> RedisNode | None:
@@ -75,23 +80,29 @@ class RedisTopology:
     def close(self) -> None:
         """Hang up everywhere."""
         for node in list(self._nodes.values()):
-            node.close()
+            node.retire()
 
     def _read(self, candidates: list[RedisNode]) -> list[str]:
         """Learn from the first that answers; else why not, an item each."""
         troubles = []
+        words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
         for node in candidates:
+            connection = None
             try:
                 connection = node.take()
                 connection.expect(time.monotonic() + self._settings.connect_timeout_s)
-                words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
                 connection.send(command(*words))
-                self._learn(connection.read(), node)
+                answer = connection.read()
             except (OSError, StorageError) as error:
-                node.lost()
+                node.lost(connection)
+                troubles.append(f"{node.address}: {error}")
+                continue
+            node.give_back(connection)
+            try:
+                self._learn(answer, node)
+            except StorageError as error:
                 troubles.append(f"{node.address}: {error}")
             else:
-                node.give_back(connection)
                 return []
         return troubles or ["no server is there to be asked"]
 
@@ -112,7 +123,7 @@ class RedisTopology:
         gone = [known for address, known in self._nodes.items() if address not in nodes and known is not node]
         self._owners, self._nodes = owners, {**nodes, node.address: node}
         for known in gone:
-            known.close()
+            known.retire()
 
 
 def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
