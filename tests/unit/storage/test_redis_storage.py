@@ -19,7 +19,9 @@ from redis_server import Cluster, Redis
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
+from unified_tree.controllers.storage.redis.redis_node import RedisNode
 from unified_tree.controllers.storage.redis.redis_topology import slot_of
+from unified_tree.controllers.storage.redis.resp_connection import command
 from unified_tree.errors import ConfigurationError, StorageError
 
 redis_server.skip_unless_it_runs()
@@ -163,6 +165,31 @@ def test_a_batch_larger_than_a_pipeline(server: Redis) -> None:
     many = [*keys(*range(5000))]
     assert engine.exists("full", many).sum() == 20
     engine.close()
+
+
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+def test_pages_larger_than_what_a_socket_takes_at_once(tmp_path: Path, over: str) -> None:
+    huge = StoredPool(name="huge", format_digest=sha256(b"huge").digest(), value_bytes=24 << 20)
+    with Redis(tmp_path, over=over) as server:
+        engine = RedisStorage([huge], RedisSettings(address=server.address))
+        page = memoryview(bytearray(value(1, huge.value_bytes)))
+        server.pause()  # so that nothing is taken until the sockets are full
+        resumed = threading.Timer(0.3, server.resume)
+        resumed.start()
+        assert engine.put("huge", keys(1, 2), [page, page]) == [Outcome.DONE] * 2
+        got = [memoryview(bytearray(huge.value_bytes)) for _ in range(2)]
+        assert engine.get("huge", keys(1, 2), got) == [Outcome.DONE] * 2 and got == [page, page]
+        resumed.join()
+        engine.close()
+
+
+def test_a_connection_given_back_after_the_end_is_closed(server: Redis) -> None:
+    node = RedisNode(server.address, RedisSettings(address=server.address), None)
+    connection = node.take()
+    node.retire()
+    node.give_back(connection)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        connection.send(command(b"PING"))
 
 
 def test_pages_of_other_items_and_read_only_pages(engine: RedisStorage) -> None:

@@ -68,7 +68,7 @@ def test_a_page_of_any_item_is_filled() -> None:
         b"$99999999999\r\n",
         b"$3\r\nabcd\r\n",
         b"*99999999\r\n",
-        b"*1\r\n" * 50,
+        b"*1\r\n" * 5000,
         b"\r\n",
         b"+" + b"x" * (LINE_BYTES + 10),
         b"$3\r\nab",
