@@ -404,6 +404,23 @@ def test_one_killed_master_takes_its_own_pages_along(cluster: Cluster) -> None:
     engine.close()
 
 
+def test_what_a_replica_took_over_is_found(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, with_replica=True) as cluster:
+        engine = opened(cluster.address, cluster=True)
+        numbers = range(30)
+        assert put(engine, *numbers) == [Outcome.DONE] * 30
+        master = cluster.servers[-1]
+        assert master.ask("WAIT", "1", "5000") == 1
+        master.stop()
+        deadline = time.monotonic() + 30
+        while not engine.exists("full", keys(*numbers)).all():
+            assert time.monotonic() < deadline, "the replica's pages are not found"
+            time.sleep(0.1)
+        pages = empty(30)
+        assert engine.get("full", keys(*numbers), pages) == [Outcome.DONE] * 30 and pages == filled(*numbers)
+        engine.close()
+
+
 def test_a_slot_that_moved_is_followed(cluster: Cluster) -> None:
     engine = opened(cluster.address, cluster=True)
     put(engine, 1)
