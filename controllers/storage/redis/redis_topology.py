@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from unified_tree.controllers.storage.redis.redis_node import RedisNode
-from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings
+from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings, is_address
 from unified_tree.controllers.storage.redis.resp_connection import command, tls_context
 from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError
 from unified_tree.errors import ConfigurationError, StorageError
@@ -135,6 +135,9 @@ def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
             case [int(first), int(last), [host, int(port), *_], *_] if 0 <= first <= last < SLOTS and 0 < port < 1 << 16:
                 name = host.decode("utf-8", "replace") if isinstance(host, bytes) else ""
                 own = "127.0.0.1" if asked.startswith(UNIX) else asked.rpartition(":")[0]
-                yield first, last, f"{name if name not in {'', '?'} else own}:{port}"
+                address = f"{name if name not in {'', '?'} else own}:{port}"
+                if not is_address(address):
+                    raise StorageError(f"redis: CLUSTER SLOTS holds {entry!r}")
+                yield first, last, address
             case _:
                 raise StorageError(f"redis: CLUSTER SLOTS holds {entry!r}")

@@ -250,6 +250,8 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
     [
         ({}, "master is missing: give it, or set UNIFIED_TREE_MOONCAKE_MASTER"),
         ({"master": "somewhere"}, "master must be host:port"),
+        ({"master": "x" * 70 + ":1"}, "master must be host:port"),
+        ({"master": "a:0"}, "master must be host:port"),
         ({"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
         ({"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
         ({"master": "h:1", "key_prefix": ""}, "key_prefix must be"),

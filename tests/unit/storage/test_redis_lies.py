@@ -20,6 +20,8 @@ SIZE = 10_000
 POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
 KEYS = [sha256(bytes([index])).digest() for index in range(3)]
 GOOD = {b"PING": b"+PONG\r\n", b"INFO": b"$0\r\n\r\n", b"EXISTS": b":0\r\n", b"UNLINK": b":1\r\n", b"SET": b"+OK\r\n"}
+TABLE = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%b\r\n:1\r\n"
+"""Of slots, all of one host with its length."""
 Script = Callable[[socket.socket, bytes], None]
 
 
@@ -196,7 +198,16 @@ def test_a_server_that_loads_is_left_alone_for_a_pause() -> None:
         assert engine.get("full", KEYS, pages(3)) == [Outcome.MISSING] * 3
 
 
-@pytest.mark.parametrize("table", [b"*1\r\n:1\r\n", b"$2\r\nno\r\n", b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\nh\r\n:1\r\n"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"*1\r\n:1\r\n",
+        TABLE % (5, b"a\0b.c"),
+        TABLE % (70, b"x" * 70),
+        b"$2\r\nno\r\n",
+        b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\nh\r\n:1\r\n",
+    ],
+)
 def test_a_table_of_slots_that_is_none_is_refused(table: bytes) -> None:
     answers = GOOD | {b"CLUSTER": table}
     with Liar(lambda a, name: a.sendall(answers[name])) as liar, pytest.raises(StorageError, match="CLUSTER SLOTS"):

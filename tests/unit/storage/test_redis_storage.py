@@ -524,6 +524,9 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
     [
         ({}, "address is missing: give it, or set UNIFIED_TREE_REDIS_ADDRESS"),
         ({"address": ""}, "address must be host:port or unix:PATH"),
+        ({"address": "x" * 70 + ":1"}, "address must be host:port or unix:PATH"),
+        ({"address": "a\0b:1"}, "address must be host:port or unix:PATH"),
+        ({"address": "unix:a\0b"}, "address must be host:port or unix:PATH"),
         ({"address": "unix:"}, "address must be host:port or unix:PATH"),
         ({"address": "host:99999"}, "address must be host:port or unix:PATH"),
         ({"address": "a:1,b:2"}, "more than one address needs cluster"),
