@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from frozen import freeze, thaw
 
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command, tls_context
@@ -97,10 +97,10 @@ class Redis:
             connection.close()
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        thaw(self.process)
 
     def stop(self) -> None:
         """Kill it; what it held is gone."""

@@ -74,8 +74,8 @@ def to_get(answer: bytes) -> Script:
 
 
 @contextlib.contextmanager
-def engine_of(liar: Liar) -> Iterator[RedisStorage]:
-    settings = RedisSettings(address=liar.address, connect_timeout_s=0.3, request_timeout_s=0.3, retry_pause_s=0.05)
+def engine_of(liar: Liar, request_timeout_s: float = 1.0) -> Iterator[RedisStorage]:
+    settings = RedisSettings(address=liar.address, request_timeout_s=request_timeout_s, retry_pause_s=1000)
     made = RedisStorage([POOL], settings)
     try:
         yield made
@@ -134,7 +134,7 @@ def test_a_server_that_trickles_is_given_up_and_its_page_left_alone() -> None:
             accepted.sendall(b"x")
             time.sleep(0.02)
 
-    with Liar(script) as liar, engine_of(liar) as engine:
+    with Liar(script) as liar, engine_of(liar, 0.3) as engine:
         page = pages(1)
         assert engine.get("full", KEYS[:1], page) == [Outcome.FAILED]
         page[0][:] = bytes(SIZE)
