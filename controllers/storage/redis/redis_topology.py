@@ -39,11 +39,12 @@ class RedisTopology:
         self._settings = settings
         self._tls = tls_context(settings)
         self._lock = threading.Lock()
-        self._nodes = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
+        self._seeds = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
+        self._nodes: dict[str, RedisNode] = {}
         self._owners: list[RedisNode | None] = []
         self._read_at = -math.inf
         try:
-            troubles = self._read(list(self._nodes.values()))
+            troubles = self._read(list(self._seeds.values()))
         except ConfigurationError:
             self.close()
             raise
@@ -64,7 +65,8 @@ class RedisTopology:
     def refresh(self) -> bool:
         """Ask a server that is there who keeps what now, at most once a pause; whether that was done.
 
-        Only a cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
+        The addresses of the settings are asked too, so that a cluster is found again that moved away altogether. Only a
+        cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
         """
         if not self._settings.cluster or not self._lock.acquire(blocking=False):
             return False
@@ -73,13 +75,15 @@ class RedisTopology:
             if now < self._read_at + self._settings.retry_pause_s:
                 return False
             self._read_at = now
-            return not self._read([node for node in self._nodes.values() if not node.breaker.is_open])
+            there = [node for node in self._nodes.values() if not node.breaker.is_open]
+            seeds = [node for address, node in self._seeds.items() if address not in self._nodes and node.breaker.admits()]
+            return not self._read([*there, *seeds])
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for node in list(self._nodes.values()):
+        for node in (*self._nodes.values(), *self._seeds.values()):
             node.retire()
 
     def _read(self, candidates: list[RedisNode]) -> list[str]:
@@ -110,7 +114,7 @@ class RedisTopology:
         if not self._settings.cluster:
             if isinstance(answer, bytes) and b"cluster_enabled:1" in answer:
                 raise ConfigurationError(f"redis: {node.address} belongs to a cluster; set cluster")
-            self._owners = [node]
+            self._owners, self._nodes = [node], {node.address: node}
             return
         if isinstance(answer, RespError) and "cluster support disabled" in answer.text:
             raise ConfigurationError(f"redis: {node.address} is no cluster; do not set cluster")
@@ -118,12 +122,13 @@ class RedisTopology:
         nodes: dict[str, RedisNode] = {}
         for first, last, address in _ranges(answer, node.address):
             if address not in nodes:
-                nodes[address] = self._nodes.get(address) or RedisNode(address, self._settings, self._tls)
+                known = self._nodes.get(address) or self._seeds.get(address)
+                nodes[address] = known or RedisNode(address, self._settings, self._tls)
             owners[first : last + 1] = [nodes[address]] * (last + 1 - first)
-        gone = [known for address, known in self._nodes.items() if address not in nodes and known is not node]
-        self._owners, self._nodes = owners, {**nodes, node.address: node}
-        for known in gone:
-            known.retire()
+        gone = [known for address, known in self._nodes.items() if address not in nodes and address not in self._seeds]
+        self._owners, self._nodes = owners, nodes
+        for lost in gone:
+            lost.retire()
 
 
 def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:

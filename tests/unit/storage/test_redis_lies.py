@@ -214,6 +214,30 @@ def test_a_table_of_slots_that_is_none_is_refused(table: bytes) -> None:
         RedisStorage([POOL], RedisSettings(address=liar.address, cluster=True))
 
 
+def test_a_cluster_that_moved_away_altogether_is_found_by_its_first_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        gone = int(unused.getsockname()[1])
+    ports: list[int] = [gone]
+
+    def script(accepted: socket.socket, name: bytes) -> None:
+        table = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n" % ports[0]
+        accepted.sendall((GOOD | {b"CLUSTER": table, b"EXISTS": b":1\r\n"})[name])
+
+    with Liar(script) as seed, Liar(script) as later:
+        engine = RedisStorage([POOL], RedisSettings(address=seed.address, cluster=True, retry_pause_s=0.05))
+        with pytest.raises(StorageError, match="no server answers"):
+            engine.exists("full", KEYS)
+        ports[0] = int(later.address.rpartition(":")[2])
+        deadline = time.monotonic() + 10
+        while b"EXISTS" not in later.commands and time.monotonic() < deadline:
+            with contextlib.suppress(StorageError):
+                engine.exists("full", KEYS)
+            time.sleep(0.02)
+        engine.close()
+        assert b"EXISTS" in later.commands
+        assert b"EXISTS" not in seed.commands
+
+
 def test_a_web_server_is_no_redis() -> None:
     refused = pytest.raises(StorageError, match=r"this is not its protocol: b'HTTP/1.1 400")
     with Liar(lambda a, _: a.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as liar, refused:
