@@ -27,6 +27,7 @@ HOT = (
     "receipt",
     "resumability",
     "retiring",
+    "shared_windows",
     "splitting",
     "state",
     "token_bytes",

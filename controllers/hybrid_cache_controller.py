@@ -9,11 +9,11 @@ load finds it there.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Trailing
 from unified_tree.controllers.backup_queue import BackupQueue
 from unified_tree.controllers.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.load import Load
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.rank_agreement import RankAgreement
     from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.controllers.transfer_engines import Completion
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
@@ -45,9 +47,10 @@ class HybridCacheController:
         device: the device pools' free lists.
         tier: settings, and the engine, which is closed with the controller.
         counters: where figures go.
+        ranks: what must be heard before an ended copy counts.
     """
 
-    def __init__(self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: Counters) -> None:
+    def __init__(self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: Counters, ranks: RankAgreement) -> None:
         self.tree = tree
         self.device = device
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
@@ -57,14 +60,17 @@ class HybridCacheController:
         self._engine = tier.engine
         self._counters = counters
         self._numbers = count(1)
+        self._ranks = ranks
         self._open: dict[int, Effect] = {}
+        self._of_kind: dict[int, int] = {}
+        self._ended: set[int] = set()
         self._tickets: dict[Effect, int] = {}
         self._loads: dict[int, list[Load]] = {}
         self._cancelled: set[int] = set()
         self._outbox: list[Transfer] = []
         self._page_bytes = {c.name: c.page_bytes for c in tree.components}
         self._closed = False
-        self._has_short_sharers = has_short_sharers(tree)
+        self.storage: StorageController | None = None
         for pool in tree.state.device_pools:
             pool.copied_first = tier.write_policy is WritePolicy.WRITE_BACK
         for pool in tree.state.host_pools:
@@ -73,9 +79,6 @@ class HybridCacheController:
     def worth_loading(self, boundary: Boundary, tokens: int) -> bool:
         """Whether loading `boundary` back beats computing the `tokens` it would spare. Cost: O(nodes on the path)."""
         if self._closed:
-            return False
-        if self._has_short_sharers:
-            self._counters.drop("load not known to be exact")
             return False
         flops = sum(component.flops_per_token for component in self.tree.components) * tokens
         return self.tier.load_cost.prefers_load(tokens=tokens, flops=flops, size_bytes=self._load_bytes(boundary))
@@ -134,6 +137,7 @@ class HybridCacheController:
         copies = tuple(PoolCopy(component=c.component, source=c.source, target=c.target) for c in effect.copies)
         self._outbox.append(Transfer(ticket=ticket, direction=direction, copies=copies))
         self._open[ticket] = effect
+        self._of_kind[ticket] = self._ranks.begin(_kind(effect))
         self._tickets[effect] = ticket
         return ticket
 
@@ -162,7 +166,9 @@ class HybridCacheController:
             self._engine.wait(ticket)
         self._counters.load_wait_ns += perf_counter_ns() - start
         self._apply()
-        assert load.ended, "the engine said that it had ended"
+        while not load.ended:
+            assert not self._ranks.is_alone, "the engine said that it had ended"
+            self._apply()
 
     def drop(self, load: Load) -> None:
         """Nobody waits for this load any more; transfers that no one else waits for are cancelled."""
@@ -206,27 +212,40 @@ class HybridCacheController:
             self._engine.submit(transfers)
         except TransferError as error:
             for transfer in transfers:
-                self._finish(transfer.ticket, str(error))
+                self._end(transfer.ticket, str(error))
             raise
 
     def _apply(self) -> None:
         for completion in self._engine.poll():
             self._complete(completion)
+        if not self._closed:
+            self._ranks.tick()
 
     def _complete(self, completion: Completion) -> None:
-        if completion.ticket not in self._open:
+        if completion.ticket not in self._open or completion.ticket in self._ended:
             self._counters.drop("completion not expected")
             return
-        self._finish(completion.ticket, completion.error)
+        self._end(completion.ticket, completion.error)
+
+    def _end(self, ticket: int, error: str | None) -> None:
+        """A transfer ended here; it is finished when it has ended on every rank."""
+        self._ended.add(ticket)
+        self._ranks.end(_kind(self._open[ticket]), self._of_kind[ticket], error, partial(self._finish, ticket))
 
     def _finish(self, ticket: int, error: str | None) -> None:
         """A transfer ended: publish or drop what it copied."""
         effect = self._open.pop(ticket)
+        self._ended.discard(ticket)
+        del self._of_kind[ticket]
+        if not self._ranks.is_alone:
+            self._ranks.note(f"{effect.boundary} {error is None}")
         self._cancelled.discard(ticket)
         del self._tickets[effect]
         pages = self.device if effect.kind is EffectKind.LOAD else self.host
         if error is None:
             pages.give_back(self._acknowledged(effect))
+            if self.storage is not None and effect.kind is EffectKind.BACKUP:
+                self.storage.backed_up(effect.boundary)
         else:
             pages.give_back(self.tree.abort(effect))
             self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
@@ -279,7 +298,7 @@ class HybridCacheController:
         self.drain()
 
     def close(self) -> None:
-        """Stop the engine and give back what it was working on. Twice is as good as once."""
+        """Stop the engine and give back what it was working on; the other ranks are not asked. Twice is as good as once."""
         if self._closed:
             return
         self._closed = True
@@ -287,18 +306,15 @@ class HybridCacheController:
             self._finish(transfer.ticket, "cancelled: the controller was closed")
         self._outbox.clear()
         self._engine.close()
-        self._apply()
+        for completion in self._engine.poll():
+            if completion.ticket in self._open:
+                self._finish(completion.ticket, completion.error)
+            else:
+                self._counters.drop("completion not expected")
         for ticket in sorted(self._open):
             self._finish(ticket, "cancelled: the engine was closed and never said how this ended")
 
 
-def has_short_sharers(tree: UnifiedTree) -> bool:
-    """Whether a required window lives in the pages of a longer one.
-
-    A load brings of each window what the boundary needs, so the longer one's older pages come without what shares them; a
-    request that computed both for the same tokens would take them for its own at its next commit. Such compositions are
-    backed up, but nothing is loaded back.
-    """
-    windows = {c.name: c.coverage.window_tokens for c in tree.components if isinstance(c.coverage, Trailing)}
-    shared = ((c.name, c.shares) for c in tree.components if c.required and c.name in windows and c.shares is not None)
-    return any(windows[name] < windows[owner] for name, owner in shared)
+def _kind(effect: Effect) -> str:
+    """What the other ranks know such a copy as."""
+    return "backup" if effect.kind is EffectKind.BACKUP else "load"

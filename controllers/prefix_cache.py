@@ -7,20 +7,23 @@ moment the free list's, the tree's or exactly one lease's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.admission import admit, arrive
+from unified_tree.controllers.admission import admit
+from unified_tree.controllers.arrivals import Arrivals
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
+from unified_tree.controllers.rank_agreement import Alone, AmongRanks
+from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
-from unified_tree.errors import ConfigurationError, LeaseError, TransferError
+from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.host_tier import HostTier
+    from unified_tree.controllers.ranks import Consensus
+    from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
     from unified_tree.receipt import InsertResult
 
@@ -45,6 +50,9 @@ class PrefixCache:
         replay: resume from a rebuilt window where that computes fewer tokens.
         save_limit: how many places a request saves states and windows at, at most.
         host: a host tier behind the device; its engine is closed with the cache.
+        storage: a store behind the host tier; see `attach_storage`.
+        ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
+            state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -68,6 +76,8 @@ class PrefixCache:
         replay: bool = True,
         save_limit: int = 4,
         host: HostTier | None = None,
+        storage: StorageTier | None = None,
+        ranks: Consensus | None = None,
     ) -> None:
         counts = dict(page_counts or {})
         self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
@@ -86,15 +96,75 @@ class PrefixCache:
         self.save_grid_tokens = self.tree.state.save_grid_tokens
         self.counters = Counters()
         self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
-        self.controller = None if host is None else HybridCacheController(self.tree, self.device, host, self.counters)
+        self.ranks = Alone() if ranks is None else AmongRanks(ranks)
+        self.controller: HybridCacheController | None = None
+        if host is not None:
+            self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
         self.replay = replay
         self.save_limit = save_limit
         self._leases: set[Lease] = set()
-        self._loading: dict[Lease, None] = {}
+        self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
+        self.storage: StorageController | None = None
+        if storage is not None:
+            self.attach_storage(storage)
 
-    def acquire(self, key: Key, checkpoints: Sequence[int] = (), *, priority: int = 0, save_output: bool = True) -> Lease:
+    def attach_storage(self, tier: StorageTier) -> None:
+        """Put a store behind the host tier, or another in place of the one there is. Leases go on undisturbed.
+
+        Raises ConfigurationError, with nothing changed, without a host tier and for a store that cannot keep these
+        components. Blocks as `detach_storage` does where there was one.
+        """
+        from unified_tree.controllers.storage_tier import StorageController
+
+        if self.controller is None:
+            raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
+        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation, self.ranks)
+        self.detach_storage()
+        self.storage = self.controller.storage = attached
+
+    def detach_storage(self) -> None:
+        """Go on without a store: prefetches and offloads are broken off, the engine is closed. Without one nothing happens.
+
+        Blocks until the store's calls under way have returned.
+        """
+        if self.storage is not None:
+            assert self.controller is not None
+            self.storage.close()
+            self.storage = self.controller.storage = None
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """A prompt has arrived: begin to bring to host what a store has of it, at most its length less one token.
+
+        Args:
+            request: any name, for `prefetched`, `cancel` and `acquire`; one prefetch a request, a new one replaces it.
+
+        Returns whether there is something to wait for. Never blocks. Cost: as a match.
+        """
+        return self.storage is not None and self.storage.prefetch(request, key)
+
+    def prefetched(self, request: Hashable) -> bool:
+        """Whether a request should go on to `acquire`: its prefetch has ended, or by policy it waits no longer.
+
+        Ask again after the next `poll` if not. Cost: O(1).
+        """
+        return self.storage is None or self.storage.prefetching.is_ready(request)
+
+    def cancel(self, request: Hashable) -> None:
+        """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
+        if self.storage is not None:
+            self.storage.prefetching.cancel(request)
+
+    def acquire(
+        self,
+        key: Key,
+        checkpoints: Sequence[int] = (),
+        *,
+        priority: int = 0,
+        save_output: bool = True,
+        request: Hashable | None = None,
+    ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
         Args:
@@ -102,6 +172,7 @@ class PrefixCache:
             checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt.
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
+            request: whose prefetch was for this prompt; it ends here.
 
         Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
         token ids. Cost: a match and a lock.
@@ -111,8 +182,11 @@ class PrefixCache:
         key.require_tokens()
         lease = admit(self, key, checkpoints, priority, save_output)
         self._leases.add(lease)
+        fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
-            self._loading[lease] = None
+            self._arrivals.expect(lease, fetched)
+        if not self.ranks.is_alone:
+            self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -130,12 +204,9 @@ class PrefixCache:
         try:
             self.controller.poll()
         finally:
-            self._take_arrivals()
-
-    def _take_arrivals(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed."""
-        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.ended]:
-            self._arrive(lease)
+            self._arrivals.take_ended()
+        if self.storage is not None:
+            self.storage.poll()
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
@@ -143,32 +214,7 @@ class PrefixCache:
         Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
         """
         self._check(lease)
-        if lease.load is not None:
-            assert self.controller is not None
-            self.controller.wait_layer(lease.load, layer_id)
-        elif lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _settle(self, lease: Lease) -> None:
-        """Wait for what a lease loads back. Raises TransferError if it did not come."""
-        if lease.load is not None:
-            assert self.controller is not None
-            if not lease.load.ended:
-                self.controller.wait(lease.load)
-            self._arrive(lease)
-        if lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _arrive(self, lease: Lease) -> None:
-        del self._loading[lease]
-        assert lease.load is not None
-        tokens = lease.load.tokens
-        arrive(self, lease)
-        if lease.failure is not None:
-            self.counters.hit_tokens -= tokens
-            self.counters.drop("lease lost its load")
-        else:
-            self.counters.host_hit_tokens += tokens
+        self._arrivals.wait_layer(lease, layer_id)
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
@@ -190,32 +236,14 @@ class PrefixCache:
                 table.put(table.size, self.device.allocate(name, count))
         lease.length = max(lease.length, length_tokens)
         if self.point is not None:
-            self._allocate_saves(lease)
-
-    def _allocate_saves(self, lease: Lease) -> None:
-        """Pages for the states to be saved up to the lease's length. A pool that is short saves fewer."""
-        assert self.point is not None
-        for length in lease.save_at:
-            due = lease.committed < length <= lease.length and length not in lease.saved
-            if due and length not in lease.save_pages and self.device.try_reserve(self.point):
-                lease.save_pages[length] = int(self.device.allocate(self.point, 1)[0])
-        if not lease.save_output:
-            return
-        latest = lease.length // self.save_grid_tokens * self.save_grid_tokens
-        if latest <= max(lease.prompt_tokens, lease.committed) or latest in lease.save_pages:
-            return
-        older = [length for length in lease.save_pages if length > lease.prompt_tokens]
-        if older:  # one page follows the output: the next state overwrites the one before
-            lease.save_pages[latest] = lease.save_pages.pop(older[0])
-        elif self.device.try_reserve(self.point):
-            lease.save_pages[latest] = int(self.device.allocate(self.point, 1)[0])
+            allocate_saves(self, lease)
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
         """The tokens [0, computed_tokens) are computed: give back window pages that neither the next token nor a place
         still to be saved needs. `commit` does this too. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
         lease.computed = max(lease.computed, computed_tokens)
@@ -255,7 +283,7 @@ class PrefixCache:
         Cost: as an insert.
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         publish(self, lease, tokens, states or {}, without, resumable)
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
@@ -264,7 +292,7 @@ class PrefixCache:
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
         size = -(-length_tokens // self.page_size)
@@ -289,16 +317,17 @@ class PrefixCache:
         if self.point is not None and own:
             self.device.free(self.point, np.array(own, np.int64))
         if lease.load is not None:
-            assert self.controller is not None
-            del self._loading[lease]
-            self.controller.drop(lease.load)
-            lease.load = None
+            self._arrivals.drop(lease)
         lease.unpin()
         self._leases.discard(lease)
         lease.cache = None
 
-    def invalidate(self, namespace: str | None = None) -> None:
+    def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """A new weights version, for one namespace or for all: what was computed before is never matched again.
+
+        Args:
+            weights_version: the new version's name in a store, where all that use it find what is computed from now on.
+                Without one that is found by this cache only, until the next change.
 
         Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
         fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading).
@@ -308,32 +337,37 @@ class PrefixCache:
             self._generation += 1
         else:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
-        for lease in self._loading:
-            if lease.load is not None and namespace in (None, lease.key.namespace):
-                lease.load.error = lease.load.error or f"{lease} was loading what has been invalidated since"
+        if self.storage is not None:
+            self.storage.invalidated(namespace, weights_version)
+        self._arrivals.fail(namespace)
 
     def generation(self, namespace: str) -> tuple[int, int]:
         """The weights version of a namespace; two that differ share nothing."""
         return self._generation, self._generations.get(namespace, 0)
 
     def drain(self) -> None:
-        """Finish all transfers that have been started or are due, and apply them. Blocks."""
+        """Finish all transfers, prefetches and offloads that have been started or are due, and apply them. Blocks."""
         if self.controller is not None:
             self.controller.drain()
-            self._take_arrivals()
+            self._arrivals.take_ended()
+            if self.storage is not None:
+                self.storage.drain()
 
     def flush(self) -> None:
-        """Copy every boundary to host, as far as it has room, and wait for that."""
+        """Copy every boundary to host, as far as it has room, and on to the store, and wait for that."""
         if self.controller is not None:
             self.controller.flush()
-            self._take_arrivals()
+            self._arrivals.take_ended()
+            if self.storage is not None:
+                self.storage.drain()
 
     def close(self) -> None:
         """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
+        self.detach_storage()
         if self.controller is not None:
             self.controller.close()
-            for lease in list(self._loading):
-                self._arrive(lease)
+            self._arrivals.take_all()
+        self.ranks.close()
 
     @property
     def lease_count(self) -> int:

@@ -121,6 +121,7 @@ def _publish_up_to(
             pages[name] = table.slice(begin, last).copy()
     by_component = {cache.point: due} if cache.point is not None and due else {}
     result = cache.tree.insert(key, pages, by_component, after=lease.boundary, without=without, priority=lease.priority)
+    keep_windows = keep_windows and all(name in result.canonical for name, _ in cache.windows)
     _give_up(lease, due)
     _rewrite_tables(cache, lease, result, stop, keep_windows)
     cache.take_in(result)

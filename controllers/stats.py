@@ -11,6 +11,7 @@ from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
     from unified_tree.receipt import EvictResult
 
 
@@ -73,7 +74,8 @@ class CacheStats:
 
     Attributes:
         requests: leases handed out; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
-            `host_hit_tokens` of these loaded back from host; `replayed_tokens` cached but run again to rebuild windows.
+            `host_hit_tokens` of these loaded back from host, `storage_hit_tokens` of those prefetched for the request;
+            `replayed_tokens` cached but run again to rebuild windows.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
@@ -82,12 +84,14 @@ class CacheStats:
         backed_up, loaded: completed copies.
         drops: what was not done or came to nothing, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
+        storage: figures of the store, None without one.
     """
 
     requests: int
     prompt_tokens: int
     hit_tokens: int
     host_hit_tokens: int
+    storage_hit_tokens: int
     replayed_tokens: int
     evictions: int
     tombstones: int
@@ -104,6 +108,7 @@ class CacheStats:
     drops: Mapping[str, int]
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
+    storage: StorageFigures | None
 
 
 @dataclass(slots=True)
@@ -114,6 +119,7 @@ class Counters:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     host_hit_tokens: int = 0
+    storage_hit_tokens: int = 0
     replayed_tokens: int = 0
     evictions: int = 0
     tombstones: int = 0
@@ -181,6 +187,7 @@ def cache_stats(cache: PrefixCache) -> CacheStats:
         prompt_tokens=c.prompt_tokens,
         hit_tokens=c.hit_tokens,
         host_hit_tokens=c.host_hit_tokens,
+        storage_hit_tokens=c.storage_hit_tokens,
         replayed_tokens=c.replayed_tokens,
         evictions=c.evictions,
         tombstones=c.tombstones,
@@ -197,4 +204,5 @@ def cache_stats(cache: PrefixCache) -> CacheStats:
         drops=dict(c.drops),
         pools=pools,
         host_pools=host_pools,
+        storage=cache.storage.figures() if cache.storage is not None else None,
     )

@@ -17,6 +17,7 @@ from unified_tree.errors import (
     UnifiedTreeError,
 )
 from unified_tree.explain import Explanation, Loss
+from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
 from unified_tree.node import NodeId, PageId, Tier
@@ -38,6 +39,7 @@ __all__ = [
     "EvictResult",
     "EvictionPolicy",
     "Explanation",
+    "GraftResult",
     "InsertError",
     "InsertResult",
     "InvalidKeyError",

@@ -15,6 +15,7 @@ from unified_tree.int64 import INT64
 from unified_tree.keys import Key
 from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node
+from unified_tree.shared_windows import would_lose_state
 from unified_tree.token_bytes import require_tokens
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Plan:
     Attributes:
         end: the key's length in whole pages, in tokens.
         node, matched: the deepest node on the key's path and how far it matches.
-        given: tail pages by component index.
+        given: tail pages by component index; without windows where the tree's pages would lose a sharer's state.
         states: state pages by component index and length, ascending.
         known: components of which some given pages are the tree's own, each at the very place it is given for.
         absent: sharers whose state the given pages do not hold.
@@ -107,6 +108,8 @@ def plan_insert(
             known.add(i)
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
+    elif state.shared_windows and would_lose_state(state, node, matched, end, given, absent):
+        given = {i: ids for i, ids in given.items() if state.is_path[i]}
     return Plan(key, end, node, matched, given, by_component, known, absent, priority)
 
 

@@ -78,6 +78,15 @@ class Key:
         """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
         require_tokens(self.data, min(start, self.length) * self.width_bytes)
 
+    @classmethod
+    def from_elements(cls, data: bytes, namespace: str, *, bigram: bool) -> Key:
+        """A key over elements as the tree keeps them: native int64, pairs of them for bigrams. Cost: O(1)."""
+        key = cls.__new__(cls)
+        key.namespace, key.bigram, key.data = namespace, bigram, data
+        key.width_bytes = 2 * INT64_BYTES if bigram else INT64_BYTES
+        key.length = len(data) // key.width_bytes
+        return key
+
     def starts_with(self, other: Key) -> bool:
         """Whether `other` is a prefix of this key, in the same namespace. Cost: one memory comparison."""
         if self.namespace != other.namespace or self.bigram != other.bigram or other.length > self.length:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unified_tree.errors import UnifiedTreeError
-from unified_tree.node import PAGE_ID_BYTES, Node, Tier
+from unified_tree.keys import Key
+from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
 
 if TYPE_CHECKING:
-    from unified_tree.keys import Key
     from unified_tree.locking import Locks
     from unified_tree.node import Value
     from unified_tree.state import TreeState
@@ -203,6 +203,18 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             value.touch(min(boundary.length, value.node.end), now)
             if not pools[i].policy.lazy:
                 pools[i].touched(value)
+
+
+def key_of(node: Node | None, length: int) -> Key:
+    """The elements of the first `length` tokens on the way to `node`; the empty key for no node."""
+    edges = []
+    at = node
+    while at is not None and at.parent is not None:
+        edges.append(at.edge)
+        at = at.parent
+    namespace, bigram = at.name if isinstance(at, Root) else ("", False)
+    whole = Key.from_elements(b"".join(reversed(edges)), namespace, bigram=bigram)
+    return Key.from_elements(whole.data[: length * whole.width_bytes], namespace, bigram=bigram)
 
 
 def window_values(node: Node, length: int, component: int, window: int, tier: Tier) -> list[Value]:

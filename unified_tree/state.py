@@ -14,6 +14,7 @@ from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.pool import Pool
 from unified_tree.retiring import Retired
+from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
     from unified_tree.policies import EvictionPolicy
@@ -31,6 +32,7 @@ class TreeState:
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
+        shared_windows: required windows that live in the pages of others.
         gated: some required component is not a path, so not every length is a boundary.
         replay_tokens: how many tokens rebuild every required window; None where no replay is exact.
         save_grid_tokens: the grid on which every kind can be saved.
@@ -75,6 +77,12 @@ class TreeState:
         self.required_owned_paths = tuple(i for i in self.required_paths if i in owned)
         self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
         self.required_points = tuple(i for i in self.points if self.components[i].required)
+        window_of = dict(self.windows)
+        self.shared_windows = tuple(
+            SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
+            for i, window in self.required_windows
+            if self.owner_of[i] != i
+        )
         self.gated = bool(self.required_windows or self.required_points)
         replays = [self.components[i].replay_tokens for i, _ in self.required_windows if self.components[i].shares is None]
         self.replay_tokens: int | None = None
@@ -124,18 +132,17 @@ class TreeState:
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
         value.set_pages(front + value.pages)
-        if value.tier is Tier.DEVICE and self.owner_of[value.component] != value.component:
-            return
-        pool = self.pools(value.tier)[value.component]
-        count = len(front) // PAGE_ID_BYTES
-        pool.ledger.take(front)
-        pool.used_pages += count
-        if value.locks:
-            pool.protected_pages += count
-        if value.stranded:
-            pool.stranded_pages += count
-        if value.copied:
-            pool.copied_pages += count
+        if value.tier or self.owner_of[value.component] == value.component:
+            pool = self.pools(value.tier)[value.component]
+            count = len(front) // PAGE_ID_BYTES
+            pool.ledger.take(front)
+            pool.used_pages += count
+            if value.locks:
+                pool.protected_pages += count
+            if value.stranded:
+                pool.stranded_pages += count
+            if value.copied:
+                pool.copied_pages += count
         if self.host_value_count:
             self.note_copies(value.node, value.component)
 

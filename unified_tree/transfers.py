@@ -7,16 +7,16 @@ so nodes may be split meanwhile: the pages are published to whatever halves ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
+from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
-from unified_tree.resumability import refresh
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,11 +47,8 @@ class Effects:
         """See UnifiedTree.backup and load."""
         state, target = self._state, target_of(kind)
         source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
-        receipts = [self._locks.acquire(boundary, source, components)]
-        if target is Tier.DEVICE:
-            receipts.append(self._locks.pin_present(boundary))
-        else:  # what is copied will stand on what the host has above it
-            receipts.append(self._locks.acquire(boundary, target, components))
+        # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
+        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.pin_present(boundary)]
         try:
             missing, after = self._missing(kind, boundary, self._indices(components))
             given = self._supplied(kind, boundary, supply, self._count(missing, target))
@@ -91,7 +88,7 @@ class Effects:
         self._state.clock += 1
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
-            self._publish(span, target_of(effect.kind), unused)
+            land(self._state, span, target_of(effect.kind), unused)
         for receipt in effect.receipts:
             receipt.release()
         names = self._state.components
@@ -112,7 +109,7 @@ class Effects:
         for name, ids in effect.targets.items():
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
-            for node in self._nodes(span):
+            for node in crossed(span):
                 value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
                 if value is not None and value.copying is effect:
                     value.copying = None
@@ -160,7 +157,7 @@ class Effects:
             return [], ()
         wanted: list[Value] = []
         for i in state.paths:
-            wanted += reversed(window_values(node, length, i, length, source))
+            wanted += reversed(_lacking(node, i, source, target))
         for i in state.points:
             value = node.values(source)[i] if node.end == length else None
             if value is not None:
@@ -222,48 +219,20 @@ class Effects:
         pages = coming + self._with_loads(node, owner)
         return pages[-page_count * PAGE_ID_BYTES :]
 
-    def _nodes(self, span: Span) -> Iterator[Node]:
-        """The nodes a span crosses, from the bottom up."""
-        at: Node | None = span.node
-        while at is not None and at.parent is not None and at.end > span.begin:
-            if at.start < span.end:
-                yield at
-            at = at.parent
 
-    def _publish(self, span: Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
-        """Give the nodes of a span their pages, from the top down; what is there by now is not needed."""
-        state = self._state
-        for node in reversed(list(self._nodes(span))):
-            first, last = max(node.start, span.begin), min(node.end, span.end)
-            offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
-            pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
-            if self._place(node, span.component, tier, pages, last):
-                refresh(state, node, window_changed=not state.is_path[span.component] and span.component not in state.points)
-            elif tier is Tier.HOST or state.owner_of[span.component] == span.component:
-                unused.setdefault(span.component, []).append(pages)
+def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
+    """A path's values on one tier at and above a node that another tier lacks, deepest first.
 
-    def _place(self, node: Node, component: int, tier: Tier, pages: bytes, last: int) -> bool:
-        """Place pages that end at token `last` if they join what the node has; False if it has them by now."""
-        state = self._state
-        value = node.values(tier)[component]
-        if value is None:
-            owner = node.device[state.owner_of[component]]
-            is_sharer = tier is Tier.DEVICE and state.owner_of[component] != component
-            if last != node.end or (is_sharer and (owner is None or not owner.pages.endswith(pages))):
-                return False
-            if state.is_path[component] and not self._continues(node, component, tier):
-                return False
-            state.place(node, component, tier, pages)
-            return True
-        if last != node.end - value.page_count * state.page_size:
-            return False
-        state.extend(value, pages)
-        return True
-
-    def _continues(self, node: Node, component: int, tier: Tier) -> bool:
-        """Whether a path value here would have one above it on its tier."""
-        parent = node.parent
-        return parent is None or parent.parent is None or parent.values(tier)[component] is not None
+    Paths are prefix-closed on each tier, so the first that is there ends the search. Cost: O(nodes that lack it).
+    """
+    found = []
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.values(target)[component] is None:
+        value = at.values(source)[component]
+        if value is not None:
+            found.append(value)
+        at = at.parent
+    return found
 
 
 def target_of(kind: EffectKind) -> Tier:

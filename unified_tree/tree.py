@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree import evicting, matching
+from unified_tree import evicting, grafting, matching
 from unified_tree.component import validate_components, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import InvalidKeyError, ReceiptError, UnifiedTreeError
 from unified_tree.explain import Explanation, explain
+from unified_tree.grafting import GraftResult
 from unified_tree.insert_plan import plan_insert
 from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
@@ -160,7 +161,8 @@ class UnifiedTree:
         """Put the pages of a key's tail and states along it into the tree, as far as the tree lacks them.
 
         Only the key's whole pages count. Values that fill a tombstone, or return a node that lives on host alone to the
-        device, are kept; a window is kept only as far back as it can be resumed from.
+        device, are kept; a window is kept only as far back as it can be resumed from, and not at all where that would cost
+        the caller a sharer's state (`InsertResult.canonical`).
 
         Args:
             pages: per component that has pages of its own, the page ids of the key's last pages, int64; as many as the
@@ -234,7 +236,7 @@ class UnifiedTree:
         return self._effects.needs(EffectKind.LOAD, boundary, None)
 
     def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
-        """Ask for copies of what a device boundary needs and the host lacks, but for what open effects copy already.
+        """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
 
         The sources are pinned until the effect ends.
 
@@ -269,6 +271,37 @@ class UnifiedTree:
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
         return self._effects.abort(effect)
+
+    def host_reach(self, key: Key, *, limit: int | None = None) -> Boundary:
+        """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
+
+        Not a boundary of a hybrid unless it happens to be one; `lock(..., Tier.HOST, components=paths)` keeps it.
+        Cost: as a match.
+        """
+        _check_key(key)
+        length = key.length if limit is None else max(0, min(int(limit), key.length))
+        return grafting.host_reach(self._state, key, length)
+
+    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
+        """Put host pages of a key's tail into the tree that did not come from the device: out of a store, say.
+
+        Args:
+            key: only its whole pages count.
+            pages: by component the host page ids of the key's last pages, int64: of a path as many as the host lacks, of a
+                window those of its last tokens, one state. Required paths must reach back to `host_reach`.
+
+        Raises InsertError, PageError or InvalidKeyError, with nothing changed. Cost: as an insert.
+        """
+        _check_key(key)
+        return grafting.graft(self._state, key, pages)
+
+    def key_of(self, boundary: Boundary) -> Key:
+        """The tokens up to a boundary, and their namespace; of length zero the empty key.
+
+        Raises StaleBoundaryError if its node is gone. Cost: one copy of the tokens.
+        """
+        node, length = self._locks.find(boundary)
+        return matching.key_of(node, length)
 
     def is_boundary(self, boundary: Boundary) -> bool:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1)."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +18,15 @@ from unified_tree.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLatency:
+    """How long calls of one kind took, those that failed included."""
+
+    calls: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
 
 
 class CheckedStorage:
@@ -35,6 +47,7 @@ class CheckedStorage:
         self._quarantined: dict[str, int] = {}
         self._errors = 0
         self._last_error: str | None = None
+        self._latencies: dict[tuple[str, str], CallLatency] = {}
 
     @property
     def quarantined(self) -> dict[str, int]:
@@ -48,10 +61,17 @@ class CheckedStorage:
         with self._lock:
             return self._errors, self._last_error
 
+    @property
+    def latencies(self) -> dict[tuple[str, str], CallLatency]:
+        """How long the engine's calls took so far, by pool and `exists`, `get` or `put`; a copy."""
+        with self._lock:
+            return dict(self._latencies)
+
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
         """Which keys seem to be stored, shape [keys]; none where the store fails."""
         try:
-            return self.engine.exists(pool, keys)
+            with self._timed(pool, "exists"):
+                return self.engine.exists(pool, keys)
         except StorageError as error:
             self._failed(error)
             return np.zeros(len(keys), np.bool_)
@@ -61,8 +81,30 @@ class CheckedStorage:
 
         Only a page that is DONE may be used. Cost: the engine's, and one pass over each page.
         """
+        outcomes: list[Outcome] = []
+        for piece in self._pieces(keys, pages):
+            outcomes += self._get_piece(pool, keys[piece], pages[piece])
+        return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+        outcomes: list[Outcome] = []
+        for piece in self._pieces(keys, pages):
+            outcomes += self._put_piece(pool, keys[piece], pages[piece])
+        return outcomes
+
+    def _pieces(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[slice]:
+        """The whole batch, or what of it the engine likes at once: so a page is read from memory once, not twice."""
+        piece_bytes = self.engine.capabilities.piece_bytes
+        if piece_bytes is None or not pages or len(keys) != len(pages):
+            return [slice(None)]
+        step = max(1, piece_bytes // max(1, pages[0].nbytes))
+        return [slice(begin, begin + step) for begin in range(0, len(pages), step)]
+
+    def _get_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
-            outcomes = self.engine.get(pool, keys, pages)
+            with self._timed(pool, "get"):
+                outcomes = self.engine.get(pool, keys, pages)
         except StorageError as error:
             self._failed(error)
             return [Outcome.FAILED] * len(keys)
@@ -77,15 +119,28 @@ class CheckedStorage:
             self._quarantine(pool, [keys[index] for index in bad])
         return outcomes
 
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+    def _put_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         for key, page in zip(keys, pages, strict=True):
             seal(page, key)
         try:
-            return self.engine.put(pool, keys, pages)
+            with self._timed(pool, "put"):
+                return self.engine.put(pool, keys, pages)
         except StorageError as error:
             self._failed(error)
             return [Outcome.FAILED] * len(keys)
+
+    @contextmanager
+    def _timed(self, pool: str, call: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            took = perf_counter() - start
+            with self._lock:
+                before = self._latencies.get((pool, call), CallLatency())
+                self._latencies[pool, call] = CallLatency(
+                    calls=before.calls + 1, total_s=before.total_s + took, longest_s=max(before.longest_s, took)
+                )
 
     def _quarantine(self, pool: str, keys: list[bytes]) -> None:
         with self._lock:

@@ -53,6 +53,8 @@ class Capabilities:
         largest_value_bytes: a page and its trailer may not be larger; None for no limit.
         shared_between_hosts: whether what is stored here is found by servers on other machines.
         survives_restart: whether it is found after this process has ended.
+        piece_bytes: batches are best read and written in pieces of about so many bytes, which stay in the processor's cache
+            while they are verified or sealed; None where larger batches are better.
     """
 
     zero_copy: bool
@@ -60,6 +62,7 @@ class Capabilities:
     largest_value_bytes: int | None = None
     shared_between_hosts: bool = False
     survives_restart: bool = False
+    piece_bytes: int | None = None
 
 
 class StorageEngine(Protocol):

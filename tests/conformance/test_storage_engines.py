@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from pathlib import Path
 
 import mooncake_server
 import pytest
@@ -14,6 +15,7 @@ import redis_server
 
 from unified_tree.controllers.storage import (
     FaultyStorage,
+    FileStorage,
     MemoryStorage,
     NullStorage,
     Outcome,
@@ -28,10 +30,12 @@ from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
 POOLS = [StoredPool(name=name, format_digest=sha256(name.encode()).digest(), value_bytes=size) for name, size in SIZES.items()]
-ENGINES: dict[str, Callable[[], StorageEngine]] = {
-    "null": lambda: NullStorage(POOLS),
-    "memory": lambda: MemoryStorage(POOLS, capacity_bytes=1 << 20),
-    "faulty without faults": lambda: FaultyStorage(MemoryStorage(POOLS, capacity_bytes=1 << 20), StorageFaults(), seed=1),
+ENGINES: dict[str, Callable[[Path], StorageEngine]] = {
+    "null": lambda _: NullStorage(POOLS),
+    "memory": lambda _: MemoryStorage(POOLS, capacity_bytes=1 << 20),
+    "faulty without faults": lambda _: FaultyStorage(MemoryStorage(POOLS, capacity_bytes=1 << 20), StorageFaults(), seed=1),
+    "file": lambda path: FileStorage(POOLS, path, 1 << 20),
+    "file, flushed": lambda path: FileStorage(POOLS, path, 1 << 20, sync=True),
 }
 
 
@@ -66,8 +70,8 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 
 @pytest.fixture(params=[*ENGINES, *SERVED])
-def engine(request: pytest.FixtureRequest) -> Iterator[StorageEngine]:
-    made = ENGINES[request.param]() if request.param in ENGINES else request.getfixturevalue(request.param)()
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageEngine]:
+    made = ENGINES[request.param](tmp_path) if request.param in ENGINES else request.getfixturevalue(request.param)()
     yield made
     made.close()
 

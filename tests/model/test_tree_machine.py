@@ -208,21 +208,22 @@ class TreeMachine(RuleBasedStateMachine):
         tree, model = self.tree, self.model
         for text in rng.choices(self.texts, k=6):
             text = text.cut(rng.choice([text.length, rng.randrange(text.length + 1)]))
-            tier, source = rng.choice([(HOST, DEVICE), (DEVICE, HOST)])
+            tier = rng.choice([HOST, DEVICE])
             match = tree.match_prefix(text.key())
-            boundary = match.device if tier is HOST else match.reachable
+            boundary = rng.choice([match.device, match.reachable]) if tier is HOST else match.reachable
             count_needs = tree.backup_needs if tier is HOST else tree.load_needs
             if count_needs(boundary):
                 break
-        guard = tree.lock(boundary, source)
-        model.pins.append(set(model.needs(text, boundary.length, source)))
+        guards = [tree.lock(boundary, HOST), tree.pin(boundary)]
+        pins = {pin for at in (HOST, DEVICE) for pin in model.needs(text, boundary.length, at)}
+        model.pins.append(pins)
         self.make_room(tier, count_needs(boundary))
-        guard.release()
+        for guard in guards:
+            guard.release()
         model.pins.pop()
         needs = count_needs(boundary)
         if any(count > len(model.free[tier][name]) for name, count in needs.items()):
             return
-        pins = {pin for at in {source, DEVICE} for pin in model.needs(text, boundary.length, at)}
         taken: dict[str, NDArray[np.int64]] = {}
 
         def supply(asked: dict[str, int]) -> dict[str, NDArray[np.int64]]:
@@ -255,6 +256,37 @@ class TreeMachine(RuleBasedStateMachine):
             self.model.aborted(effect, self.tree.abort(effect))
         with pytest.raises(EffectError):
             self.tree.acknowledge(effect)
+
+    @rule(seed=SEEDS)
+    def graft(self, seed: int) -> None:
+        """Host pages come from elsewhere: some of a path's that the host has, windows and states or not."""
+        rng = Random(seed)
+        text = self.text(rng)
+        whole = text.length // PAGE_SIZE
+        reach = self.tree.host_reach(text.key())
+        assert reach.length == self.model.host_reach(text)
+        if whole == 0:
+            return
+        assert self.tree.key_of(reach).data == text.cut(reach.length).key().data or not reach.length
+        begin = max(0, reach.length // PAGE_SIZE - rng.choice([0, 0, 1, 9]))
+        needs: dict[str, int] = {}
+        for component in self.kinds:
+            match component.coverage:
+                case Path():
+                    needs[component.name] = whole - begin if component.required else rng.choice([0, whole - begin])
+                case Trailing(window_tokens=window):
+                    needs[component.name] = min(whole, rng.choice([-(-window // PAGE_SIZE)] * 3 + [0, 1]))
+                case Point():
+                    needs[component.name] = rng.choice([0, 1, 1])
+        receipt = self.tree.lock(reach, HOST, [c.name for c in self.kinds if isinstance(c.coverage, Path)])
+        self.model.pins.append({pin for pin in self.model.needs(text, reach.length, HOST) if self.model.is_path(pin.component)})
+        if self.make_room(HOST, needs):
+            ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
+            result = self.tree.graft(text.key(), ids)
+            assert result.boundary.length == whole * PAGE_SIZE
+            self.model.grafted(text, ids, result.unused)
+        receipt.release()
+        self.model.pins.pop()
 
     @rule(seed=SEEDS)
     def invalidate(self, seed: int) -> None:
@@ -310,7 +342,7 @@ def walk(kinds: str, seed: str, steps: int) -> int:
     """One long life of a tree, which Hypothesis would not live: its histories are short and stop early."""
     rng = Random(seed)
     machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds]})()
-    operations = ["insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "invalidate"]
+    operations = ["insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "graft", "invalidate"]
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         name = rng.choice(operations)

@@ -17,8 +17,8 @@ from scenario import Scenario
 from sim_server import SimServer
 
 TICKS = 150
-BATCHES = 5
-LIVES = 30
+BATCHES = 3
+LIVES = 60
 NO_COMMIT = 20_260_000
 SUPPORT = Path(__file__).parents[1] / "support"
 EVENTS = {
@@ -38,6 +38,14 @@ EVENTS = {
     "backed_up",
     "lost",
     "host_hits",
+    "storage_hits",
+    "forget: done",
+    "arrive: waits for its prefetch",
+    "swap_store: detached",
+    "drop: prefetch out of time",
+    "drop: prefetch failed: closed",
+    "drop: offload queue full",
+    "drop: offload incomplete: store failed",
 }
 """What every batch of lives must have seen, or else it shows little."""
 

@@ -32,5 +32,6 @@ SETS: dict[str, list[Component]] = {
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
     "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, replay_tokens=4)],
     "indexer and carry-over": [FULL, INDEXER, swa(3), CARRY_OVER],
+    "short carry-over": [FULL, swa(6), CARRY_OVER],
     "everything": [FULL, swa(5), CARRY_OVER, MAMBA, DRAFT, INDEXER],
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from page_memory import Content, PageMemory
@@ -65,12 +66,12 @@ class Runner:
         """How often what a namespace holds was invalidated."""
         return self._versions.get(None, 0) + self._versions.get(namespace, 0)
 
-    def invalidate(self, namespace: str | None = None) -> None:
+    def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """New weights."""
-        self.cache.invalidate(namespace)
+        self.cache.invalidate(namespace, weights_version)
         self._versions[namespace] = self._versions.get(namespace, 0) + 1
 
-    def start(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = (), **options: bool) -> Request:
+    def start(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = (), **options: Any) -> Request:
         """Acquire; verify every cached byte and copy the state, at once unless they are still on their way."""
         lease = self.cache.acquire(Key(list(tokens), namespace), checkpoints, **options)
         request = Request(lease, list(tokens), lease.compute_from, self.version_of(namespace))
@@ -246,10 +247,16 @@ class Runner:
         return [page for page in ids if page >= 0]
 
     def in_flight(self, tier: Tier, component: str) -> list[int]:
-        """The pages that open transfers write to."""
+        """The pages that open transfers and prefetches write to."""
         kind = EffectKind.LOAD if tier is Tier.DEVICE else EffectKind.BACKUP
         effects = [effect for effect in self.cache.tree._effects.open if effect.kind is kind]
-        return [page for effect in effects if component in effect.targets for page in effect.targets[component].tolist()]
+        pages = [page for effect in effects if component in effect.targets for page in effect.targets[component].tolist()]
+        if tier is Tier.HOST and self.cache.storage is not None:
+            fetches = [prefetch.fetch for prefetch in self.cache.storage.prefetching._by_place.values()]
+            pages += [
+                page for fetch in fetches if fetch and component in fetch.pages for page in fetch.pages[component].tolist()
+            ]
+        return pages
 
     def hoard_pages(self, tier: Tier, component: str, count: int) -> None:
         """Take free pages away from a pool, as many as there are of those asked for; they are returned by `unhoard`."""

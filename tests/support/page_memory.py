@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 
 import numpy as np
+from host_cells import HostCells, HostPages
 from numpy.typing import NDArray
 
 from unified_tree import Component, Tier
@@ -23,6 +24,7 @@ class PageMemory:
 
     Attributes:
         layers: of the model, ascending.
+        host_pages: by component, as bytes for a store.
         busy: pages that a transfer reads or writes, so that nobody else may write them.
     """
 
@@ -30,12 +32,13 @@ class PageMemory:
         self.layers_of = {c.name: LAYERS[i % len(LAYERS)] for i, c in enumerate(components)}
         self.layers = sorted({layer for layers in self.layers_of.values() for layer in layers})
         self.busy: dict[Place, int] = {}
-        self._cells: dict[tuple[str, Tier, int], dict[int, Content]] = {
-            (name, tier, layer): {}
-            for name, layers in self.layers_of.items()
-            for tier in (Tier.DEVICE, Tier.HOST)
-            for layer in layers
-        }
+        self.host_pages = {name: HostPages(len(layers)) for name, layers in self.layers_of.items()}
+        known: dict[bytes, Content] = {}
+        self._cells: dict[tuple[str, Tier, int], MutableMapping[int, Content]] = {}
+        for name, layers in self.layers_of.items():
+            for index, layer in enumerate(layers):
+                self._cells[name, Tier.DEVICE, layer] = {}
+                self._cells[name, Tier.HOST, layer] = HostCells(self.host_pages[name], index, known)
 
     def write(self, component: str, page: int, content: Content | None) -> None:
         """The model computes a device page, all layers; None leaves garbage."""
@@ -75,7 +78,9 @@ class PageMemory:
         goal = Tier.HOST if origin is Tier.DEVICE else Tier.DEVICE
         self._copy(self._cells[component, origin, layer], self._cells[component, goal, layer], source.tolist(), target.tolist())
 
-    def _copy(self, origin: dict[int, Content], goal: dict[int, Content], source: list[int], target: list[int]) -> None:
+    def _copy(
+        self, origin: MutableMapping[int, Content], goal: MutableMapping[int, Content], source: list[int], target: list[int]
+    ) -> None:
         for at, to in zip(source, target, strict=True):
             content = origin.get(at)
             if content is None:
@@ -101,6 +106,7 @@ class MemoryMover:
         for layer in self.layer_ids:
             self._memory.move(self._component, layer, Tier.DEVICE, source, target)
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """See PageMover.load_layer."""
-        self._memory.move(self._component, layer_id, Tier.HOST, source, target)
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        for layer_id in layer_ids:
+            self._memory.move(self._component, layer_id, Tier.HOST, source, target)

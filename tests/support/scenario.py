@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from random import Random
 
 from kinds import SETS
+from stored_pages import StoreScenario
 
 from unified_tree import POLICIES
 from unified_tree.controllers import LoadCost, WritePolicy
+from unified_tree.controllers.storage import StorageFaults
+from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines import Faults, Latencies
 
 ACTIONS: dict[str, int] = {
@@ -22,10 +25,13 @@ ACTIONS: dict[str, int] = {
     "hoard": 1,
     "unhoard": 2,
     "squeeze": 2,
-    "flush": 1,
+    "flush": 2,
     "drain": 1,
     "settle": 2,
     "explain": 1,
+    "forget": 3,
+    "leave": 1,
+    "swap_store": 1,
 }
 """What may happen in a tick, and how often. A seed leaves some of it out, so that what the rest leads to gets deep."""
 NEEDED = ("arrive", "step")
@@ -45,6 +51,7 @@ class Scenario:
         publish: the chance that a step's work is committed; `poll`: that a tick polls.
         tick_ns: virtual time a tick takes, at most.
         dies_at: the tick in which the engine dies, None for never; it `refuses` what it is given then, or fails it.
+        store: what is behind the host tier, None for nothing.
         closes_at_work: whether the cache is closed while leases are out.
     """
 
@@ -79,6 +86,7 @@ class Scenario:
     dies_at: int | None
     refuses: bool
     closes_at_work: bool
+    store: StoreScenario | None
 
     @classmethod
     def of(cls, seed: int, ticks: int) -> Scenario:
@@ -104,7 +112,7 @@ class Scenario:
             replay=rng.random() < 0.7,
             device_pages=device,
             host_pages=host,
-            write_policy=rng.choice(list(WritePolicy)),
+            write_policy=rng.choice([WritePolicy.WRITE_THROUGH, *WritePolicy]),
             selective_hits=rng.choice([1, 2, 3]),
             low_water=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]),
             most_backed_up=rng.choice([0.0, 0.25, 0.5, 1.0]),
@@ -129,4 +137,32 @@ class Scenario:
             dies_at=rng.randrange(150) if rng.random() < 0.06 else None,
             refuses=rng.random() < 0.5,
             closes_at_work=rng.random() < 0.3,
+            store=_store(rng) if rng.random() < 0.6 else None,
         )
+
+
+def _store(rng: Random) -> StoreScenario:
+    bad = rng.choice([0.0, 0.0, 0.02, 0.2])
+    return StoreScenario(
+        page_count=rng.choice([2, 10, 200, 400, 400]),
+        faults=StorageFaults(
+            raising=bad / 2, partial=bad * rng.random(), lost=bad * rng.random(), torn=bad, corrupt=bad * rng.random()
+        ),
+        prefetch=PrefetchPolicy(
+            mode=rng.choice(list(PrefetchMode)),
+            least_tokens=rng.choice([1, 1, 4]),
+            most_host_share=rng.choice([0.1, 0.5, 1.0]),
+            base_s=rng.choice([0.0001, 0.001]),
+            per_token_s=rng.choice([0.0, 0.00001]),
+            batch_pages=rng.choice([1, 2, 8]),
+            grace_s=rng.choice([0.0, 0.0005]),
+        ),
+        offload=OffloadPolicy(
+            most_waiting=rng.choice([1, 4, 100]),
+            bytes_per_s=rng.choice([None, 1e7]),
+            batch_pages=rng.choice([1, 3, 64]),
+            known_pages=rng.choice([3, 1000]),
+            recheck_s=rng.choice([0.001, 1.0]),
+        ),
+        step_ns=rng.choice([500, 5_000, 50_000]),
+    )

@@ -18,10 +18,12 @@ from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
 from scenario import Scenario
+from stored_pages import SimStore
 from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
 
 Prompt = tuple[str, list[int]]
@@ -30,17 +32,23 @@ Prompt = tuple[str, list[int]]
 class SimServer:
     """One life of a server.
 
+    Args:
+        rank, ranks: of several servers with the same load, whose transfers and stores have luck of their own; their
+            histories must be the same.
+
     Attributes:
         events: how often what of interest happened.
+        history: of one among ranks, what it did and what its tree was.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, rank: int = 0, ranks: Consensus | None = None) -> None:
         s = self.scenario = scenario
+        luck = s.seed + 1_000_003 * rank
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
         self.memory = PageMemory(self.kinds)
-        simulated = SimulatedEngine(s.seed, self.clock, s.latencies, s.faults, self.memory.movers())
+        simulated = SimulatedEngine(luck, self.clock, s.latencies, s.faults, self.memory.movers())
         self.engine = WatchedEngine(simulated, self.memory)
         tier = HostTier(
             page_counts=s.host_pages,
@@ -52,12 +60,19 @@ class SimServer:
             exclusive=s.exclusive,
             load_cost=s.load_cost,
         )
-        self.cache = PrefixCache(self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier)
+        self.cache = PrefixCache(
+            self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier, ranks=ranks
+        )
+        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, luck)
+        self.is_alone = ranks is None
+        self.history: list[str] = []
+        self.weights = 0
+        self.tick = 0
+        self.swap_store()
         self.runner = Runner(self.cache, self.kinds, self.memory)
         self.waiting: deque[Prompt] = deque()
         self.texts: list[Prompt] = []
         self.events: Counter[str] = Counter()
-        self.tick = 0
         self._digest = hashlib.sha256()
 
     def run(self) -> str:
@@ -77,7 +92,7 @@ class SimServer:
         self._count_up(stats.drops)
         self.events.update(
             loads=stats.loads, loaded=stats.loaded.count, backed_up=stats.backed_up.count, lost=stats.lost,
-            host_hits=stats.host_hit_tokens, repeats=self.engine.repeats,
+            host_hits=stats.host_hit_tokens, repeats=self.engine.repeats, storage_hits=stats.storage_hit_tokens,
         )  # fmt: skip
         return self._digest.hexdigest()
 
@@ -87,6 +102,8 @@ class SimServer:
 
     def _note(self, what: str) -> None:
         self._digest.update(what.encode() + b"\n")
+        if not self.is_alone:
+            self.history.append(what)
 
     def _one_tick(self) -> None:
         s, rng = self.scenario, self.rng
@@ -99,7 +116,7 @@ class SimServer:
         names = rng.choices(list(s.actions), list(s.actions.values()), k=rng.randrange(1, 4))
         for name in names:
             outcome = getattr(self, name)()
-            self._note(f"{self.tick} {self.clock.now} {name} {outcome}")
+            self._note(f"{self.tick} {self.clock.now if self.is_alone else 'some time'} {name} {outcome}")
             if outcome:
                 self.events[f"{name}: {outcome}"] += 1
         self.runner.check()
@@ -116,14 +133,21 @@ class SimServer:
         """A prompt comes, and is admitted if there is room."""
         rng, s = self.rng, self.scenario
         if len(self.waiting) < 4:
-            self.waiting.append(self._prompt())
+            namespace, tokens = self._prompt()
+            self.waiting.append((namespace, tokens))
+            self.cache.prefetch(_name(namespace, tokens), Key(tokens, namespace))
         if len(self.runner.requests) >= s.most_running:
             return ""
         namespace, tokens = self.waiting[0]
+        if not self.cache.prefetched(_name(namespace, tokens)):
+            self.waiting.rotate(-1)
+            return "waits for its prefetch"
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
         before = self._books()
         try:
-            request = self.runner.start(tokens, namespace, checkpoints, save_output=rng.random() < 0.7)
+            request = self.runner.start(
+                tokens, namespace, checkpoints, save_output=rng.random() < 0.7, request=_name(namespace, tokens)
+            )
         except OutOfPagesError:
             assert self._books() == before
             return "refused"
@@ -256,7 +280,9 @@ class SimServer:
         if self.rng.random() < 0.7:
             return ""
         loading = any(request.lease.loading for request in self.runner.requests)
-        self.runner.invalidate(self.rng.choice([None, *self.scenario.namespaces]))
+        self.weights += 1  # the same prompt has other bytes from now on, in a store, too
+        named = self.rng.random() < 0.5
+        self.runner.invalidate(self.rng.choice([None, *self.scenario.namespaces]), f"weights {self.weights}" if named else None)
         return "while loading" if loading else "done"
 
     def hoard(self) -> str:
@@ -315,6 +341,35 @@ class SimServer:
         self.cache.explain(Key(tokens, namespace))
         return ""
 
+    def forget(self) -> str:
+        """All that nobody uses leaves device and host, as after a restart; seldom."""
+        if self.rng.random() < 0.5:
+            return ""
+        tree, controller = self.cache.tree, self.cache.controller
+        assert controller is not None
+        for pages, tier in ((self.cache.device, Tier.DEVICE), (controller.host, Tier.HOST)) * 2:
+            for name in pages.allocators:
+                pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+        return "done"
+
+    def leave(self) -> str:
+        """Who waits for a prefetch goes away."""
+        if not self.waiting:
+            return ""
+        namespace, tokens = self.waiting.popleft()
+        self.cache.cancel(_name(namespace, tokens))
+        return "done"
+
+    def swap_store(self) -> str:
+        """The store is attached for the first time, taken away, or replaced."""
+        if self.store is None or (self.tick and self.rng.random() < 0.9):
+            return ""
+        if self.cache.storage is not None and self.rng.random() < 0.5:
+            self.cache.detach_storage()
+            return "detached"
+        self.cache.attach_storage(self.store.tier(f"weights {self.weights}"))
+        return "attached"
+
     def _end(self) -> None:
         """Everything is let go, in one of two ways; then every page is home."""
         if self.scenario.closes_at_work or self.engine.refuses:
@@ -327,6 +382,11 @@ class SimServer:
         self.cache.close()
         assert not self.engine.flights
         assert not self.memory.busy
+
+
+def _name(namespace: str, tokens: list[int]) -> tuple[str, tuple[int, ...]]:
+    """What a waiting prompt's prefetch is called."""
+    return namespace, tuple(tokens)
 
 
 def main(ticks: int, *seeds: int) -> None:

@@ -159,10 +159,48 @@ class TreeModel:
             given[name] = {text.place(at): page for at, page in zip(ends, ids.tolist(), strict=True)}
         for name, by_length in states.items():
             given[name] = {text.place(at): page for at, page in by_length.items()}
+        self._leave_windows(text, end, given, without, result)
         self.lost(DEVICE, result.replaced)
         for name, by_place in given.items():
             self._keep(text, end, name, by_place, without, result)
         self.give(DEVICE, result.duplicates)
+        self._check_sharers(text, end, pages, without, result)
+
+    def _leave_windows(
+        self, text: Text, end: int, given: dict[str, dict[Place, int]], without: Sequence[str], result: InsertResult
+    ) -> None:
+        """Windows that the tree did not take, for the reason there can be, are the caller's, who has no use for them."""
+        windows = [c.name for c in self.owners if isinstance(c.coverage, Trailing) and given[c.name]]
+        if not windows or end == 0 or set(windows) <= set(result.canonical):
+            return
+        assert not set(windows) & set(result.canonical), "some windows were taken and some were not"
+        assert any(
+            held != given[sharer.shares][place] and place not in self.sure[sharer.name]
+            for sharer in self.sharers
+            if sharer.required and sharer.shares in windows and sharer.name not in without
+            for at in self.window_ends(sharer, end)
+            if (place := text.place(at)) in given[sharer.shares]
+            and (held := self.held[DEVICE][sharer.shares].get(place)) is not None
+        ), "windows were not taken, though nothing would have been lost"
+        for name in windows:
+            tree_has = set(self.held[DEVICE][name].values())
+            self.give(DEVICE, {name: np.array([page for page in given[name].values() if page not in tree_has], np.int64)})
+            given[name] = {}
+
+    def _check_sharers(
+        self, text: Text, end: int, pages: Mapping[str, NDArray[np.int64]], without: Sequence[str], result: InsertResult
+    ) -> None:
+        """Whoever gave a required sharer's window gets it back whole, in the pages that are now called canonical."""
+        for sharer in self.sharers:
+            owner = sharer.shares or ""
+            if owner not in result.canonical or not sharer.required or sharer.name in without:
+                continue
+            given = zip(range(end, 0, -self.page_size), reversed(pages[owner].tolist()), strict=False)
+            kept = reversed(result.canonical[owner].tolist())
+            wanted = set(self.window_ends(sharer, end))
+            for (at, before), after in zip(given, kept, strict=False):
+                lost = at in wanted and after != before and text.place(at) not in self.possible[sharer.name]
+                assert not lost, f"{sharer.name}: given at {at} in page {before}, not there in page {after}"
 
     def _keep(
         self, text: Text, end: int, name: str, given: dict[Place, int], without: Sequence[str], result: InsertResult
@@ -246,6 +284,36 @@ class TreeModel:
             owner = self.held[DEVICE][self.by_name[name].shares or ""]
             self.possible[name].update(place for place, page in by_place.items() if owner.get(place) == page)
         self.give(flight.tier, unused)
+
+    def host_reach(self, text: Text) -> int:
+        """How far all required paths are on host without a gap."""
+        length = 0
+        paths = [c.name for c in self.components if c.required and isinstance(c.coverage, Path)]
+        for at in range(self.page_size, text.length + 1, self.page_size):
+            if any(text.place(at) not in self.held[HOST][name] for name in paths):
+                break
+            length = at
+        return length
+
+    def is_path(self, name: str) -> bool:
+        """Whether a component is a path."""
+        return isinstance(self.by_name[name].coverage, Path)
+
+    def grafted(self, text: Text, pages: Mapping[str, NDArray[np.int64]], unused: Mapping[str, NDArray[np.int64]]) -> None:
+        """Host pages came from elsewhere: what the host lacked it keeps."""
+        end = text.length // self.page_size * self.page_size
+        for name, ids in pages.items():
+            held = self.held[HOST][name]
+            handed_back = set(unused[name].tolist()) if name in unused else set()
+            ends = range(end - (ids.size - 1) * self.page_size, end + 1, self.page_size)
+            for at, page in zip(ends, ids.tolist(), strict=True):
+                place = text.place(at)
+                if page not in handed_back:
+                    assert place not in held, f"{name}: {place} is there twice"
+                    held[place] = page
+                elif not self.is_path(name) or self.by_name[name].required:
+                    assert place in held or not self.is_path(name), f"{name}: {place} was not there, yet its page was refused"
+        self.give(HOST, unused)
 
     def invalidated(self, namespace: str | None) -> None:
         """What there was is kept under a name that no text has."""

@@ -121,7 +121,7 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(storage_registry, "entry_points", installed)
     registry = StorageRegistry()
-    assert registry.names == sorted(["broken", "memory", "nothing", "null", *storage_registry.ON_DEMAND])
+    assert registry.names == sorted(["broken", "file", "memory", "nothing", "null", *storage_registry.ON_DEMAND])
     assert isinstance(registry.open("nothing", [POOL]), NullStorage)
     with pytest.raises(ConfigurationError, match="'broken' of an installed package cannot be loaded"):
         registry.open("broken", [POOL])

@@ -1,0 +1,112 @@
+"""Which components each layer of a `transformers` model keeps its state in, and what their pages hold.
+
+Nothing here knows a model family: the cache that the model's own configuration makes says what each layer keeps, and a short
+run says in which shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import (
+    DynamicIndexedLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+)
+
+from unified_tree.component import Point, Trailing
+from unified_tree.controllers.pools import PageFormat, Part
+from unified_tree.controllers.reference_engine.attention_layers import FullAttention, IndexKeys, SlidingWindow
+from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
+from unified_tree.controllers.reference_engine.layer_pass import LayerState
+from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.components import Composition
+
+
+def model_formats(model: Any, composition: Composition, *, full: str = "full") -> dict[str, PageFormat]:
+    """What a page of each component holds, for `tensor_tiers`.
+
+    Args:
+        model: a causal language model of `transformers`.
+        composition: of the model, at the dtypes it runs in; `tensor_tiers` checks that the bytes agree.
+        full: the component that full attention's state is kept in; `draft` for a draft model.
+    """
+    cache = _probe(model, composition.page_size)
+    parts: dict[str, dict[int, tuple[Part, ...]]] = {}
+    for layer_id, states in enumerate(_states(cache, composition, full)):
+        for state in states:
+            for component, of_layer in state.parts(cache.layers[layer_id]).items():
+                parts.setdefault(component, {})[layer_id] = of_layer
+    slots = {c.name: composition.page_size // c.tokens_per_slot for c in composition.components}
+    slots.update({c.name: 1 for c in composition.components if _keeps_one_state(c.coverage, c.shares)})
+    return {name: _format(name, by_layer, slots[name]) for name, by_layer in parts.items()}
+
+
+def layer_states(model: Any, composition: Composition, *, full: str = "full") -> list[list[LayerState]]:
+    """What connects each layer of a model to the pools; a layer that keeps nothing has an empty list."""
+    return _states(_probe(model, composition.page_size), composition, full)
+
+
+def _keeps_one_state(coverage: object, shares: str | None) -> bool:
+    """A recurrent state, or a state carried over with a window's page: one slot a page."""
+    return isinstance(coverage, Point) or (isinstance(coverage, Trailing) and shares is not None)
+
+
+def _format(component: str, parts: Mapping[int, tuple[Part, ...]], slots: int) -> PageFormat:
+    first = next(iter(parts.values()))
+    for layer_id, of_layer in parts.items():
+        if of_layer != first:
+            raise ConfigurationError(f"{component}: layer {layer_id} keeps {of_layer}, other layers {first}")
+    return PageFormat(component=component, layer_ids=tuple(parts), parts=first, slots_per_page=slots)
+
+
+@torch.no_grad()
+def _probe(model: Any, tokens: int) -> Any:
+    """A cache that as many tokens have run through."""
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.zeros(1, tokens, dtype=torch.long), past_key_values=cache, position_ids=torch.arange(tokens)[None])
+    return cache
+
+
+def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerState]]:
+    names = {type(c.coverage): c.name for c in composition.components}
+    windows = {
+        c.coverage.window_tokens: c.name
+        for c in composition.components
+        if isinstance(c.coverage, Trailing) and c.shares is None
+    }
+
+    def states(layer_id: int, layer: Any) -> Sequence[LayerState]:
+        found: list[LayerState] = []
+        if isinstance(layer, LinearAttentionLayer):
+            found.append(Recurrent(names[Point], layer_id))
+        if isinstance(layer, DynamicSlidingWindowLayer):
+            assert layer.keys is not None and layer.values is not None
+            shares_values = bool(torch.equal(layer.keys, layer.values))
+            found.append(SlidingWindow(windows[layer.sliding_window - 1], layer_id, shares_values=shares_values))
+        elif isinstance(layer, DynamicLayer):
+            found.append(FullAttention(full, layer_id))
+        if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:
+            found.append(IndexKeys("indexer", layer_id))
+        if hasattr(layer, "compressed_kv"):
+            found += _compressed(layer_id, layer)
+        return found
+
+    return [list(states(layer_id, layer)) for layer_id, layer in enumerate(cache.layers)]
+
+
+def _compressed(layer_id: int, layer: Any) -> list[LayerState]:
+    entries = f"c{layer.compress_rate}"
+    found: list[LayerState] = [
+        CompressedEntries(entries if name == "compressor" else name, layer_id, name) for name in layer.compressed_kv
+    ]
+    if hasattr(layer, "overlap_kv"):
+        found.append(Overlap("overlap", layer_id, tuple(layer.overlap_kv)))
+    return found

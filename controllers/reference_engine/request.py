@@ -1,0 +1,66 @@
+"""What a client asks for, and how far it has got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.reference_engine.model_runner import ModelRunner
+    from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """What a request holds while it runs.
+
+    Attributes:
+        lease: on its pages.
+        rows: its state in them.
+        runner: the model, at the weights that it started with.
+        computed: tokens whose state is written.
+        drafted: tokens whose draft state is written; -1 for a request that decodes without a draft.
+    """
+
+    lease: Lease
+    rows: SequenceRows
+    runner: ModelRunner
+    computed: int
+    drafted: int = -1
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """A prompt to go on from.
+
+    Attributes:
+        prompt: token ids.
+        new_tokens: how many tokens to generate.
+        namespace: tenant or LoRA; picks the model too.
+        checkpoints: lengths where later prompts are likely to branch off.
+        save_output: whether later prompts may go on from the output.
+        output: tokens generated so far.
+        running: None while it waits, and when it has finished.
+        preemptions: how often it lost its pages.
+    """
+
+    prompt: Sequence[int]
+    new_tokens: int
+    namespace: str = ""
+    checkpoints: Sequence[int] = ()
+    save_output: bool = True
+    output: list[int] = field(default_factory=list)
+    running: Running | None = None
+    preemptions: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output."""
+        return [*self.prompt, *self.output]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all tokens asked for are there."""
+        return len(self.output) >= self.new_tokens

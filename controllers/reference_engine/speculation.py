@@ -1,0 +1,53 @@
+"""Decoding with a draft model whose state lies in the pages of the model it drafts for.
+
+The draft's state is optional: where a prefix was cached without it, the request decodes without a draft, one token a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from unified_tree.controllers.reference_engine.model_runner import ModelRunner
+    from unified_tree.controllers.reference_engine.request import Running
+
+
+class Speculation:
+    """A draft that proposes tokens.
+
+    Args:
+        draft: its model.
+        proposals: tokens proposed a step.
+        component: what its state is kept in.
+    """
+
+    def __init__(self, draft: ModelRunner, *, proposals: int = 3, component: str = "draft") -> None:
+        self.draft = draft
+        self.proposals = proposals
+        self.component = component
+
+    def admit(self, running: Running) -> None:
+        """Whether a request can be drafted for: only with the draft's state of all that is cached."""
+        running.drafted = running.lease.cached_tokens if self.component not in running.lease.missing else -1
+
+    def follow(self, running: Running, tokens: Sequence[int], end: int) -> None:
+        """Have the draft's state of the tokens before `end` written too."""
+        if 0 <= running.drafted < end:
+            self._run(running, tokens[running.drafted : end])
+
+    def propose(self, running: Running, tokens: Sequence[int], count: int) -> list[int]:
+        """The next tokens, as the draft sees it. Writes its state of those it runs, the rejected ones to be overwritten."""
+        proposed: list[int] = []
+        for _ in range(count):
+            logits = self._run(running, [*tokens, *proposed][running.drafted :])
+            proposed.append(int(logits.argmax()))
+        return proposed
+
+    def _run(self, running: Running, tokens: Sequence[int]) -> torch.Tensor:
+        run = self.draft.run(running.rows, tokens, running.drafted)
+        run.write()
+        running.drafted += len(tokens)
+        return run.logits[-1]

@@ -1,0 +1,138 @@
+"""A store in a directory of a local file system, which several processes may use at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.file.pool_table import PoolTable
+from unified_tree.controllers.storage.file.store_directory import StoreDirectory
+from unified_tree.controllers.storage.file.table_shape import shapes_within
+from unified_tree.controllers.storage.file.trouble_log import TroubleLog
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
+from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
+from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
+from unified_tree.errors import ConfigurationError, StorageError
+
+_LARGEST_VALUE_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 18
+
+
+class FileStorage:
+    """A StorageEngine over files, which evicts the least recently used of 32 values.
+
+    Values are atomic: a process that is killed while writing leaves none. A full disk or an error of the file system is a
+    miss and one logged warning; what stays on the disk stays bounded. See `pool_table` for the files, `store_directory`
+    for what becomes of tables of another size or of other pools.
+
+    Args:
+        pools: what it keeps.
+        directory: its path; made, for this user only, if it is not there. Only tables and a file `lock` are written there.
+        capacity_bytes: bound of all tables in the directory, other pools' included; or of each pool by its name, which is the
+            way to be exact. A single number is divided equally among pools with values of 64 KiB and more, and smaller
+            values get as many places as there would be for values of 64 KiB.
+        shares: engines with other pools (other ranks) that divide directory and capacity; each gets as much.
+        sync: whether put waits until values would survive a power failure: up to three flushes of the disk a page.
+        clock_ns: nanoseconds since 1970, the same for all processes of the directory.
+
+    Raises ConfigurationError for options that are not that, for a capacity that does not hold one value of every pool, and
+    when other processes use so much of the directory that the capacity cannot be kept; StorageError, naming the path, where the
+    directory cannot be used.
+
+    In a fork of the process that made it, `put`, `remove` and `clear` raise StorageError.
+    """
+
+    def __init__(
+        self,
+        pools: Iterable[StoredPool],
+        directory: str | os.PathLike[str],
+        capacity_bytes: int | Mapping[str, int],
+        *,
+        shares: int = 1,
+        sync: bool = False,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._pools = pools_by_name(pools)
+        path = _path_of(directory)
+        bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
+        self._trouble = TroubleLog(path)
+        self._tables = StoreDirectory(path, bound_bytes).open(
+            self._pools, shapes, sync=sync, clock_ns=clock_ns, trouble=self._trouble
+        )
+        self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
+        self._gate = CallGate("file")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See StorageEngine.capabilities."""
+        return Capabilities(
+            zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True, piece_bytes=_PIECE_BYTES
+        )
+
+    def register(self, buffers: Sequence[memoryview]) -> None:
+        """See StorageEngine.register; any memory will do, so nothing is kept."""
+        with self._gate:
+            del buffers
+
+    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
+        """See StorageEngine.exists. Cost: one `pread` of 2 KiB a key."""
+        with self._gate:
+            table = self._table(pool, keys)
+            found = np.fromiter(map(table.has, keys), np.bool_, len(keys))
+            self._tally.queried(pool, len(keys), int(found.sum()))
+            return found
+
+    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.get; reads straight into the pages."""
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
+            outcomes = list(map(self._tables[pool].get, keys, pages))
+            self._tally.got(pool, outcomes)
+            return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than a second."""
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages)
+            outcomes = self._tables[pool].put(keys, pages)
+            self._tally.put(pool, outcomes)
+            return outcomes
+
+    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        """See StorageEngine.remove. Raises StorageError where the values may still be there."""
+        with self._gate:
+            if not self._table(pool, keys).remove(keys):
+                raise StorageError(f"{pool}: values could not be removed: the file system fails, or somebody is writing")
+
+    def clear(self) -> None:
+        """See StorageEngine.clear; also what other processes put. Raises StorageError where values may still be there."""
+        with self._gate:
+            left = [name for name, table in self._tables.items() if not table.clear()]
+            if left:
+                raise StorageError(f"{', '.join(left)}: could not be cleared: the file system fails, or somebody is writing")
+
+    def stats(self) -> StorageStats:
+        """See StorageEngine.stats; degraded while the last write or the last read failed."""
+        return self._tally.snapshot(is_degraded=self._trouble.is_failing)
+
+    def close(self) -> None:
+        """See StorageEngine.close; the values stay in the directory."""
+        if self._gate.close():
+            for table in self._tables.values():
+                table.close()
+
+    def _table(self, pool: str, keys: Sequence[bytes]) -> PoolTable:
+        known_pool(self._pools, pool).check_keys(keys)
+        return self._tables[pool]
+
+
+def _path_of(directory: object) -> str:
+    path = os.fspath(directory) if isinstance(directory, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigurationError(f"directory must be a path, not {directory!r}")
+    return os.path.abspath(path)

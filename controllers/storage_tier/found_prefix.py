@@ -1,0 +1,104 @@
+"""What a store has of a prompt: a job that asks for it, and what it found.
+
+The paths are asked for first and only as far as all of them go. Where a length needs more, the restore points along the way
+say which lengths are worth asking for; of each pool only the pages that those need are asked for. Nothing is read but the
+restore points. Cost: one query a pool, O(pages), and a hash a page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.storage.hit_policy import PoolFinding, restorable_lengths
+from unified_tree.controllers.storage.key_chain import pool_keys
+from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages
+from unified_tree.controllers.storage.storage_engine import Outcome
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.checked_storage import CheckedStorage
+    from unified_tree.controllers.storage.key_chain import KeyChain
+    from unified_tree.controllers.storage_tier.jobs import Steps
+    from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
+    from unified_tree.keys import Key
+
+
+class FoundPrefix:
+    """What was found, filled by `look_up`.
+
+    Attributes:
+        base_pages: what is on host and not asked for.
+        digests: chain digests of the pages asked for and all before.
+        reach_pages: how far the required paths go.
+        lengths: which lengths can be restored, shape [reach_pages + 1]; those up to the base are not to be had.
+    """
+
+    def __init__(self, key: Key, base_pages: int, limit_pages: int) -> None:
+        self.key = key
+        self.base_pages = base_pages
+        self.limit_pages = limit_pages
+        self.digests: list[bytes] = []
+        self.reach_pages = base_pages
+        self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
+        self._records: dict[int, RestorePoint] = {}
+
+    def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
+        """The keys of a pool's pages [begin, end)."""
+        return pool_keys(self.digests[begin:end], access.stored.format_digest)
+
+    def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
+        """The job."""
+        size, base = composition.page_size, self.base_pages
+        self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
+        reach = self.limit_pages
+        for access in composition.paths:
+            if access.required and reach > base:
+                found = store.exists(access.name, self.keys(access, base, reach))
+                yield 0.0
+                missing = np.flatnonzero(~found)
+                reach = base + int(missing[0]) if missing.size else reach
+        self.reach_pages = reach
+        self.lengths = np.zeros(reach + 1, np.bool_)
+        if reach == base:
+            return
+        findings: list[PoolFinding] = []
+        if composition.records is not None:
+            yield from self._read_records(store, composition, reach)
+            for access in composition.trailing:
+                if access.required:
+                    findings.append(self._find_trailing(store, access, size, reach))
+                    yield 0.0
+        self.lengths = restorable_lengths(findings, reach, size)
+        self.lengths[: base + 1] = False
+
+    def _read_records(self, store: CheckedStorage, composition: StoredComposition, reach: int) -> Steps:
+        pool = composition.records
+        assert pool is not None
+        keys = pool_keys(self.digests[self.base_pages : reach], pool.format_digest)
+        there = np.flatnonzero(store.exists(pool.name, keys))
+        yield 0.0
+        memory = bytearray(there.size * pool.value_bytes)
+        pages = [memoryview(memory)[at : at + pool.value_bytes] for at in range(0, len(memory), pool.value_bytes)]
+        outcomes = store.get(pool.name, [keys[index] for index in there], pages)
+        yield 0.0
+        for index, page, outcome in zip(there.tolist(), pages, outcomes, strict=True):
+            record = RestorePoint.decode(page[:-TRAILER_BYTES]) if outcome is Outcome.DONE else None
+            if record is not None:
+                self._records[self.base_pages + index] = record
+
+    def _find_trailing(self, store: CheckedStorage, access: PoolAccess, size: int, reach: int) -> PoolFinding:
+        attested = attested_pages(self._records, self.digests[:reach], access.stored.format_digest)
+        first = access.need.first_pages(reach, size)
+        wanted = np.zeros(reach + 1, np.int64)  # how many windows begin less end before each page
+        for page in np.flatnonzero(attested).tolist():
+            wanted[first[page + 1]] += 1
+            wanted[page + 1] -= 1
+        asked = np.flatnonzero(np.cumsum(wanted[:-1]) > 0)
+        pages = np.zeros(reach, np.bool_)
+        if asked.size:
+            keys = pool_keys([self.digests[page] for page in asked.tolist()], access.stored.format_digest)
+            pages[asked] = store.exists(access.name, keys)
+        return PoolFinding(need=access.need, pages=pages, attested=attested)

@@ -1,0 +1,117 @@
+"""Work on a store, off the caller's thread: a job is a generator that does one store call a step.
+
+A step yields how many seconds to pause before the next (0 mostly), so that the same job runs on a thread, where it pauses, or
+in virtual time, where the clock is moved. What a job finds out it leaves in its own records; the caller reads them after
+`ended` has named the job, so nothing is shared while it runs but a flag that asks it to stop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+Steps = Generator[float, None, None]
+"""What a job is; yields pauses in seconds."""
+Asking = Generator[float, None, bool]
+"""Steps within a job that come to a yes or a no."""
+
+
+class Job:
+    """One job.
+
+    Attributes:
+        steps: what it does.
+        error: why it broke off, None if it ran to its end.
+    """
+
+    __slots__ = ("error", "steps")
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.error: str | None = None
+
+
+class Jobs(Protocol):
+    """Runs jobs in the order they are started, some at a time."""
+
+    def start(self, steps: Steps) -> Job:
+        """Take a job on; never blocks. After `close` it ends at once, with an error."""
+        ...
+
+    def ended(self) -> list[Job]:
+        """The jobs that have ended since the last call, each once. Never blocks. Cost: O(ended)."""
+        ...
+
+    def wait(self) -> None:
+        """Return when every job that was started has ended."""
+        ...
+
+    def close(self) -> None:
+        """Break off jobs between two steps, and wait for the steps under way. Twice is as good as once."""
+        ...
+
+
+class ThreadJobs:
+    """Jobs on threads of their own.
+
+    Args:
+        thread_count: jobs at a time.
+    """
+
+    def __init__(self, thread_count: int = 1) -> None:
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="unified_tree-storage")
+        self._ended: deque[Job] = deque()
+        self._closing = threading.Event()
+        self._idle = threading.Condition()
+        self._running = 0
+
+    def start(self, steps: Steps) -> Job:
+        """See Jobs.start."""
+        job = Job(steps)
+        with self._idle:
+            self._running += 1
+        try:
+            self._pool.submit(self._run, job)
+        except RuntimeError:
+            self._end(job, "closed")
+        return job
+
+    def ended(self) -> list[Job]:
+        """See Jobs.ended."""
+        found = []
+        while self._ended:
+            found.append(self._ended.popleft())
+        return found
+
+    def wait(self) -> None:
+        """See Jobs.wait."""
+        with self._idle:
+            while self._running:
+                self._idle.wait()
+
+    def close(self) -> None:
+        """See Jobs.close."""
+        self._closing.set()
+        self._pool.shutdown(wait=True)
+
+    def _run(self, job: Job) -> None:
+        error = None
+        try:
+            for pause_s in job.steps:
+                if self._closing.is_set() or (pause_s and self._closing.wait(pause_s)):
+                    error = "closed"
+                    break
+        except Exception as failure:  # a thread's edge: the caller's poll sees it
+            error = f"{type(failure).__name__}: {failure}"
+        self._end(job, error)
+
+    def _end(self, job: Job, error: str | None) -> None:
+        job.error = error
+        self._ended.append(job)
+        with self._idle:
+            self._running -= 1
+            if not self._running:
+                self._idle.notify_all()

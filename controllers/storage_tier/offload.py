@@ -1,0 +1,126 @@
+"""Writing a boundary to the store: a job that stores its paths from the root on, then its windows and states, then the record.
+
+What the store holds already is passed over: as far as memory goes without asking, beyond that by one query a pool. The first
+page that does not get in ends the job, for nothing behind it could be found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.storage.key_chain import pool_keys
+from unified_tree.controllers.storage.restore_point import RestorePoint
+from unified_tree.controllers.storage.storage_engine import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.storage.checked_storage import CheckedStorage
+    from unified_tree.controllers.storage.key_chain import KeyChain
+    from unified_tree.controllers.storage_tier.jobs import Asking, Steps
+    from unified_tree.controllers.storage_tier.policies import OffloadPolicy
+    from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
+    from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
+    from unified_tree.keys import Key
+    from unified_tree.receipt import Receipt
+
+
+class Offload:
+    """One boundary on its way to the store.
+
+    Args:
+        key: the boundary's tokens.
+        pages: host pages by component: of paths all, of windows and states the last ones.
+        receipt: pins them.
+
+    Attributes:
+        written_pages, written_bytes: what the store took.
+        failure: why it ended early, None if it did not.
+        is_done: everything this rank writes is stored, the record included.
+    """
+
+    def __init__(
+        self, composition: StoredComposition, key: Key, pages: Mapping[str, NDArray[np.int64]], receipt: Receipt
+    ) -> None:
+        self._composition = composition
+        self._key = key
+        self._pages = pages
+        self.receipt = receipt
+        self.written_pages = 0
+        self.written_bytes = 0
+        self.failure: str | None = None
+        self.is_done = False
+
+    def store(self, store: CheckedStorage, chain: KeyChain, memory: StoredMemory, policy: OffloadPolicy) -> Steps:
+        """The job."""
+        digests = chain.digests(self._key)
+        begin = memory.known_pages(digests)
+        for access in self._composition.paths:
+            if access.writes and access.name in self._pages:
+                stored = yield from self._put(store, access, digests, begin, self._pages[access.name][begin:], policy)
+                if not stored and access.required:
+                    return
+        memory.add(digests[begin:])
+        attested: dict[bytes, int] = {}
+        for access in self._composition.trailing:
+            if access.name not in self._pages:
+                continue
+            ids = self._pages[access.name]
+            stored = not access.writes or (yield from self._put(store, access, digests, len(digests) - ids.size, ids, policy))
+            if access.required:
+                if not stored:
+                    return
+                attested[access.stored.format_digest] = ids.size
+        if all(access.name in self._pages for access in self._composition.trailing if access.required):
+            self.is_done = yield from self._put_record(store, digests, attested)
+
+    def _put(
+        self,
+        store: CheckedStorage,
+        access: PoolAccess,
+        digests: Sequence[bytes],
+        begin: int,
+        ids: NDArray[np.int64],
+        policy: OffloadPolicy,
+    ) -> Asking:
+        """Store pages of one pool from page `begin` of the prefix on; whether all are there now."""
+        keys = pool_keys(digests[begin : begin + ids.size], access.stored.format_digest)
+        if not keys:
+            return True
+        missing = np.flatnonzero(~store.exists(access.name, keys))
+        yield 0.0
+        for first in range(0, missing.size, policy.batch_pages):
+            batch = missing[first : first + policy.batch_pages].tolist()
+            memory = [access.memory.page_memory(page) for page in ids[batch].tolist()]
+            outcomes = store.put(access.name, [keys[index] for index in batch], memory)
+            taken = sum(outcome is Outcome.DONE for outcome in outcomes)
+            self.written_pages += taken
+            self.written_bytes += taken * access.stored.value_bytes
+            yield taken * access.stored.value_bytes / policy.bytes_per_s if policy.bytes_per_s else 0.0
+            refused = [outcome for outcome in outcomes if outcome not in (Outcome.DONE, Outcome.PRESENT)]
+            if refused:
+                self.failure = self.failure or f"store {refused[0].value}"
+                return False
+        return True
+
+    def _put_record(self, store: CheckedStorage, digests: Sequence[bytes], attested: Mapping[bytes, int]) -> Asking:
+        pool = self._composition.records
+        if pool is None:
+            return True
+        record = RestorePoint(length_pages=len(digests), chain_digest=digests[-1], attested=attested)
+        page = bytearray(record.encode(pool.value_bytes - TRAILER_BYTES) + bytes(TRAILER_BYTES))
+        keys = pool_keys(digests[-1:], pool.format_digest)
+        if store.exists(pool.name, keys)[0]:
+            return True
+        yield 0.0
+        [outcome] = store.put(pool.name, keys, [memoryview(page)])
+        yield 0.0
+        if outcome not in (Outcome.DONE, Outcome.PRESENT):
+            self.failure = f"store {outcome.value}"
+            return False
+        return True

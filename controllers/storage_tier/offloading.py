@@ -1,0 +1,125 @@
+"""Offloads: boundaries that came to host go on to the store, one at a time, in the order they came.
+
+Only the boundary being written is pinned; those that wait are not, and one that is gone when its turn comes is dropped and
+counted. So a slow store costs offloads, never requests. A boundary brings its ancestors' pages along as far as the store is
+not known to hold them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.storage_tier.offload import Offload
+from unified_tree.errors import StaleBoundaryError
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.storage_tier.jobs import Job
+    from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.receipt import Boundary
+
+
+class Offloading:
+    """All offloads of a cache."""
+
+    def __init__(self, controller: StorageController) -> None:
+        self._controller = controller
+        self._policy = controller.tier.offload
+        self._jobs = controller.tier.writing
+        self._waiting: dict[Boundary, None] = {}
+        self._jobs_open: dict[Job, tuple[int, Offload]] = {}
+        self._open: dict[int, Offload] = {}
+        self.done = 0
+        self.pages = 0
+        self.size_bytes = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Boundaries not begun yet."""
+        return len(self._waiting)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self._waiting or self._open)
+
+    def add(self, boundary: Boundary) -> None:
+        """Ask for an offload of what is on host. Cost: O(1)."""
+        if boundary.length == 0 or boundary in self._waiting:
+            return
+        if len(self._waiting) >= self._policy.most_waiting:
+            del self._waiting[next(iter(self._waiting))]
+            self._controller.counters.drop("offload queue full")
+        self._waiting[boundary] = None
+
+    def poll(self) -> None:
+        """Take in what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
+        self._take_ended()
+        while self._waiting and not self._open:
+            boundary = next(iter(self._waiting))
+            del self._waiting[boundary]
+            self._begin(boundary)
+
+    def _begin(self, boundary: Boundary) -> None:
+        controller = self._controller
+        tree = controller.tree
+        try:
+            receipt = tree.lock(boundary, Tier.HOST)
+        except StaleBoundaryError:
+            controller.counters.drop("offload stale")
+            return
+        key = tree.key_of(boundary)
+        pages = self._pages(boundary)
+        if any(name not in pages for name in controller.path_names):
+            receipt.release()
+            controller.counters.drop("offload not on host")
+            return
+        offload = Offload(controller.composition, key, pages, receipt)
+        steps = offload.store(controller.store, controller.chain(key.namespace), controller.known, self._policy)
+        number = controller.ranks.begin("offload")
+        self._open[number] = offload
+        self._jobs_open[self._jobs.start(steps)] = number, offload
+
+    def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
+        """The host pages of every component that has all that the boundary needs there."""
+        controller = self._controller
+        length = boundary.length // controller.tree.page_size
+        found = {}
+        for access in (*controller.composition.paths, *controller.composition.trailing):
+            ids = controller.tree.pages(boundary, access.name, Tier.HOST)
+            if ids.size == access.window_pages(length, controller.tree.page_size):
+                found[access.name] = ids
+        return found
+
+    def _take_ended(self) -> None:
+        """Tell the ranks what has ended here; what it pins is let go when it has ended everywhere."""
+        for job in self._jobs.ended():
+            number, offload = self._jobs_open.pop(job)
+            self._count(job, offload)
+            self._controller.ranks.end("offload", number, None, partial(self._let_go, number))
+
+    def _let_go(self, number: int, error: str | None) -> None:
+        del error
+        offload = self._open.pop(number, None)
+        if offload is not None:
+            offload.receipt.release()
+
+    def _count(self, job: Job, offload: Offload) -> None:
+        self.pages += offload.written_pages
+        self.size_bytes += offload.written_bytes
+        if offload.is_done:
+            self.done += 1
+        else:
+            reason = job.error.split(":")[0] if job.error is not None else offload.failure
+            self._controller.counters.drop(f"offload incomplete: {reason or 'window or state not on host'}")
+
+    def close(self) -> None:
+        """Let go of everything; the jobs have been closed."""
+        self._take_ended()
+        for number in list(self._open):
+            self._let_go(number, None)
+        self._waiting.clear()

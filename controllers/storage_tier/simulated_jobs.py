@@ -1,0 +1,77 @@
+"""Jobs in virtual time, on the caller's thread: one seed decides how long every step takes, so every run can be replayed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.storage_tier.jobs import Job, Steps
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.transfer_engines import VirtualClock
+
+
+class SimulatedJobs:
+    """Runs the steps that are due when it is asked what has ended; jobs go on side by side.
+
+    Args:
+        seed: decides the duration of every step.
+        clock: moved by whoever runs the simulation; `wait` moves it, too.
+        step_ns: virtual time of a step, drawn evenly from 1 to 1 + `spread` times this.
+    """
+
+    def __init__(self, seed: int, clock: VirtualClock, step_ns: int = 50_000, spread: float = 2.0) -> None:
+        self._rng = Random(f"jobs {seed}")
+        self._clock = clock
+        self._step_ns = step_ns
+        self._spread = spread
+        self._running: dict[Job, int] = {}
+        self._ended: list[Job] = []
+        self._closed = False
+
+    def start(self, steps: Steps) -> Job:
+        """See Jobs.start."""
+        job = Job(steps)
+        if self._closed:
+            job.error = "closed"
+            self._ended.append(job)
+        else:
+            self._running[job] = self._clock.now + self._duration_ns()
+        return job
+
+    def ended(self) -> list[Job]:
+        """See Jobs.ended."""
+        while self._running:
+            job, due = min(self._running.items(), key=lambda item: item[1])
+            if due > self._clock.now:
+                break
+            self._step(job, due)
+        found, self._ended = self._ended, []
+        return found
+
+    def wait(self) -> None:
+        """See Jobs.wait."""
+        while self._running:
+            job, due = min(self._running.items(), key=lambda item: item[1])
+            self._clock.advance(max(0, due - self._clock.now))
+            self._step(job, due)
+
+    def close(self) -> None:
+        """See Jobs.close."""
+        self._closed = True
+        for job in self._running:
+            job.error = "closed"
+            self._ended.append(job)
+        self._running.clear()
+
+    def _duration_ns(self) -> int:
+        return int(self._step_ns * (1 + self._rng.random() * self._spread))
+
+    def _step(self, job: Job, due: int) -> None:
+        try:
+            pause_s = next(job.steps)
+        except StopIteration:
+            del self._running[job]
+            self._ended.append(job)
+        else:
+            self._running[job] = due + int(pause_s * 1e9) + self._duration_ns()

@@ -1,0 +1,151 @@
+"""The storage controller: what a cache has behind its host tier, from the day a store is attached until it is detached.
+
+Everything that touches the tree happens in the caller's calls; jobs touch the store and the host pages they were given, which
+are pinned or belong to nobody else. What comes from the store is verified before it can be used (`CheckedStorage`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from unified_tree.component import Path
+from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.key_chain import KeyChain
+from unified_tree.controllers.storage.stored_pool import check_can_hold
+from unified_tree.controllers.storage_tier.offloading import Offloading
+from unified_tree.controllers.storage_tier.prefetching import Prefetching
+from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
+from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
+from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.rank_agreement import RankAgreement
+    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.storage_tier.storage_tier import StorageTier
+    from unified_tree.controllers.tier_pages import TierPages
+    from unified_tree.keys import Key
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
+
+
+class StorageController:
+    """Prefetches and offloads of one cache over one store.
+
+    Args:
+        tree: of the cache.
+        host: its host pools' free lists.
+        tier: settings; its engine and jobs are closed with the controller.
+        counters: where figures go.
+        generation: says which weights version of a namespace the tree holds now.
+        ranks: what must be heard before an answer of the store counts.
+
+    Raises ConfigurationError for what the engine cannot keep, and pools or memory that do not fit the components.
+    """
+
+    def __init__(
+        self,
+        tree: UnifiedTree,
+        host: TierPages,
+        tier: StorageTier,
+        counters: Counters,
+        generation: Callable[[str], object],
+        ranks: RankAgreement,
+    ) -> None:
+        self.tree = tree
+        self.host = host
+        self.tier = tier
+        self.counters = counters
+        self.generation = generation
+        self.ranks = ranks
+        self.composition = StoredComposition(tree.components, tree.page_size, tier.pools, tier.memory, tier.written)
+        records = self.composition.records
+        check_can_hold(tier.engine.capabilities, [*tier.pools.values(), *([records] if records is not None else [])])
+        self.store = CheckedStorage(tier.engine)
+        self.known = StoredMemory(tier.offload.known_pages, tier.offload.recheck_s, tier.clock)
+        self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
+        self._required = {c.name for c in tree.components if c.required}
+        self._weights_version = tier.weights_version
+        self._versions: dict[str, str] = {}
+        self.prefetching = Prefetching(self)
+        self.offloading = Offloading(self)
+        self._is_closed = False
+
+    def is_required(self, component: str) -> bool:
+        """Whether boundaries need a component."""
+        return component in self._required
+
+    def value_bytes(self, component: str) -> int:
+        """Bytes of a stored page."""
+        return self.tier.pools[component].value_bytes
+
+    def chain(self, namespace: str) -> KeyChain:
+        """The keys of a namespace under the weights it has now."""
+        version = self._versions.get(namespace, self._weights_version)
+        return KeyChain(page_size=self.tree.page_size, weights_version=version)
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """See PrefixCache.prefetch."""
+        return not self._is_closed and self.prefetching.begin(request, key)
+
+    def backed_up(self, boundary: Boundary) -> None:
+        """A boundary came to host."""
+        self.offloading.add(boundary)
+
+    def invalidated(self, namespace: str | None, weights_version: str | None) -> None:
+        """The weights changed. Without a name for them, nothing stored under them is shared with anyone or found again."""
+        version = weights_version if weights_version is not None else f"{self._weights_version} {uuid.uuid4().hex}"
+        if namespace is None:
+            self._weights_version = version
+            self._versions.clear()
+        else:
+            self._versions[namespace] = version
+
+    def poll(self) -> None:
+        """Apply what has come or gone, and begin what is due. Never blocks. Cost: O(what ended and what begins)."""
+        self.prefetching.poll()
+        self.offloading.poll()
+
+    def drain(self) -> None:
+        """Finish every prefetch and offload. Blocks."""
+        while self.prefetching.is_busy or self.offloading.is_busy:
+            self.tier.reading.wait()
+            self.tier.writing.wait()
+            self.poll()
+            self.ranks.tick()
+
+    def close(self) -> None:
+        """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.tier.reading.close()
+        self.tier.writing.close()
+        self.prefetching.close()
+        self.offloading.close()
+        self.tier.engine.close()
+
+    def figures(self) -> StorageFigures:
+        """Totals so far. Cost: O(pools)."""
+        engine = self.tier.engine.stats()
+        errors, last_error = self.store.errors
+        return StorageFigures(
+            prefetches=self.prefetching.begun,
+            prefetches_open=self.prefetching.open_count,
+            joined=self.prefetching.joined,
+            prefetched_tokens=self.prefetching.tokens,
+            prefetched_pages=self.prefetching.pages,
+            prefetched_bytes=self.prefetching.size_bytes,
+            offloads=self.offloading.done,
+            offloads_waiting=self.offloading.waiting_count,
+            offloaded_pages=self.offloading.pages,
+            offloaded_bytes=self.offloading.size_bytes,
+            known_pages=len(self.known),
+            pools=engine.pools,
+            latencies=self.store.latencies,
+            quarantined=self.store.quarantined,
+            errors=errors,
+            last_error=last_error,
+            is_degraded=engine.is_degraded,
+        )

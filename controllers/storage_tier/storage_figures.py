@@ -1,0 +1,47 @@
+"""Figures of the storage tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.checked_storage import CallLatency
+    from unified_tree.controllers.storage.storage_stats import PoolCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFigures:
+    """Since the tier was attached.
+
+    Attributes:
+        prefetches: begun; `prefetches_open` of these not ended; `joined` that waited for another's pages instead.
+        prefetched_tokens: by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
+        offloads: boundaries written whole; `offloads_waiting` to be written.
+        offloaded_pages, offloaded_bytes: over all components.
+        known_pages: pages remembered as stored.
+        pools: what the engine counts, by pool.
+        latencies: of its calls, by pool and call (exists, get, put).
+        quarantined: pages that were not what had been put, by pool.
+        errors: calls that failed as a whole; `last_error` what the last one said.
+        is_degraded: the engine says that it cannot be used at present.
+    """
+
+    prefetches: int
+    prefetches_open: int
+    joined: int
+    prefetched_tokens: int
+    prefetched_pages: int
+    prefetched_bytes: int
+    offloads: int
+    offloads_waiting: int
+    offloaded_pages: int
+    offloaded_bytes: int
+    known_pages: int
+    pools: Mapping[str, PoolCounts]
+    latencies: Mapping[tuple[str, str], CallLatency]
+    quarantined: Mapping[str, int]
+    errors: int
+    last_error: str | None
+    is_degraded: bool

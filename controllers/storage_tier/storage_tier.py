@@ -1,0 +1,43 @@
+"""How a cache uses a store behind its host tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
+from unified_tree.controllers.storage_tier.policies import OffloadPolicy, PrefetchPolicy
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.storage_engine import StorageEngine
+    from unified_tree.controllers.storage.stored_pool import StoredPool
+    from unified_tree.controllers.storage_tier.stored_composition import PageMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageTier:
+    """Settings of the storage tier. The cache closes the engine and the jobs when it is closed or the tier is detached.
+
+    Attributes:
+        engine: opened for `pools` and, where lengths need more than paths, for the pool of restore points (`stored_pools`).
+        pools: by component.
+        memory: host pages by component, with room for trailers.
+        weights_version: of the model now; what another version computed is never found.
+        prefetch, offload: when and how much.
+        written: components whose pages this rank stores; None for all. A replicated pool is stored by one rank.
+        reading, writing: what prefetches and offloads run on.
+        clock: seconds, for time-outs.
+    """
+
+    engine: StorageEngine
+    pools: Mapping[str, StoredPool]
+    memory: Mapping[str, PageMemory]
+    weights_version: str
+    prefetch: PrefetchPolicy = field(default_factory=PrefetchPolicy)
+    offload: OffloadPolicy = field(default_factory=OffloadPolicy)
+    written: Sequence[str] | None = None
+    reading: Jobs = field(default_factory=ThreadJobs)
+    writing: Jobs = field(default_factory=ThreadJobs)
+    clock: Callable[[], float] = monotonic

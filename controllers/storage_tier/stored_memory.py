@@ -1,0 +1,55 @@
+"""What this process has seen in the store: a bounded memory of digests, so that a long prefix is not asked for at each turn.
+
+A store evicts as it likes, so an entry is believed for a while only, and forgotten when a query says otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+
+class StoredMemory:
+    """Digests whose path pages, and those of all pages before, are in the store. Any thread may use it.
+
+    Args:
+        capacity: digests; the oldest go first.
+        keep_s: how long an entry is believed.
+        clock: seconds.
+    """
+
+    def __init__(self, capacity: int, keep_s: float, clock: Callable[[], float]) -> None:
+        self._capacity = capacity
+        self._keep_s = keep_s
+        self._clock = clock
+        self._seen: dict[bytes, float] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def known_pages(self, digests: Sequence[bytes]) -> int:
+        """How many of the first pages are stored, as far as is known. Cost: O(pages behind those)."""
+        oldest = self._clock() - self._keep_s
+        with self._lock:
+            for count in range(len(digests), 0, -1):
+                seen = self._seen.get(digests[count - 1])
+                if seen is not None and seen >= oldest:
+                    return count
+        return 0
+
+    def add(self, digests: Sequence[bytes]) -> None:
+        """These were stored or found, and all before them."""
+        now = self._clock()
+        with self._lock:
+            for digest in digests:
+                self._seen.pop(digest, None)
+                self._seen[digest] = now
+            while len(self._seen) > self._capacity:
+                del self._seen[next(iter(self._seen))]
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """These turned out not to be there."""
+        with self._lock:
+            for digest in digests:
+                self._seen.pop(digest, None)

@@ -1,0 +1,64 @@
+"""Random requests with shared prefixes: whatever the cache gave them, every token's logits are those of a run without it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from oracle.families import FAMILIES
+from oracle.mix import Bench, Tiers, serve_mix
+from oracle.reference import Tally
+from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
+
+from unified_tree.controllers import WritePolicy
+
+POLICIES = list(WritePolicy)
+ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
+TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """Two threads gain nothing on models this small, and one adds up in the same order every time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def serve(family: Family, precision: Precision, seed: int, requests: int) -> Tally:
+    room: dict[str, Any] = (TIGHT, ROOMY)[seed % 2]
+    tiers = Tiers(host=seed % 5 != 4, write_policy=POLICIES[seed % 3], **room)
+    with precision.context():
+        bench = Bench(family, precision, tiers, Random(seed))
+        return serve_mix(bench, requests)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_mix_in_f32(name: str, seed: int, record_property: Any) -> None:
+    tally = serve(FAMILIES[name], SINGLE, seed, 14)
+    record_property("operations", tally.runs)
+    assert tally.hits["device"] + tally.hits["host"]
+    assert tally.deviation > 0.3
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_mix_in_f64(name: str, record_property: Any) -> None:
+    tally = serve(FAMILIES[name], DOUBLE, 3, 14)
+    record_property("operations", tally.runs)
+    assert tally.hits["device"] + tally.hits["host"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("precision", [SINGLE, DOUBLE], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_long_mixes(name: str, precision: Precision, record_property: Any) -> None:
+    """Prints the family's line of the table in the README."""
+    total = Tally()
+    for seed in range(100, 130):
+        total += serve(FAMILIES[name], precision, seed, 40)
+    record_property("operations", total.runs)
+    print(f"| {name} | {precision.dtype} | {total.row()} |")

@@ -1,0 +1,208 @@
+"""A random mix of requests with shared prefixes over a cache that is too small for them, with all that happens to a server."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+
+from oracle.oracle_engine import OracleEngine
+from oracle.reference import Tally
+from oracle.tiny_model import Family, Precision, tiny_composition, tiny_model
+from unified_tree.component import Path, Point, Trailing
+from unified_tree.components import Composition
+from unified_tree.controllers import PrefixCache, WritePolicy
+from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
+from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
+
+NAMESPACES = ("", "other")
+ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
+"""Models this small are computed faster than they are loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiers:
+    """What lies behind the device.
+
+    Attributes:
+        host: whether there is a host tier.
+        write_policy: what it is sent.
+        paths: device pages of whole prefixes, as a multiple of what one long request needs.
+        windows: device pages of windows, as a multiple of what one request needs.
+        states: device pages of states.
+    """
+
+    host: bool = True
+    write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
+    paths: float = 3.0
+    windows: float = 3.0
+    states: int = 8
+
+
+class Bench:
+    """A family's model over real pools, ready to serve.
+
+    Args:
+        family: whose model.
+        precision: that it computes in.
+        tiers: behind the device.
+        random: decides the scheduler's settings, and every token.
+        engine: the class of the engine.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        precision: Precision,
+        tiers: Tiers,
+        random: Random,
+        *,
+        engine: type[OracleEngine] = OracleEngine,
+        runner: type[ModelRunner] = ModelRunner,
+        composition: Callable[[Composition], Composition] = lambda composition: composition,
+    ) -> None:
+        self.family = family
+        self.precision = precision
+        self.random = random
+        self._runner = runner
+        self.composition = composition(tiny_composition(family, precision))
+        models = {name: tiny_model(family, precision, seed) for seed, name in enumerate(NAMESPACES)}
+        self.tiers = self._tiers(models[""], tiers)
+        device = {name: pool.page_count for name, pool in self.tiers.device.items()}
+        owners = {c.name for c in self.composition.components if c.shares is None}
+        host = self.tiers.host_tier(write_policy=tiers.write_policy, load_cost=ALWAYS_LOAD) if tiers.host else None
+        self.cache = PrefixCache(
+            self.composition.components,
+            family.page_size,
+            {name: count for name, count in device.items() if name in owners},
+            host=host,
+        )
+        self.engine = engine(
+            self.cache,
+            self.tiers.device,
+            {name: self._runner(model, self.composition) for name, model in models.items()},
+            settings=EngineSettings(
+                most_running=random.randint(2, 4),
+                chunk_tokens=random.choice(family.chunk_tokens),
+                commit_pages=random.randint(0, 2),
+            ),
+            sampler=lambda _: random.randrange(self.vocabulary),
+            tolerance=precision.tolerance,
+        )
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return int(self.family.config["vocab_size"])
+
+    def _tiers(self, model: Any, tiers: Tiers) -> TensorTiers:
+        counts = self._page_counts(tiers)
+        return tensor_tiers(
+            self.composition,
+            device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
+            host_page_counts={name: 3 * count for name, count in counts.items()},
+            formats=model_formats(model, self.composition),
+        )
+
+    def _page_counts(self, tiers: Tiers) -> dict[str, int]:
+        size = self.family.page_size
+        counts = {}
+        for component in self.composition.components:
+            if isinstance(component.coverage, Path):
+                counts[component.name] = int(-(-(self.family.prompt_tokens + 24) // size) * tiers.paths)
+            elif isinstance(component.coverage, Trailing):
+                run = max(*self.family.chunk_tokens, component.replay_tokens or 0) + component.coverage.window_tokens
+                counts[component.name] = int((-(-run // size) + 3) * tiers.windows)
+            else:
+                assert isinstance(component.coverage, Point)
+                counts[component.name] = tiers.states
+        return counts
+
+    def change_weights(self, namespace: str) -> None:
+        """New weights for one namespace; what runs goes on with the old ones."""
+        model = copy.deepcopy(self.engine.runners[namespace].model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1 + 0.2 * self.random.uniform(-1, 1)).add_(0.05 * torch.randn_like(weight))
+        self.engine.runners[namespace] = self._runner(model, self.composition)
+        self.cache.invalidate(namespace)
+
+    def close(self) -> Tally:
+        """End it; every page must be back. Returns what was compared."""
+        stats = self.cache.stats()
+        tally = self.engine.tally
+        tally.hits = {
+            "device": stats.hit_tokens - stats.host_hit_tokens,
+            "host": stats.host_hit_tokens,
+            "replayed": stats.replayed_tokens,
+            "prompt": stats.prompt_tokens,
+        }
+        self.cache.drain()
+        self.cache.tree.check()
+        assert self.cache.lease_count == 0
+        self.cache.close()
+        return tally
+
+
+class Prompts:
+    """Prompts that branch off from earlier ones at any token."""
+
+    def __init__(self, random: Random, vocabulary: int, longest: int) -> None:
+        self.random = random
+        self.vocabulary = vocabulary
+        self.longest = longest
+        self.earlier: list[list[int]] = []
+
+    def draw(self) -> list[int]:
+        """A prompt: all of an earlier sequence, or some of it, and new tokens."""
+        random = self.random
+        prefix: list[int] = []
+        if self.earlier and random.random() < 0.9:
+            earlier = random.choice(self.earlier[-12:])
+            prefix = earlier if random.random() < 0.6 else earlier[: random.randint(0, len(earlier))]
+        room = self.longest - len(prefix)
+        fresh = random.randint(1, max(1, min(room, self.longest // 2)))
+        prompt = [*prefix, *(random.randrange(self.vocabulary) for _ in range(fresh))][: self.longest]
+        self.earlier.append(prompt)
+        return prompt
+
+
+def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = None) -> Tally:
+    """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
+    random, engine, cache = bench.random, bench.engine, bench.cache
+    prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
+    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03} if events is None else events
+    left = requests
+    served: list[Request] = []
+    with bench.precision.context():
+        while left or engine.waiting or engine.running:
+            while left and len(engine.waiting) < 2:
+                prompt = prompts.draw()
+                points = [random.randint(1, len(prompt)) for _ in range(random.choice((0, 0, 1, 2)))]
+                request = Request(
+                    prompt=prompt,
+                    new_tokens=random.choice((1, 2, 5, 12)),
+                    namespace=random.choice(("", "", NAMESPACES[1])),
+                    checkpoints=points,
+                    save_output=random.random() < 0.8,
+                )
+                engine.submit(request)
+                served.append(request)
+                left -= 1
+            engine.step()
+            if served and served[0].finished:
+                prompts.earlier.append(served.pop(0).tokens[: bench.family.prompt_tokens - 5])
+            if engine.running and random.random() < chances.get("preempt", 0):
+                engine.preempt(random.choice(engine.running))
+            if random.random() < chances.get("weights", 0):
+                bench.change_weights(random.choice(NAMESPACES))
+            if random.random() < chances.get("drain", 0):
+                cache.drain()
+            if random.random() < chances.get("flush", 0):
+                cache.flush()
+    return bench.close()

@@ -1,0 +1,101 @@
+"""The engine, with every logit it computes compared with what the model says without a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from oracle.reference import Reference, Tally
+from unified_tree.controllers import Lease
+from unified_tree.controllers.reference_engine import Engine, ModelRunner, Request
+from unified_tree.controllers.reference_engine.model_runner import Pass
+from unified_tree.controllers.reference_engine.request import Running
+
+
+class WrongLogitsError(AssertionError):
+    """The model could tell that the cache was used."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a run said: the model, the position of the first token compared, and the logits."""
+
+    runner: ModelRunner
+    start: int
+    logits: torch.Tensor
+
+
+@dataclass
+class Served:
+    """All that was said about one request, and what its leases took from the cache."""
+
+    said: list[Said] = field(default_factory=list)
+    leases: list[str] = field(default_factory=list)
+
+
+class OracleEngine(Engine):
+    """Compares when a request ends. New pages are filled with what is no number, so that nothing unwritten is read.
+
+    Attributes:
+        tally: what was compared.
+        tolerance: the largest difference allowed.
+    """
+
+    def __init__(self, *args: Any, tolerance: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tolerance = tolerance
+        self.tally = Tally()
+        self.reference = Reference()
+        self._served: dict[Request, Served] = {}
+        for pool in self.pools.values():
+            for part in pool.format.parts:
+                for layer_id in pool.format.layer_ids:
+                    pool.tensor(layer_id, part.name).fill_(float("nan"))
+
+    def ran(self, request: Request, running: Running, run: Pass) -> None:
+        """Note what was said, but for tokens that only ran to rebuild a window."""
+        super().ran(request, running, run)
+        served = self._served.setdefault(request, Served())
+        if repr(running.lease) not in served.leases:
+            served.leases.append(repr(running.lease))
+        first = max(run.start, running.lease.cached_tokens)
+        if first < run.start + len(run.logits):
+            served.said.append(Said(running.runner, first, run.logits[first - run.start :]))
+
+    def preempt(self, request: Request) -> None:
+        """What was said so far is compared later."""
+        super().preempt(request)
+
+    def _finish(self, request: Request, running: Running) -> None:
+        super()._finish(request, running)
+        served = self._served.pop(request)
+        for said in served.said:
+            end = said.start + len(said.logits)
+            reference = self.reference.logits(said.runner.model, request.tokens)[said.start : end]
+            difference = self.tally.add(said.logits, reference)
+            if difference > self.tolerance:
+                raise WrongLogitsError(
+                    f"tokens [{said.start}, {end}) of {len(request.tokens)} in {request.namespace!r} are {difference:.3g} off"
+                    f" after {served.leases}, {request.preemptions} preemptions"
+                )
+
+    def _grow(self, request: Request, end: int) -> bool:
+        assert request.running is not None
+        lease = request.running.lease
+        before = {name: table.size for name, table in lease.tables.items()}
+        grown = super()._grow(request, end)
+        if grown:
+            self._poison(lease, before)
+        return grown
+
+    def _poison(self, lease: Lease, before: dict[str, int]) -> None:
+        for name, size in before.items():
+            table = lease.tables[name]
+            new = torch.from_numpy(table.slice(size, table.size).copy())
+            for component, pool in self.pools.items():
+                if self.cache.owner_of[component] == name:
+                    for part in pool.format.parts:
+                        for layer_id in pool.format.layer_ids:
+                            pool.tensor(layer_id, part.name)[new] = float("nan")

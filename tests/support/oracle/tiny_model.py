@@ -1,0 +1,93 @@
+"""A family's model, tiny and with random weights, on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from oracle.double import TrueDouble
+from unified_tree.components import Composition, from_hf_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How to make a tiny model of one architecture.
+
+    Attributes:
+        name: of the family, as people say it.
+        config: fields of its configuration; `model_type` picks the class.
+        page_size: tokens a page.
+        chunk_tokens: chunk lengths of prefill to choose from.
+        prompt_tokens: the longest prompt.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    page_size: int = 8
+    chunk_tokens: tuple[int, ...] = (7, 16, 40)
+    prompt_tokens: int = 90
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a run computes in, and how far its logits may be from those without the cache."""
+
+    dtype: str
+    tolerance: float
+
+    def context(self) -> AbstractContextManager[Any]:
+        """To be active whenever a model of this precision runs."""
+        return TrueDouble() if self.dtype == "float64" else nullcontext()
+
+
+SINGLE = Precision("float32", 1e-3)
+DOUBLE = Precision("float64", 1e-9)
+
+
+def tiny_config(family: Family) -> Any:
+    """The family's configuration object."""
+    from transformers import AutoConfig
+
+    fields = dict(family.config)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config._experts_implementation = "eager"
+    return config
+
+
+def tiny_model(family: Family, precision: Precision, seed: int) -> Any:
+    """A model with random weights; different seeds give models that agree on nothing."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(tiny_config(family), attn_implementation="eager")
+    model.set_experts_implementation("eager")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1 and "conv" not in name:
+                fan_in = weight.shape[-1]
+                weight.normal_(0, fan_in**-0.5)
+            else:
+                weight.add_(torch.randn_like(weight) * 0.1)
+    return model.to(DTYPES[precision.dtype]).eval()
+
+
+def tiny_composition(family: Family, precision: Precision, draft: Mapping[str, Any] | None = None) -> Composition:
+    """What the library makes of the family's configuration."""
+    size = DTYPES[precision.dtype].itemsize
+    return from_hf_config(
+        tiny_config(family).to_dict(),
+        name=family.name,
+        page_size=family.page_size,
+        kv_dtype=size,
+        conv_dtype=size,
+        state_dtype=size,
+        draft=draft,
+    )

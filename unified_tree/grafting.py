@@ -1,0 +1,115 @@
+"""Host pages that come from somewhere else than the device: what a store kept of a prefix is put into the tree on host.
+
+The counterpart of an insert, one tier down: cut or add nodes so that one ends where the pages end, and let the pages land on
+whatever nodes they cross. All checks come first, so a refusal changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unified_tree.component import Component, Path, Trailing
+from unified_tree.effect import Span
+from unified_tree.errors import InsertError
+from unified_tree.landing import land
+from unified_tree.matching import walk
+from unified_tree.node import Node, Tier
+from unified_tree.receipt import NOWHERE, Boundary
+from unified_tree.resumability import refresh
+from unified_tree.splitting import split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.keys import Key
+    from unified_tree.state import TreeState
+
+
+class GraftResult(NamedTuple):
+    """What became of a graft. The caller owns the pages in `unused` and frees them.
+
+    Attributes:
+        boundary: where the key's whole pages end.
+        unused: given pages that the tree did not need, by component, int64.
+    """
+
+    boundary: Boundary
+    unused: dict[str, NDArray[np.int64]]
+
+
+def host_reach(state: TreeState, key: Key, limit: int) -> Boundary:
+    """See UnifiedTree.host_reach."""
+    root = state.roots.get((key.namespace, key.bigram))
+    if root is None:
+        return NOWHERE
+    node, length = walk(state, key, root, limit)
+    while node.parent is not None and any(node.host[i] is None for i in state.required_paths):
+        node = node.parent
+        length = node.end
+    return Boundary(node.id, length)
+
+
+def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
+    """See UnifiedTree.graft."""
+    end = key.length // state.page_size * state.page_size
+    given = _checked(state, key, pages, end)
+    state.clock += 1
+    node = _node_ending_at(state, key, end)
+    unused: dict[int, list[bytes]] = {}
+    for i in sorted(given, key=lambda i: not state.is_path[i]):
+        ids = given[i]
+        land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
+    refresh(state, node, window_changed=False)
+    names = state.components
+    return GraftResult(
+        Boundary(node.id, end), {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}
+    )
+
+
+def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], end: int) -> dict[int, NDArray[np.int64]]:
+    """The pages by component index. Raises InsertError or PageError."""
+    if end == 0:
+        raise InsertError(f"{key} has no whole page to graft")
+    key.require_tokens()
+    given: dict[int, NDArray[np.int64]] = {}
+    for name, ids in pages.items():
+        if name not in state.index:
+            raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
+        i = state.index[name]
+        given[i] = np.asarray(ids, np.int64)
+        most = _most_pages(state, state.components[i], end)
+        if given[i].ndim != 1 or not 0 < given[i].size <= most:
+            raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].shape}")
+        state.host_pools[i].ledger.check(given[i])
+    reach = host_reach(state, key, end).length
+    for i in state.required_paths:
+        begin = end - (given[i].size if i in given else 0) * state.page_size
+        if begin > reach:
+            raise InsertError(
+                f"{state.components[i].name}: the pages given begin at token {begin}, but the host has the path up to {reach}"
+            )
+    return given
+
+
+def _most_pages(state: TreeState, component: Component, end: int) -> int:
+    if isinstance(component.coverage, Path):
+        return end // state.page_size
+    return state.pages_of(min(component.coverage.window_tokens, end)) if isinstance(component.coverage, Trailing) else 1
+
+
+def _node_ending_at(state: TreeState, key: Key, end: int) -> Node:
+    """The node that ends where the key's whole pages end, cut or added."""
+    root = state.root_of((key.namespace, key.bigram))
+    node, matched = walk(state, key, root, end)
+    if matched < node.end:
+        node = split(state, node, matched)
+    if matched == end:
+        return node
+    width, page = key.width_bytes, state.page_size * key.width_bytes
+    edge = key.data[matched * width : end * width]
+    child = state.new_node(node, edge, end)
+    node.adopt(edge if len(edge) == page else edge[:page], child)
+    return child
