@@ -23,6 +23,7 @@ from unified_tree.controllers.rank_agreement import Alone, AmongRanks
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.controllers.weights_versions import WeightsVersions
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -106,6 +107,7 @@ class PrefixCache:
         self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
+        self.weights = WeightsVersions()
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -120,8 +122,11 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation, self.ranks)
+        attached = StorageController(
+            self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
+        )
         self.detach_storage()
+        self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
@@ -337,8 +342,7 @@ class PrefixCache:
             self._generation += 1
         else:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
-        if self.storage is not None:
-            self.storage.invalidated(namespace, weights_version)
+        self.weights.invalidated(namespace, weights_version)
         self._arrivals.fail(namespace)
 
     def generation(self, namespace: str) -> tuple[int, int]:
@@ -359,7 +363,7 @@ class PrefixCache:
             self.controller.flush()
             self._arrivals.take_ended()
             if self.storage is not None:
-                self.storage.drain()
+                self.storage.flush()
 
     def close(self) -> None:
         """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""

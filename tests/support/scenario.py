@@ -32,6 +32,7 @@ ACTIONS: dict[str, int] = {
     "forget": 3,
     "leave": 1,
     "swap_store": 1,
+    "restart": 1,
 }
 """What may happen in a tick, and how often. A seed leaves some of it out, so that what the rest leads to gets deep."""
 NEEDED = ("arrive", "step")
