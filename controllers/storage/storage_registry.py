@@ -20,6 +20,7 @@ ENTRY_POINT_GROUP = "unified_tree.storage"
 ON_DEMAND = {
     "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
     "redis": "unified_tree.controllers.storage.redis:open_redis",
+    "simm": "unified_tree.controllers.storage.simm:open_simm",
 }
 """Built-in engines whose modules are imported when they are opened first."""
 
