@@ -32,7 +32,7 @@ class LeaseBook:
 
     Args:
         lease_s: how long each lasts.
-        aside_s: how long a page is set aside whose writer never said how it ended, after its lease.
+        aside_s: how long a page is set aside of which nobody knows whether it is still being written.
         first: number of the first lease; numbers of an earlier run must not be met again.
     """
 
@@ -77,7 +77,7 @@ class LeaseBook:
             del self._writing[number]
 
     def set_aside(self, table: PageTable, key: bytes, now: float) -> None:
-        """Nobody knows how the writing of a key ended."""
+        """Nobody knows how the writing of a key ended. `now` never goes back, so that pages are taken back in this order."""
         self._aside.append((now + self._aside_s, table, table.set_aside(key)))
 
     def expire(self, now: float) -> None:

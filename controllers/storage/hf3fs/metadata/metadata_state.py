@@ -122,7 +122,7 @@ class MetadataState:
             if flag == WRITTEN:
                 pages[key], answers[index] = table.confirm(key), PRESENT
             elif flag == UNKNOWN:
-                self._leases.set_aside(table, key, self._clock() + self._leases.lease_s)
+                self._leases.set_aside(table, key, self._clock())
             else:
                 table.cancel(key)
         if pages:
@@ -159,11 +159,22 @@ class MetadataState:
             for namespace, table in rank.tables.items():
                 assert sorted(table.owners()) == list(range(table.page_count)), (name, namespace)
 
+    def tables(self, rank: str) -> Mapping[str, PageTable]:
+        """The tables of a rank, to be looked at."""
+        return self._ranks[rank].tables
+
+    def abandon(self) -> None:
+        """Let go of the directory without writing anything, as a kill would."""
+        if self._directory is not None:
+            self._directory.close()
+
     def close(self) -> None:
         """Write everything down."""
         if self._directory is not None:
-            self._leases.expire(self._clock())
-            self._try_snapshot(self._directory, is_clean=self._leases.is_empty)
+            now = self._clock()
+            self._leases.expire(now)
+            is_clean = self._leases.is_empty and all(rank.quiet_until <= now for rank in self._ranks.values())
+            self._try_snapshot(self._directory, is_clean=is_clean)
             self._directory.close()
 
     def _begin(self, ended: Sequence[int] = ()) -> None:
