@@ -14,9 +14,11 @@ class ServedRequest:
 
     Attributes:
         target: prefilled up to here and then decoded; after a preemption, up to where the answer had come.
+        arrived: the step at which it arrived.
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
+        fetched_tokens: by how many tokens its prefetch made the prefix on host longer.
         failed_loads: how often what it was loading back did not come.
         loading_from: the step since which it waits for what its lease loads back; None when it does not.
         missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
@@ -24,10 +26,12 @@ class ServedRequest:
 
     __slots__ = (
         "admitted",
+        "arrived",
         "computed",
         "decoding_from",
         "event_number",
         "failed_loads",
+        "fetched_tokens",
         "granted",
         "lease",
         "loading_from",
@@ -38,12 +42,14 @@ class ServedRequest:
         "tokens",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, arrived: int = 0) -> None:
         self.request = request
+        self.arrived = arrived
         self.target = request.prompt_tokens
         self.admitted = False
         self.missing_tokens = 0
         self.failed_loads = 0
+        self.fetched_tokens = 0
         self.spent_ns = 0
         self.stop()
 

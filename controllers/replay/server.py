@@ -12,6 +12,9 @@ With a host tier the cache is polled once a step. A request whose prefix is load
 before all of it has arrived (a server that starts behind the gate of the first layer is faster than that); decoding and the
 prefilling of others go on. The end of a transfer is an event like those of decoding. Whoever finds no pages while transfers
 pin some waits for those before giving up.
+
+With a store a request's prefetch begins when it arrives. It joins the queue, at the place of its arrival, when the prefetch has
+ended or its patience has; others pass it meanwhile. What the store does next is an event, too.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.arrivals import Arrivals
+from unified_tree.controllers.replay.fetches import Fetches
 from unified_tree.controllers.replay.host_traffic import HostTraffic
+from unified_tree.controllers.replay.row_tiers import RowTiers
 from unified_tree.controllers.replay.served_request import ServedRequest
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.observer import Observer
-    from unified_tree.controllers.replay.paced_engine import PacedEngine
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.replay.timed_cache import TimedCache
     from unified_tree.controllers.replay.verified_pages import VerifiedPages
@@ -46,7 +50,7 @@ class Server:
 
     Args:
         most_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
-        engine: what moves pages behind a cache with a host tier.
+        tiers: what lies behind the cache.
         pages: fills and compares the pages; None where they have no bytes.
     """
 
@@ -57,14 +61,16 @@ class Server:
         settings: ServerSettings,
         observer: Observer,
         most_tokens: int | None = None,
-        engine: PacedEngine | None = None,
+        tiers: RowTiers | None = None,
         pages: VerifiedPages | None = None,
     ) -> None:
         self._cache = cache
         self._observer = observer
         self._settings = settings
         self._most_tokens = most_tokens
-        self._traffic = HostTraffic(cache, engine, settings.step_ms)
+        tiers = tiers or RowTiers()
+        self._traffic = HostTraffic(cache, tiers.engine, settings.step_ms)
+        self._fetches = Fetches(cache, tiers.storage, settings.step_ms)
         self._pages = pages
         self._arrivals = Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
         self._waiting: list[ServedRequest] = []  # a heap by arrival
@@ -84,8 +90,8 @@ class Server:
         """Serve every request to its end. Cost: O(prefill chunks + decode events + requests) cache calls."""
         while True:
             self._poll()
-            for request in self._arrivals.until(self._step):
-                heappush(self._waiting, ServedRequest(request))
+            for arrived, request in self._arrivals.until(self._step):
+                self._arrive(ServedRequest(request, arrived))
             self._admit()
             if self._traffic.loading:
                 self._poll()  # so that new loads are on their way
@@ -98,19 +104,28 @@ class Server:
                     break
                 self._step = max(self._step, step)
             self._decode()
-        assert not self._waiting, "nothing runs, so nobody can be waiting"
+        assert not self._waiting and not self._fetches, "nothing runs, so nobody can be waiting"
 
     def _next_step(self) -> int | None:
         """The next step at which anything but decoding happens; None if nothing is left to do."""
         steps = [self._events[0][0]] if self._events else []
         arrival, transfer = self._arrivals.next_step, self._traffic.next_step
-        if arrival is not None and len(self._running) < self._settings.concurrency:
+        if arrival is not None and (self._fetches.is_on or len(self._running) < self._settings.concurrency):
             steps.append(arrival)
         if transfer is not None and (self._running or self._waiting):
             steps.append(transfer)
+        fetch = self._fetches.next_step(self._step)
+        if fetch is not None and (self._running or self._waiting or self._fetches or arrival is not None):
+            steps.append(fetch)
         return min(steps, default=None)
 
     # -- admission
+
+    def _arrive(self, entry: ServedRequest) -> None:
+        fits = self._most_tokens is None or entry.total <= self._most_tokens
+        if not (entry.target and fits and self._fetches.begin(entry)):
+            heappush(self._waiting, entry)
+        self._charge(entry)
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._settings.concurrency and not self._out_of_pages:
@@ -140,8 +155,11 @@ class Server:
             self._observer.offered(request, tokens[: entry.target])
         checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
         room_before = self._room_tokens() if self._traffic.is_on else 0
+        name = request.index if self._fetches.is_on else None
+        if name is not None:
+            entry.fetched_tokens = max(entry.fetched_tokens, self._cache.cache.prefetched_tokens(name))
         try:
-            lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority)
+            lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority, name)
         except OutOfPagesError:
             return False
         finally:
@@ -156,7 +174,7 @@ class Server:
             self._charge(entry)
             return False
         if not entry.admitted:
-            self._observer.admitted(request, lease, self.now_s)
+            self._observer.admitted(request, lease, self.now_s, entry.fetched_tokens)
         entry.start(lease, tokens)
         if load is not None:
             entry.loading_from = self._step
@@ -172,9 +190,16 @@ class Server:
     # -- transfers
 
     def _poll(self) -> None:
-        """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again."""
+        """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again. Who waited for the
+        store long enough joins the queue.
+        """
         if self._traffic.poll(self._step):
             self._out_of_pages = False
+        for entry in self._fetches.take_ready():
+            self._observer.fetched(entry.request, (self._step - entry.arrived) * self._settings.step_ms / 1000.0)
+            if self._pages is not None:
+                self._pages.fetched(entry.request.tokens()[: entry.target])
+            heappush(self._waiting, entry)
         for entry in self._traffic.take_arrived():
             lease = entry.lease
             assert lease is not None
@@ -330,9 +355,11 @@ class Server:
 
     def _end(self, entry: ServedRequest, *, rejected: bool) -> None:
         """The request is over, and the next turn of its chain may come."""
+        if rejected and self._fetches.is_on:
+            self._cache.cache.cancel(entry.request.index)
         following = self._arrivals.after(entry.request)
         if following is not None:
-            heappush(self._waiting, ServedRequest(following))
+            self._arrive(ServedRequest(following, self._step))
         self._observer.ended(entry.request, entry.spent_ns, rejected=rejected)
 
     def _charge(self, entry: ServedRequest) -> None:

@@ -43,10 +43,12 @@ class Tally:
         count = len(workload.requests)
         self.hit_tokens = np.zeros(count, np.int64)
         self.host_hit_tokens = np.zeros(count, np.int64)
+        self.storage_hit_tokens = np.zeros(count, np.int64)
         self.replayed_tokens = np.zeros(count, np.int64)
         self.reachable_tokens = np.zeros(count, np.int64)
         self.path_tokens = np.zeros(count, np.int64)
         self.load_wait_s = np.zeros(count)
+        self.fetch_wait_s = np.zeros(count)
         self.spent_ns = np.zeros(count, np.int64)
         self.served = np.zeros(count, np.bool_)
         self.lost_tokens: dict[str, int] = {}
@@ -77,11 +79,16 @@ class Tally:
             if loss.tier is not Tier.DEVICE:  # what the host still has is not lost
                 self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
 
-    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
+    def fetched(self, request: Request, waited_s: float) -> None:
+        """Note how long a request waited for a store."""
+        self.fetch_wait_s[request.index] = waited_s
+
+    def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         """Note what was resumed, at the first admission."""
         i = request.index
         self.hit_tokens[i] = lease.compute_from
         self.host_hit_tokens[i] = lease.load.tokens if lease.load is not None else 0
+        self.storage_hit_tokens[i] = min(self.host_hit_tokens[i], fetched_tokens)
         self.replayed_tokens[i] = lease.cached_tokens - lease.compute_from
         self._admitted_s[i] = now_s
         self._lost[i] = self._lost_at_offer

@@ -303,6 +303,11 @@ class Prefetching:
         if prefetch.fetch is not None:
             prefetch.fetch.stop = True
 
+    def tokens_of(self, request: Hashable) -> int:
+        """See PrefixCache.prefetched_tokens."""
+        prefetch = self._by_request.get(request)
+        return 0 if prefetch is None else prefetch.tokens
+
     def leave(self, request: Hashable) -> int:
         """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
 

@@ -92,10 +92,14 @@ class Events:
     def offered(self, request: Request, prompt: Int64s) -> None:
         assert prompt.size == request.prompt_tokens
 
-    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
+    def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         assert request.index not in self.admitted_s, "told once"
         assert not lease.cached_tokens
+        assert not fetched_tokens
         self.admitted_s[request.index] = now_s
+
+    def fetched(self, request: Request, waited_s: float) -> None:
+        raise AssertionError(f"there is no store that request {request.index} could have waited {waited_s} s for")
 
     def loaded(self, request: Request, waited_s: float) -> None:
         raise AssertionError(f"there is no host to load request {request.index} from in {waited_s} s")
