@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request
 
 
@@ -23,6 +24,9 @@ class Observer(Protocol):
 
     def loaded(self, request: Request, waited_s: float) -> None:
         """What a request resumes from has arrived from host, so long after its admission."""
+
+    def first_token(self, entry: ServedRequest) -> None:
+        """A request's prompt has been computed for the first time."""
 
     def preempted(self) -> None:
         """A running request was put back."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path
 from unified_tree.controllers.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_figures import row_figures
 from unified_tree.controllers.replay.row_tiers import RowTiers, Verification, stand_up
 from unified_tree.controllers.replay.server import Server
@@ -111,11 +112,13 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
         if clairvoyance is not None:
             clairvoyance.attach(cache)
         pools = [component.name for component in composition.components if component.shares is None]
-        tally = Tally(cache, workload, pools, clairvoyance, progress)
+        tally = Tally(cache, workload, pools, clairvoyance, progress, plan.settings.step_ms)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache)
         most_tokens = _most_tokens(composition, spec)
-        server = Server(timed, workload, plan.settings, tally, most_tokens, tiers, pages)
+        server = Server(
+            timed, workload, plan.settings, tally, most_tokens, tiers, pages, PrefillPace(plan.settings, composition)
+        )
         server.run()
         virtual_s = server.now_s
         if tiers.storage is not None:

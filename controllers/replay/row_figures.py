@@ -62,6 +62,7 @@ def row_figures(
         timeline=tally.timeline(),
         host=_host_figures(tally, figures, timed.polled_ns),
         stored=_stored_figures(tally, figures, storage),
+        latency=None if plan.settings.prefill_flops_per_s is None else tally.latency.figures(tally.served, virtual_s),
         verified=None if pages is None else VerifiedFigures(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
     )
 

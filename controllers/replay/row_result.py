@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.replay.latency import LatencyFigures
     from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 
@@ -53,6 +54,7 @@ class RowResult:
         us_per_request_mean, us_per_request_p50, us_per_request_p99: microseconds inside the library, all calls of a request.
         virtual_s, wall_s: length of the replay on the virtual clock, and on the wall.
         host: None without a host tier; `stored`: None without a store behind it.
+        latency: None where no hardware was stated to model it from.
         verified: None where pages held no bytes.
     """
 
@@ -79,6 +81,7 @@ class RowResult:
     timeline: Timeline
     host: HostFigures | None = None
     stored: StoredFigures | None = None
+    latency: LatencyFigures | None = None
     verified: VerifiedFigures | None = None
 
     @property
@@ -136,6 +139,8 @@ class RowResult:
             flat |= self.host.record(self.hit_tokens, self.prompt_tokens, self.storage_hit_tokens)
         if self.stored is not None:
             flat |= self.stored.record(self.prompt_tokens)
+        if self.latency is not None:
+            flat |= self.latency.record()
         if self.verified is not None:
             flat |= {"checked_bytes": self.verified.checked_bytes, "wrong_bytes": self.verified.wrong_bytes}
         return flat

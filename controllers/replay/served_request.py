@@ -14,7 +14,9 @@ class ServedRequest:
 
     Attributes:
         target: prefilled up to here and then decoded; after a preemption, up to where the answer had come.
-        arrived: the step at which it arrived.
+        arrived, queued: the steps at which it arrived, and joined the queue.
+        started, computing: those at which it last got a place, and all that it resumes from was on device.
+        had_token: whether its first token has come.
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
@@ -28,23 +30,28 @@ class ServedRequest:
         "admitted",
         "arrived",
         "computed",
+        "computing",
         "decoding_from",
         "event_number",
         "failed_loads",
         "fetched_tokens",
         "granted",
+        "had_token",
         "lease",
         "loading_from",
         "missing_tokens",
+        "queued",
         "request",
         "spent_ns",
+        "started",
         "target",
         "tokens",
     )
 
     def __init__(self, request: Request, arrived: int = 0) -> None:
         self.request = request
-        self.arrived = arrived
+        self.arrived = self.queued = self.started = self.computing = arrived
+        self.had_token = False
         self.target = request.prompt_tokens
         self.admitted = False
         self.missing_tokens = 0

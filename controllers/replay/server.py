@@ -24,8 +24,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.arrivals import Arrivals
+from unified_tree.controllers.replay.closed_loop import ClosedLoop
 from unified_tree.controllers.replay.fetches import Fetches
 from unified_tree.controllers.replay.host_traffic import HostTraffic
+from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_tiers import RowTiers
 from unified_tree.controllers.replay.served_request import ServedRequest
 from unified_tree.errors import OutOfPagesError
@@ -52,6 +54,7 @@ class Server:
         most_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
         tiers: what lies behind the cache.
         pages: fills and compares the pages; None where they have no bytes.
+        pace: how much prompt a step computes; None for what the settings say without FLOPs.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Server:
         most_tokens: int | None = None,
         tiers: RowTiers | None = None,
         pages: VerifiedPages | None = None,
+        pace: PrefillPace | None = None,
     ) -> None:
         self._cache = cache
         self._observer = observer
@@ -72,7 +76,12 @@ class Server:
         self._traffic = HostTraffic(cache, tiers.engine, settings.step_ms)
         self._fetches = Fetches(cache, tiers.storage, settings.step_ms)
         self._pages = pages
-        self._arrivals = Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
+        self._pace = pace or PrefillPace(settings)
+        self._arrivals = (
+            Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
+            if workload.parallel is None
+            else ClosedLoop(workload, workload.parallel)
+        )
         self._waiting: list[ServedRequest] = []  # a heap by arrival
         self._running: list[ServedRequest] = []  # by admission
         self._prefilling: deque[ServedRequest] = deque()
@@ -159,7 +168,9 @@ class Server:
         if name is not None:
             entry.fetched_tokens = max(entry.fetched_tokens, self._cache.cache.prefetched_tokens(name))
         try:
-            lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority, name)
+            lease = self._cache.acquire(
+                tokens[: entry.target], checkpoints, request.priority, name, go_on=request.answer_runs is not None
+            )
         except OutOfPagesError:
             return False
         finally:
@@ -176,6 +187,7 @@ class Server:
         if not entry.admitted:
             self._observer.admitted(request, lease, self.now_s, entry.fetched_tokens)
         entry.start(lease, tokens)
+        entry.started = entry.computing = self._step
         if load is not None:
             entry.loading_from = self._step
         elif self._pages is not None:
@@ -196,6 +208,7 @@ class Server:
         if self._traffic.poll(self._step):
             self._out_of_pages = False
         for entry in self._fetches.take_ready():
+            entry.queued = self._step
             self._observer.fetched(entry.request, (self._step - entry.arrived) * self._settings.step_ms / 1000.0)
             if self._pages is not None:
                 self._pages.fetched(entry.request.tokens()[: entry.target])
@@ -211,6 +224,7 @@ class Server:
                 continue
             self._observer.loaded(entry.request, (self._step - entry.loading_from) * self._settings.step_ms / 1000.0)
             entry.loading_from = None
+            entry.computing = self._step
             self._prefilling.append(entry)
             if self._pages is not None:
                 self._pages.resumed(lease, entry.tokens)
@@ -237,18 +251,25 @@ class Server:
 
     def _prefill(self) -> None:
         """One step's chunk of prompt tokens."""
-        budget = self._settings.chunk_tokens
-        while self._prefilling and budget:
+        self._pace.begin_step()
+        while self._prefilling:
             entry = self._prefilling[0]
-            if not self._grow(entry, min(entry.target, entry.computed + budget), SMALLEST_CHUNK_TOKENS):
+            most = self._pace.most_tokens(entry.computed, entry.target)
+            if not most:
+                break
+            if not self._grow(entry, entry.computed + most, SMALLEST_CHUNK_TOKENS):
                 continue  # it went back to the queue, or away
-            budget -= entry.granted - entry.computed
+            self._pace.spend(entry.computed, entry.granted)
             entry.computed = entry.granted
             self._publish(entry)
             if entry.computed == entry.target:
                 self._prefilling.popleft()
                 entry.decoding_from = self._step + 1
+                if not entry.had_token:
+                    entry.had_token = True
+                    self._observer.first_token(entry)
                 self._schedule(entry)
+        self._pace.end_step(has_more=bool(self._prefilling))
 
     def _decode(self) -> None:
         """Whatever decoding has to do up to now: take pages, or finish."""

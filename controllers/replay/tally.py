@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.replay.latency import LatencyTally
 from unified_tree.controllers.replay.row_result import Timeline
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+    from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
 
 RESIDENCY_SAMPLES = 200
@@ -30,6 +32,7 @@ class Tally:
         pools: the components whose device pages are watched.
         clairvoyance: told of each request as it is offered, where eviction is clairvoyant.
         progress: called after each request that ended.
+        step_ms: of the server.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Tally:
         pools: Sequence[str],
         clairvoyance: Clairvoyance | None = None,
         progress: Callable[[], None] | None = None,
+        step_ms: float = 1.0,
     ) -> None:
         count = len(workload.requests)
         self.hit_tokens = np.zeros(count, np.int64)
@@ -51,6 +55,8 @@ class Tally:
         self.fetch_wait_s = np.zeros(count)
         self.spent_ns = np.zeros(count, np.int64)
         self.served = np.zeros(count, np.bool_)
+        self.latency = LatencyTally(workload)
+        self._step_s = step_ms / 1000.0
         self.lost_tokens: dict[str, int] = {}
         self.preempted_count = 0
         self.peak_pages = dict.fromkeys(pools, 0)
@@ -97,6 +103,10 @@ class Tally:
     def loaded(self, request: Request, waited_s: float) -> None:
         """Note how long a request waited for its load."""
         self.load_wait_s[request.index] += waited_s
+
+    def first_token(self, entry: ServedRequest) -> None:
+        """Note how long it took."""
+        self.latency.note(entry, self._step_s)
 
     def preempted(self) -> None:
         """A running request was put back."""

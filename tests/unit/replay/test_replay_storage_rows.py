@@ -46,7 +46,7 @@ def plan_of(model: str = "gpt-oss-20b", verification: Verification = Verificatio
     host = HostSettings(
         page_counts=propose_page_counts(composition, host_bytes=int(host_gib * GIB)), size_bytes=int(host_gib * GIB)
     )
-    size_bytes = storage.pop("size_bytes", 12 * GIB)
+    size_bytes = storage.pop("size_bytes", 40 * GIB)
     settings = {
         "engine": "memory",
         "place": "",
