@@ -156,6 +156,10 @@ class PrefixCache:
         """
         return self.storage is None or self.storage.prefetching.is_ready(request)
 
+    def prefetched_tokens(self, request: Hashable) -> int:
+        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired. Cost: O(1)."""
+        return 0 if self.storage is None else self.storage.prefetching.tokens_of(request)
+
     def cancel(self, request: Hashable) -> None:
         """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
         if self.storage is not None:

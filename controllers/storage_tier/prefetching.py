@@ -273,6 +273,11 @@ class Prefetching:
         gave_up = prefetch.stopped_at is not None and self._controller.ranks.is_alone
         return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
 
+    def tokens_of(self, request: Hashable) -> int:
+        """See PrefixCache.prefetched_tokens."""
+        prefetch = self._by_request.get(request)
+        return 0 if prefetch is None else prefetch.tokens
+
     def leave(self, request: Hashable) -> int:
         """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
 
