@@ -21,6 +21,7 @@ from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.pools import DevicePool
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.reference_engine.model_runner import ModelRunner, Pass
@@ -89,18 +90,22 @@ class Engine:
         while self.waiting and len(self.running) < self.settings.most_running:
             request = self.waiting[0]
             try:
-                key = Key(request.tokens, request.namespace)
-                lease = self.cache.acquire(key, request.checkpoints, save_output=request.save_output)
+                lease = self._acquire(request)
             except OutOfPagesError:
-                if not self.running:
-                    raise
-                return
+                if self.running:
+                    return
+                self.cache.drain()  # transfers under way hold pages, too
+                lease = self._acquire(request)
             self.waiting.popleft()
             rows = SequenceRows(lease, self.pools, self.cache.page_size)
             request.running = Running(lease, rows, self.runners[request.namespace], lease.compute_from)
             if self.speculation is not None:
                 self.speculation.admit(request.running)
             self.running.append(request)
+
+    def _acquire(self, request: Request) -> Lease:
+        key = Key(request.tokens, request.namespace)
+        return self.cache.acquire(key, request.checkpoints, save_output=request.save_output)
 
     def _advance(self, request: Request, running: Running) -> None:
         try:
@@ -229,15 +234,17 @@ class Engine:
         while True:
             try:
                 self.cache.allocate(request.running.lease, end)
-            except OutOfPagesError:
-                if len(self.running) == 1:
-                    raise
-                victim = self.running[-1]
-                self.preempt(victim)
-                if victim is request:
-                    return False
-            else:
                 return True
+            except OutOfPagesError:
+                victim = self.running[-1]
+                if victim is not self.running[0]:
+                    self.preempt(victim)
+                    if victim is request:
+                        return False
+                    continue
+            self.cache.drain()  # nobody else is left; transfers under way hold pages, too
+            self.cache.allocate(request.running.lease, end)
+            return True
 
     def preempt(self, request: Request) -> None:
         """Take a request's pages; it goes on later from what the cache still has then."""

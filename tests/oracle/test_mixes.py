@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import torch
 from oracle.families import FAMILIES
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.reference import Tally
@@ -17,15 +16,6 @@ from unified_tree.controllers import WritePolicy
 POLICIES = list(WritePolicy)
 ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
 TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Two threads gain nothing on models this small, and one adds up in the same order every time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def serve(family: Family, precision: Precision, seed: int, requests: int) -> Tally:
