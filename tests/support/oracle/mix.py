@@ -211,7 +211,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
     """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
     random, engine, cache = bench.random, bench.engine, bench.cache
     prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
-    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03} if events is None else events
+    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06} if events is None else events
+    ends = [c.name for c in bench.composition.components if c.shares is None and not isinstance(c.coverage, Path)]
     left = requests
     served: list[Request] = []
     with bench.precision.context():
@@ -236,6 +237,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 engine.preempt(random.choice(engine.running))
             if random.random() < chances.get("weights", 0):
                 bench.change_weights(random.choice(NAMESPACES))
+            if random.random() < chances.get("evict", 0):
+                bench.evict(*random.choice((ends, ends, [])))
             if random.random() < chances.get("drain", 0):
                 cache.drain()
             if random.random() < chances.get("flush", 0):
