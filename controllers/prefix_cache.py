@@ -94,7 +94,15 @@ class PrefixCache:
         self._generation = 0
         self._generations: dict[str, int] = {}
 
-    def acquire(self, key: Key, checkpoints: Sequence[int] = (), *, priority: int = 0, save_output: bool = True) -> Lease:
+    def acquire(
+        self,
+        key: Key,
+        checkpoints: Sequence[int] = (),
+        *,
+        priority: int = 0,
+        save_output: bool = True,
+        may_load: bool = True,
+    ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
         Args:
@@ -102,6 +110,7 @@ class PrefixCache:
             checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt.
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
+            may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
 
         Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
         token ids. Cost: a match and a lock.
@@ -109,7 +118,7 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lease = admit(self, key, checkpoints, priority, save_output)
+        lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
         self._leases.add(lease)
         if lease.load is not None:
             self._loading[lease] = None

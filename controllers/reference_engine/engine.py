@@ -105,7 +105,8 @@ class Engine:
 
     def _acquire(self, request: Request) -> Lease:
         key = Key(request.tokens, request.namespace)
-        return self.cache.acquire(key, request.checkpoints, save_output=request.save_output)
+        options = {"save_output": request.save_output, "may_load": not request.load_failed}
+        return self.cache.acquire(key, request.checkpoints, **options)
 
     def _advance(self, request: Request, running: Running) -> None:
         try:
@@ -114,6 +115,7 @@ class Engine:
             else:
                 self._decode(request, running)
         except TransferError:  # what it was loading back never came: it starts anew, without
+            request.load_failed = True
             self.preempt(request)
             return
         if request.running is not None and request.finished:

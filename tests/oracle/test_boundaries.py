@@ -12,6 +12,7 @@ from oracle.mix import Bench, Tiers
 from oracle.tiny_model import DOUBLE, SINGLE, Family
 
 from unified_tree import Key
+from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.reference_engine import EngineSettings, Request
 
 WINDOWED = {family.name: family for family in (GPT_OSS, GEMMA3, MIMO)}
@@ -131,4 +132,28 @@ def test_preempted_requests_go_on(name: str) -> None:
         bench.engine.run()
     assert all(len(request.output) == 9 for request in requests)
     assert sum(request.preemptions for request in requests) >= 2
+    bench.close()
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-OSS", "Falcon-H1"])
+def test_transfers_that_die_cost_only_time(name: str, monkeypatch: Any) -> None:
+    """The thread that moves pages ends in the middle of a load: what waited for it starts anew."""
+    family: Family = FAMILIES[name]
+    bench = Bench(family, SINGLE, Tiers(), Random(12), settings=EngineSettings(chunk_tokens=family.chunk_tokens[1]))
+    prompt = drawn(bench, 70)
+    bench.serve(Request(prompt=prompt, new_tokens=2, checkpoints=[64]))
+    bench.cache.flush()
+    bench.evict()
+    load_layer = PagePair.load_layer
+
+    def dies(self: PagePair, layer_id: int, source: Any, target: Any) -> None:
+        if layer_id:
+            raise RuntimeError("the bus is gone")
+        load_layer(self, layer_id, source, target)
+
+    monkeypatch.setattr(PagePair, "load_layer", dies)
+    request = bench.serve(Request(prompt=[*prompt[:66], *drawn(bench, 5)], new_tokens=3))
+    again = bench.serve(Request(prompt=[*request.tokens, 1], new_tokens=3))
+    assert request.preemptions == 1
+    assert len(again.output) == 3
     bench.close()
