@@ -172,6 +172,7 @@ class Bench:
         self.cache.drain()
         self.cache.tree.check()
         assert self.cache.lease_count == 0
+        assert not any(pool.leased for pool in self.cache.stats().pools.values())
         self.cache.close()
         return tally
 
