@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from oracle.families import FAMILIES, GEMMA3, GPT_OSS, MIMO
+from oracle.families import DEEPSEEK_V4, FAMILIES, GEMMA3, GPT_OSS, MIMO
 from oracle.mix import Bench, Tiers
-from oracle.tiny_model import DOUBLE, SINGLE, Family
+from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
 
-from unified_tree import Key
+from unified_tree import Key, Trailing
+from unified_tree.components import Composition
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.reference_engine import EngineSettings, Request
+from unified_tree.errors import ConfigurationError
 
 WINDOWED = {family.name: family for family in (GPT_OSS, GEMMA3, MIMO)}
 ROOMY = Tiers(host=False, paths=8.0, windows=8.0, states=40)
@@ -157,3 +160,30 @@ def test_transfers_that_die_cost_only_time(name: str, monkeypatch: Any) -> None:
     assert request.preemptions == 1
     assert len(again.output) == 3
     bench.close()
+
+
+@pytest.mark.parametrize("precision", [SINGLE, DOUBLE], ids=["f32", "f64"])
+def test_deepseek_v4_at_its_published_ratios(precision: Precision) -> None:
+    """4:1 and 128:1, so pages of 128 tokens; prompts that go on from both pages' ends, and from tokens between them."""
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    family = replace(DEEPSEEK_V4, config={**DEEPSEEK_V4.config, "compress_rates": rates}, page_size=128, prompt_tokens=330)
+    bench = Bench(family, precision, ROOMY, Random(13), settings=EngineSettings(chunk_tokens=90))
+    prompt = drawn(bench, 300)
+    bench.serve(Request(prompt=prompt, new_tokens=1, checkpoints=[128, 256]))
+    for length, hit in ((300, 256), (256, 128), (257, 256), (200, 128), (130, 128)):
+        before = bench.cache.stats().hit_tokens
+        bench.serve(Request(prompt=[*prompt[: length - 1], 7], new_tokens=4))
+        assert bench.cache.stats().hit_tokens - before == hit
+    bench.close()
+
+
+def test_a_window_that_was_declared_one_token_short_is_refused() -> None:
+    def one_short(composition: Composition) -> Composition:
+        components = [
+            replace(c, coverage=Trailing(c.coverage.window_tokens - 1)) if isinstance(c.coverage, Trailing) else c
+            for c in composition.components
+        ]
+        return replace(composition, components=tuple(components))
+
+    with pytest.raises(ConfigurationError, match="needs 11 past tokens"):
+        Bench(GPT_OSS, SINGLE, ROOMY, Random(0), composition=one_short)
