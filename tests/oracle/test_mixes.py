@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_compositio
 from unified_tree.controllers import WritePolicy
 
 POLICIES = list(WritePolicy)
+DEEP_MIXES = int(os.environ.get("ORACLE_MIXES", "8"))
 ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
 TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
 
@@ -52,7 +54,7 @@ def test_a_mix_in_f64(name: str, record_property: Any) -> None:
 def test_long_mixes(name: str, precision: Precision, record_property: Any) -> None:
     """Prints the family's line of the table in the README."""
     total = Tally()
-    for seed in range(100, 108):
+    for seed in range(100, 100 + DEEP_MIXES):
         total += serve(FAMILIES[name], precision, seed, 40)
     record_property("operations", total.runs)
     kinds = ", ".join(component.name for component in tiny_composition(FAMILIES[name], precision).components)
