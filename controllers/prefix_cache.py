@@ -173,6 +173,7 @@ class PrefixCache:
         priority: int = 0,
         save_output: bool = True,
         request: Hashable | None = None,
+        may_load: bool = True,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -182,6 +183,7 @@ class PrefixCache:
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
             request: whose prefetch was for this prompt; it ends here.
+            may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
 
         Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
         token ids. Cost: a match and a lock.
@@ -189,7 +191,7 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lease = admit(self, key, checkpoints, priority, save_output)
+        lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
         self._leases.add(lease)
         fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:

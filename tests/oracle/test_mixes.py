@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 from oracle.families import FAMILIES
 from oracle.mix import Bench, Tiers, serve_mix
 from oracle.reference import Tally
-from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
+from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_composition
 
 from unified_tree.controllers import WritePolicy
 
 POLICIES = list(WritePolicy)
+DEEP_MIXES = int(os.environ.get("ORACLE_MIXES", "8"))
 ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
 TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Two threads gain nothing on models this small, and one adds up in the same order every time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def serve(family: Family, precision: Precision, seed: int, requests: int) -> Tally:
+    """One mix; the seed also picks what is behind the device, how much room there is, and the page size."""
+    pages = (family.page_size, 4, 32) if family.page_size == 8 else (family.page_size, 2 * family.page_size)
+    family = replace(family, page_size=pages[seed % len(pages)])
     room: dict[str, Any] = (TIGHT, ROOMY)[seed % 2]
     tiers = Tiers(host=seed % 5 != 4, write_policy=POLICIES[seed % 3], **room)
     with precision.context():
@@ -58,7 +54,8 @@ def test_a_mix_in_f64(name: str, record_property: Any) -> None:
 def test_long_mixes(name: str, precision: Precision, record_property: Any) -> None:
     """Prints the family's line of the table in the README."""
     total = Tally()
-    for seed in range(100, 130):
+    for seed in range(100, 100 + DEEP_MIXES):
         total += serve(FAMILIES[name], precision, seed, 40)
     record_property("operations", total.runs)
-    print(f"| {name} | {precision.dtype} | {total.row()} |")
+    kinds = ", ".join(component.name for component in tiny_composition(FAMILIES[name], precision).components)
+    print(f"| {name} | {kinds} | {precision.dtype} | {total.row()} |")

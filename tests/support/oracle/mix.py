@@ -17,8 +17,11 @@ from unified_tree.component import Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
+from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.node import Tier
 
 NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
@@ -52,7 +55,11 @@ class Bench:
         precision: that it computes in.
         tiers: behind the device.
         random: decides the scheduler's settings, and every token.
-        engine: the class of the engine.
+        settings: of the scheduler; None to draw them.
+        engine, runner: their classes.
+        composition: changes what the library makes of the model.
+        sampler: picks tokens; None to draw them.
+        draft: the configuration of a draft model whose state is kept, too.
     """
 
     def __init__(
@@ -62,15 +69,19 @@ class Bench:
         tiers: Tiers,
         random: Random,
         *,
+        settings: EngineSettings | None = None,
         engine: type[OracleEngine] = OracleEngine,
         runner: type[ModelRunner] = ModelRunner,
         composition: Callable[[Composition], Composition] = lambda composition: composition,
+        sampler: Sampler | None = None,
+        draft: Family | None = None,
     ) -> None:
         self.family = family
         self.precision = precision
         self.random = random
         self._runner = runner
-        self.composition = composition(tiny_composition(family, precision))
+        self.composition = composition(tiny_composition(family, precision, draft))
+        self.draft = None if draft is None else tiny_model(draft, precision, 77)
         models = {name: tiny_model(family, precision, seed) for seed, name in enumerate(NAMESPACES)}
         self.tiers = self._tiers(models[""], tiers)
         device = {name: pool.page_count for name, pool in self.tiers.device.items()}
@@ -86,12 +97,8 @@ class Bench:
             self.cache,
             self.tiers.device,
             {name: self._runner(model, self.composition) for name, model in models.items()},
-            settings=EngineSettings(
-                most_running=random.randint(2, 4),
-                chunk_tokens=random.choice(family.chunk_tokens),
-                commit_pages=random.randint(0, 2),
-            ),
-            sampler=lambda _: random.randrange(self.vocabulary),
+            settings=settings or _drawn_settings(family, random),
+            sampler=sampler or (lambda _: random.randrange(self.vocabulary)),
             tolerance=precision.tolerance,
         )
 
@@ -106,8 +113,14 @@ class Bench:
             self.composition,
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
-            formats=model_formats(model, self.composition),
+            formats=self._formats(model),
         )
+
+    def _formats(self, model: Any) -> dict[str, PageFormat]:
+        formats = model_formats(model, self.composition)
+        if self.draft is not None:
+            formats |= model_formats(self.draft, self.composition, full="draft")
+        return formats
 
     def _page_counts(self, tiers: Tiers) -> dict[str, int]:
         size = self.family.page_size
@@ -132,6 +145,20 @@ class Bench:
         self.engine.runners[namespace] = self._runner(model, self.composition)
         self.cache.invalidate(namespace)
 
+    def serve(self, request: Request) -> Request:
+        """Serve one request to its end."""
+        with self.precision.context():
+            self.engine.submit(request)
+            self.engine.run()
+        return request
+
+    def evict(self, *names: str) -> None:
+        """Evict all that can be evicted from the device, of some components or of all."""
+        for name in names or [c.name for c in self.composition.components if c.shares is None]:
+            count = self.cache.tree.evictable_pages(name, Tier.DEVICE)
+            if count:
+                self.cache.device.take_in(self.cache.tree.evict({name: count}))
+
     def close(self) -> Tally:
         """End it; every page must be back. Returns what was compared."""
         stats = self.cache.stats()
@@ -145,8 +172,17 @@ class Bench:
         self.cache.drain()
         self.cache.tree.check()
         assert self.cache.lease_count == 0
+        assert not any(pool.leased for pool in self.cache.stats().pools.values())
         self.cache.close()
         return tally
+
+
+def _drawn_settings(family: Family, random: Random) -> EngineSettings:
+    return EngineSettings(
+        most_running=random.randint(2, 4),
+        chunk_tokens=random.choice(family.chunk_tokens),
+        commit_pages=random.randint(0, 2),
+    )
 
 
 class Prompts:
@@ -176,7 +212,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
     """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
     random, engine, cache = bench.random, bench.engine, bench.cache
     prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
-    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03} if events is None else events
+    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06} if events is None else events
+    ends = [c.name for c in bench.composition.components if c.shares is None and not isinstance(c.coverage, Path)]
     left = requests
     served: list[Request] = []
     with bench.precision.context():
@@ -201,6 +238,8 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 engine.preempt(random.choice(engine.running))
             if random.random() < chances.get("weights", 0):
                 bench.change_weights(random.choice(NAMESPACES))
+            if random.random() < chances.get("evict", 0):
+                bench.evict(*random.choice((ends, ends, [])))
             if random.random() < chances.get("drain", 0):
                 cache.drain()
             if random.random() < chances.get("flush", 0):
