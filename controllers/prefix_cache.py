@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.admission import admit, arrive
+from unified_tree.controllers.admission import admit, arrive, follow
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
@@ -201,9 +201,12 @@ class PrefixCache:
             self.storage.poll()
 
     def _take_arrivals(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed."""
-        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.ended]:
-            self._arrive(lease)
+        """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come."""
+        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.has_news]:
+            if lease.load is not None and lease.load.ended:
+                self._arrive(lease)
+            else:
+                follow(self, lease)
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
@@ -223,7 +226,7 @@ class PrefixCache:
             assert self.controller is not None
             if not lease.load.ended:
                 self.controller.wait(lease.load)
-            self._arrive(lease)
+            self._take_arrivals()  # also others': pages that were not needed after all are free by now
         if lease.failure is not None:
             raise TransferError(lease.failure)
 
