@@ -124,7 +124,8 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
     cache.device.reserve({cache.point: 1})
     lease.state_page = int(cache.device.allocate(cache.point, 1)[0])
     if lease.window_receipt is not None or lease.load is not None:
-        source = cache.tree.pages_ahead(lease.boundary, cache.point)
+        pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+        source = pages(lease.boundary, cache.point)
         if source.size:
             lease.state_copies = (StateCopy(component=cache.point, source=int(source[0]), target=lease.state_page),)
     if touch:
