@@ -74,6 +74,21 @@ def test_later_turns_compute_only_what_is_new() -> None:
     assert row.hit_tokens == 2 * (kept + kept_later), "answers are gone on from, too"
 
 
+def test_a_hybrid_goes_on_from_the_state_behind_the_answer() -> None:
+    hybrid = composition_for("qwen3-next-80b-a3b")
+    plan = Plan(
+        workload=multiturn_workload(MultiturnOptions(clients=2, rounds=3, parallel=2, request_tokens=1280, answer_tokens=256)),
+        composition=hybrid,
+        device_bytes=GIB,
+        settings=ServerSettings(prefill_flops_per_s=1e15),
+        verification=Verification.SHRUNK,
+    )
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 1000, "mamba": 40}))
+    assert row.hit_tokens == 2 * (1280 + 256 + 1280 + 256 + 128 + 256)
+    assert row.verified is not None
+    assert row.verified.wrong_bytes == 0 < row.verified.checked_bytes
+
+
 def test_a_rate_below_a_token_a_step_gets_on() -> None:
     one_token = MODEL.prefill_flops(0, 1)
     small = MultiturnOptions(clients=1, rounds=1, parallel=1, request_tokens=20, answer_tokens=4, follow_up_tokens=4)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from unified_tree.components import composition_for
@@ -20,12 +21,15 @@ from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.storage_cost import StorageCost
 from unified_tree.controllers.replay.storage_settings import StorageSettings, table_bytes
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.file.table_shape import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.keys import Key
+from unified_tree.node import Tier
 
 GIB = 1 << 30
 MODELS = {
@@ -227,6 +231,37 @@ def test_a_fetch_that_reads_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Fetch, "_read", idle)
     assert wrong_bytes(run(in_files(tmp_path))) > 0
+
+
+def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(in_files(tmp_path))
+    original = VerifiedPages.fetched
+    wrong: list[int] = []
+
+    def spoiled(self: VerifiedPages, prompt: Any) -> None:
+        host = self._host["full"]
+        reach = self._cache.tree.host_reach(Key(prompt))
+        page = self._cache.tree.pages(reach, "full", Tier.HOST)[-1:]
+        before, content = self.wrong_bytes, host.read(page)
+        host.write(page, content ^ np.uint8(1))
+        original(self, prompt)
+        host.write(page, content)
+        wrong.append(self.wrong_bytes - before)
+
+    monkeypatch.setattr(VerifiedPages, "fetched", spoiled)
+    row = run(in_files(tmp_path))
+    assert wrong
+    assert set(wrong) <= {0, 64}
+    assert wrong_bytes(row) == sum(wrong) > 0
+
+
+def test_what_waits_at_the_end_is_stored_before_the_replay_stops(tmp_path: Path) -> None:
+    slow = StorageCost(bytes_per_s=1e7)
+    cold = run(in_files(tmp_path / "slow", cost=slow))
+    assert cold.stored is not None
+    quick = run(in_files(tmp_path / "quick"))
+    assert quick.stored is not None
+    assert cold.stored.written_bytes == pytest.approx(quick.stored.written_bytes, rel=0.1)
 
 
 def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
