@@ -1,8 +1,9 @@
 """Continuous batching on one thread: each step gives every running request one chunk of its prompt, or one token.
 
-What the cache wants of a scheduler, in order: `acquire` (and run no token before `compute_from`), copy the state that it names,
-wait at the gates of what is loading, `allocate` before each chunk, end chunks where states are to be saved, `commit` what is
-computed, `advance` as decoding moves on, and `release`. Pages that run out cost the youngest request its own.
+What the cache wants of a scheduler, in order: `prefetch` at arrival, `acquire` once it is `prefetched` (and run no token before
+`compute_from`), copy the state that it names, wait at the gates of what is loading, `allocate` before each chunk, end chunks
+where states are to be saved, `commit` what is computed, `advance` as decoding moves on, and `release`. Pages that run out cost
+the youngest request its own.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ class Engine:
         self.running: list[Request] = []
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request; what a store has of its prompt begins to come to host."""
         self.waiting.append(request)
+        self.cache.prefetch(request, Key(request.tokens, request.namespace))
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -90,6 +92,8 @@ class Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.settings.most_running:
             request = self.waiting[0]
+            if not self.cache.prefetched(request):
+                return
             try:
                 lease = self._acquire(request)
             except OutOfPagesError:
@@ -106,8 +110,8 @@ class Engine:
 
     def _acquire(self, request: Request) -> Lease:
         key = Key(request.tokens, request.namespace)
-        options = {"save_output": request.save_output, "may_load": not request.load_failed}
-        return self.cache.acquire(key, request.checkpoints, **options)
+        may_load = not request.load_failed
+        return self.cache.acquire(key, request.checkpoints, save_output=request.save_output, may_load=may_load, request=request)
 
     def _advance(self, request: Request, running: Running) -> None:
         try:
