@@ -390,3 +390,25 @@ def test_a_namespaces_own_invalidation_outlives_the_store(named: str | None, is_
     assert other.fetch(PROMPT, "lora") == (0 if named is None else 40)
     cache.end()
     other.end()
+
+
+def test_what_a_prefetch_stands_on_stays() -> None:
+    cache = stored()
+    assert cache.fetch(PROMPT[:21]) == 20
+    cache.prefetch(PROMPT)
+    cache.step(3)
+    cache.forget()
+    assert cache.reach(PROMPT) == 20
+    cache.cache.drain()
+    assert cache.hit(PROMPT) == 40
+    cache.end()
+
+
+def test_that_nothing_was_found_under_old_weights_says_nothing_about_new_ones() -> None:
+    cache = stored(weights_version="weights before")
+    cache.prefetch(PROMPT, request=1)
+    cache.cache.invalidate(None, "weights 0")
+    cache.prefetch(PROMPT, request=2)
+    cache.cache.drain()
+    assert cache.hit(PROMPT, request=2) == 40
+    cache.end()
