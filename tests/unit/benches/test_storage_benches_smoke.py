@@ -31,3 +31,18 @@ def test_the_redis_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [row["over"] for row in rows] == ["tcp"] * 6 + ["unix"] * 6
     assert all(row["right"] and row["put_gib_per_s"] > 0 and row["get_ratio"] > 0 for row in rows)
     assert "of bare" in capsys.readouterr().out
+
+
+def test_the_bench_of_all_engines_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benches.engines", "--quick", "--json", str(tmp_path / "e.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "e.json").read_text())
+    assert {"memory", "file"} <= {row["contestant"] for row in rows}
+    assert all(row["right"] for row in rows)
