@@ -9,6 +9,7 @@ load finds it there.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.rank_agreement import RankAgreement
     from unified_tree.controllers.stats import Counters
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.controllers.transfer_engines import Completion
@@ -45,9 +47,10 @@ class HybridCacheController:
         device: the device pools' free lists.
         tier: settings, and the engine, which is closed with the controller.
         counters: where figures go.
+        ranks: what must be heard before an ended copy counts.
     """
 
-    def __init__(self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: Counters) -> None:
+    def __init__(self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: Counters, ranks: RankAgreement) -> None:
         self.tree = tree
         self.device = device
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
@@ -57,7 +60,10 @@ class HybridCacheController:
         self._engine = tier.engine
         self._counters = counters
         self._numbers = count(1)
+        self._ranks = ranks
         self._open: dict[int, Effect] = {}
+        self._of_kind: dict[int, int] = {}
+        self._ended: set[int] = set()
         self._tickets: dict[Effect, int] = {}
         self._loads: dict[int, list[Load]] = {}
         self._cancelled: set[int] = set()
@@ -131,6 +137,7 @@ class HybridCacheController:
         copies = tuple(PoolCopy(component=c.component, source=c.source, target=c.target) for c in effect.copies)
         self._outbox.append(Transfer(ticket=ticket, direction=direction, copies=copies))
         self._open[ticket] = effect
+        self._of_kind[ticket] = self._ranks.begin(_kind(effect))
         self._tickets[effect] = ticket
         return ticket
 
@@ -159,7 +166,9 @@ class HybridCacheController:
             self._engine.wait(ticket)
         self._counters.load_wait_ns += perf_counter_ns() - start
         self._apply()
-        assert load.ended, "the engine said that it had ended"
+        while not load.ended:
+            assert not self._ranks.is_alone, "the engine said that it had ended"
+            self._apply()
 
     def drop(self, load: Load) -> None:
         """Nobody waits for this load any more; transfers that no one else waits for are cancelled."""
@@ -203,22 +212,33 @@ class HybridCacheController:
             self._engine.submit(transfers)
         except TransferError as error:
             for transfer in transfers:
-                self._finish(transfer.ticket, str(error))
+                self._end(transfer.ticket, str(error))
             raise
 
     def _apply(self) -> None:
         for completion in self._engine.poll():
             self._complete(completion)
+        if not self._closed:
+            self._ranks.tick()
 
     def _complete(self, completion: Completion) -> None:
-        if completion.ticket not in self._open:
+        if completion.ticket not in self._open or completion.ticket in self._ended:
             self._counters.drop("completion not expected")
             return
-        self._finish(completion.ticket, completion.error)
+        self._end(completion.ticket, completion.error)
+
+    def _end(self, ticket: int, error: str | None) -> None:
+        """A transfer ended here; it is finished when it has ended on every rank."""
+        self._ended.add(ticket)
+        self._ranks.end(_kind(self._open[ticket]), self._of_kind[ticket], error, partial(self._finish, ticket))
 
     def _finish(self, ticket: int, error: str | None) -> None:
         """A transfer ended: publish or drop what it copied."""
         effect = self._open.pop(ticket)
+        self._ended.discard(ticket)
+        del self._of_kind[ticket]
+        if not self._ranks.is_alone:
+            self._ranks.note(f"{effect.boundary} {error is None}")
         self._cancelled.discard(ticket)
         del self._tickets[effect]
         pages = self.device if effect.kind is EffectKind.LOAD else self.host
@@ -278,7 +298,7 @@ class HybridCacheController:
         self.drain()
 
     def close(self) -> None:
-        """Stop the engine and give back what it was working on. Twice is as good as once."""
+        """Stop the engine and give back what it was working on; the other ranks are not asked. Twice is as good as once."""
         if self._closed:
             return
         self._closed = True
@@ -286,6 +306,15 @@ class HybridCacheController:
             self._finish(transfer.ticket, "cancelled: the controller was closed")
         self._outbox.clear()
         self._engine.close()
-        self._apply()
+        for completion in self._engine.poll():
+            if completion.ticket in self._open:
+                self._finish(completion.ticket, completion.error)
+            else:
+                self._counters.drop("completion not expected")
         for ticket in sorted(self._open):
             self._finish(ticket, "cancelled: the engine was closed and never said how this ended")
+
+
+def _kind(effect: Effect) -> str:
+    """What the other ranks know such a copy as."""
+    return "backup" if effect.kind is EffectKind.BACKUP else "load"

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 if TYPE_CHECKING:
     from unified_tree.controllers.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+    from unified_tree.controllers.storage_tier import StorageFigures
 
 Samples: TypeAlias = "dict[tuple[str, ...], float]"
 """Values by label values."""
@@ -20,6 +21,7 @@ TOTALS = {
     "prompt_tokens": "prompt tokens of those leases",
     "hit_tokens": "prompt tokens not computed again, those loaded back included",
     "host_hit_tokens": "prompt tokens loaded back from host",
+    "storage_hit_tokens": "prompt tokens loaded back that had been prefetched for the request",
     "replayed_tokens": "cached tokens run again to rebuild windows",
     "evictions": "values evicted from device",
     "tombstones": "evicted values whose node stayed",
@@ -30,6 +32,18 @@ TOTALS = {
     "loads": "load backs begun",
 }
 """Fields of CacheStats that only grow, and what they count."""
+STORAGE_TOTALS = {
+    "prefetches": "prefetches begun",
+    "joined": "prefetches that waited for another's pages",
+    "prefetched_tokens": "tokens by which prefixes on host grew",
+    "prefetched_pages": "pages read into host memory",
+    "prefetched_bytes": "bytes read into host memory",
+    "offloads": "boundaries written whole",
+    "offloaded_pages": "pages written",
+    "offloaded_bytes": "bytes written",
+    "errors": "calls of the store that failed as a whole",
+}
+"""Fields of StorageFigures that only grow, and what they count."""
 POOL_PAGES = ("total", "used", "tree", "leased", "protected", "stranded", "copied")
 
 
@@ -69,6 +83,31 @@ class CacheCollector:
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
+        if stats.storage is not None:
+            yield from self._storage(stats.storage)
+
+    def _storage(self, figures: StorageFigures) -> Iterator[Metric]:
+        for field, what in STORAGE_TOTALS.items():
+            yield self._counter(f"storage_{field}", what, {(): getattr(figures, field)})
+        yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})
+        yield self._gauge("storage_offloads_waiting", "boundaries that wait to be written", {(): figures.offloads_waiting})
+        yield self._gauge("storage_degraded", "1 while the store cannot be used", {(): int(figures.is_degraded)})
+        asked: Samples = {}
+        pages: Samples = {}
+        for pool, counts in figures.pools.items():
+            asked[pool, "asked"], asked[pool, "present"] = counts.queries, counts.present
+            for call, outcomes in (("get", counts.gets), ("put", counts.puts)):
+                pages.update({(pool, call, outcome.value): count for outcome, count in outcomes.items()})
+        yield self._counter("storage_queries", "keys asked for, and of these present", asked, "pool", "answer")
+        yield self._counter("storage_pages", "pages handed to the store's calls, by outcome", pages, "pool", "call", "outcome")
+        bad: Samples = {(pool,): count for pool, count in figures.quarantined.items()}
+        yield self._counter("storage_quarantined", "pages that were not what had been put", bad, "pool")
+        calls: Samples = {key: latency.calls for key, latency in figures.latencies.items()}
+        seconds: Samples = {key: latency.total_s for key, latency in figures.latencies.items()}
+        longest: Samples = {key: latency.longest_s for key, latency in figures.latencies.items()}
+        yield self._counter("storage_calls", "calls of the store", calls, "pool", "call")
+        yield self._counter("storage_call_seconds", "time those calls took", seconds, "pool", "call")
+        yield self._gauge("storage_longest_call_seconds", "the longest of those calls", longest, "pool", "call")
 
     def _pools(self, tiers: Mapping[str, Mapping[str, PoolStats] | Mapping[str, HostPoolStats]]) -> Iterator[Metric]:
         pages: Samples = {}

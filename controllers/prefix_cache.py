@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.admission import admit, arrive
+from unified_tree.controllers.admission import admit
+from unified_tree.controllers.arrivals import Arrivals
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.publishing import publish
+from unified_tree.controllers.rank_agreement import Alone, AmongRanks
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
-from unified_tree.errors import ConfigurationError, LeaseError, TransferError
+from unified_tree.controllers.weights_versions import WeightsVersions
+from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.host_tier import HostTier
+    from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
     from unified_tree.receipt import InsertResult
@@ -48,6 +52,8 @@ class PrefixCache:
         save_limit: how many places a request saves states and windows at, at most.
         host: a host tier behind the device; its engine is closed with the cache.
         storage: a store behind the host tier; see `attach_storage`.
+        ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
+            state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -72,6 +78,7 @@ class PrefixCache:
         save_limit: int = 4,
         host: HostTier | None = None,
         storage: StorageTier | None = None,
+        ranks: Consensus | None = None,
     ) -> None:
         counts = dict(page_counts or {})
         self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
@@ -90,13 +97,17 @@ class PrefixCache:
         self.save_grid_tokens = self.tree.state.save_grid_tokens
         self.counters = Counters()
         self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
-        self.controller = None if host is None else HybridCacheController(self.tree, self.device, host, self.counters)
+        self.ranks = Alone() if ranks is None else AmongRanks(ranks)
+        self.controller: HybridCacheController | None = None
+        if host is not None:
+            self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
         self.replay = replay
         self.save_limit = save_limit
         self._leases: set[Lease] = set()
-        self._loading: dict[Lease, int] = {}
+        self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
+        self.weights = WeightsVersions()
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -111,8 +122,11 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation)
+        attached = StorageController(
+            self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
+        )
         self.detach_storage()
+        self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
@@ -159,6 +173,7 @@ class PrefixCache:
         priority: int = 0,
         save_output: bool = True,
         request: Hashable | None = None,
+        may_load: bool = True,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -168,6 +183,7 @@ class PrefixCache:
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
             request: whose prefetch was for this prompt; it ends here.
+            may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
 
         Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
         token ids. Cost: a match and a lock.
@@ -175,11 +191,13 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lease = admit(self, key, checkpoints, priority, save_output)
+        lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
         self._leases.add(lease)
         fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
-            self._loading[lease] = fetched
+            self._arrivals.expect(lease, fetched)
+        if not self.ranks.is_alone:
+            self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -197,14 +215,9 @@ class PrefixCache:
         try:
             self.controller.poll()
         finally:
-            self._take_arrivals()
+            self._arrivals.take_ended()
         if self.storage is not None:
             self.storage.poll()
-
-    def _take_arrivals(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed."""
-        for lease in [lease for lease in self._loading if lease.load is not None and lease.load.ended]:
-            self._arrive(lease)
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
@@ -212,33 +225,7 @@ class PrefixCache:
         Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
         """
         self._check(lease)
-        if lease.load is not None:
-            assert self.controller is not None
-            self.controller.wait_layer(lease.load, layer_id)
-        elif lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _settle(self, lease: Lease) -> None:
-        """Wait for what a lease loads back. Raises TransferError if it did not come."""
-        if lease.load is not None:
-            assert self.controller is not None
-            if not lease.load.ended:
-                self.controller.wait(lease.load)
-            self._arrive(lease)
-        if lease.failure is not None:
-            raise TransferError(lease.failure)
-
-    def _arrive(self, lease: Lease) -> None:
-        fetched = self._loading.pop(lease)
-        assert lease.load is not None
-        tokens = lease.load.tokens
-        arrive(self, lease)
-        if lease.failure is not None:
-            self.counters.hit_tokens -= tokens
-            self.counters.drop("lease lost its load")
-        else:
-            self.counters.host_hit_tokens += tokens
-            self.counters.storage_hit_tokens += min(tokens, fetched)
+        self._arrivals.wait_layer(lease, layer_id)
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
@@ -267,7 +254,7 @@ class PrefixCache:
         still to be saved needs. `commit` does this too. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
         lease.computed = max(lease.computed, computed_tokens)
@@ -307,7 +294,7 @@ class PrefixCache:
         Cost: as an insert.
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         publish(self, lease, tokens, states or {}, without, resumable)
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
@@ -316,7 +303,7 @@ class PrefixCache:
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
         self._check(lease)
-        self._settle(lease)
+        self._arrivals.settle(lease)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
         size = -(-length_tokens // self.page_size)
@@ -341,10 +328,7 @@ class PrefixCache:
         if self.point is not None and own:
             self.device.free(self.point, np.array(own, np.int64))
         if lease.load is not None:
-            assert self.controller is not None
-            del self._loading[lease]
-            self.controller.drop(lease.load)
-            lease.load = None
+            self._arrivals.drop(lease)
         lease.unpin()
         self._leases.discard(lease)
         lease.cache = None
@@ -364,11 +348,8 @@ class PrefixCache:
             self._generation += 1
         else:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
-        if self.storage is not None:
-            self.storage.invalidated(namespace, weights_version)
-        for lease in self._loading:
-            if lease.load is not None and namespace in (None, lease.key.namespace):
-                lease.load.error = lease.load.error or f"{lease} was loading what has been invalidated since"
+        self.weights.invalidated(namespace, weights_version)
+        self._arrivals.fail(namespace)
 
     def generation(self, namespace: str) -> tuple[int, int]:
         """The weights version of a namespace; two that differ share nothing."""
@@ -378,7 +359,7 @@ class PrefixCache:
         """Finish all transfers, prefetches and offloads that have been started or are due, and apply them. Blocks."""
         if self.controller is not None:
             self.controller.drain()
-            self._take_arrivals()
+            self._arrivals.take_ended()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -386,17 +367,17 @@ class PrefixCache:
         """Copy every boundary to host, as far as it has room, and on to the store, and wait for that."""
         if self.controller is not None:
             self.controller.flush()
-            self._take_arrivals()
+            self._arrivals.take_ended()
             if self.storage is not None:
-                self.storage.drain()
+                self.storage.flush()
 
     def close(self) -> None:
         """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
         self.detach_storage()
         if self.controller is not None:
             self.controller.close()
-            for lease in list(self._loading):
-                self._arrive(lease)
+            self._arrivals.take_all()
+        self.ranks.close()
 
     @property
     def lease_count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
+    from unified_tree.controllers.storage import StorageRegistry
+    from unified_tree.controllers.storage_tier import StorageTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +27,12 @@ class TensorTiers:
     """The pools of a composition on both tiers.
 
     Attributes:
+        composition: whose pools they are.
         device, host: by component. A component that shares device pages has tensors of its own there, under the owner's ids.
         engine: moves pages between them.
     """
 
+    composition: Composition
     device: Mapping[str, DevicePool]
     host: Mapping[str, HostPool]
     engine: TransferEngine
@@ -37,6 +41,64 @@ class TensorTiers:
         """The host tier of a PrefixCache over these pools; `settings` are those of HostTier but for counts and engine."""
         counts = {name: pool.page_count for name, pool in self.host.items()}
         return HostTier(page_counts=counts, engine=self.engine, **settings)
+
+    def storage_tier(
+        self,
+        name: str,
+        *,
+        weights_version: str,
+        options: Mapping[str, Any] | None = None,
+        registry: StorageRegistry | None = None,
+        rank: int = 0,
+        rank_count: int = 1,
+        replicated: Collection[str] = (),
+        **settings: Any,
+    ) -> StorageTier:
+        """The storage tier of a PrefixCache over these pools. Needs the `storage` extra.
+
+        Args:
+            name: of an engine in the registry: `file`, `mooncake`, `redis`, …
+            weights_version: of the model now; pages that another version computed are never found.
+            options: of the engine: `directory` and `capacity_bytes` of the file engine.
+            registry: other engines than the built-in and installed ones.
+            rank, rank_count: among the ranks that share the store, each with its own shard of the state.
+            replicated: components whose state is the same on every rank (MLA's latents): stored once, by rank 0.
+            settings: those of StorageTier but for these.
+
+        Raises ConfigurationError for what the engine cannot keep, StorageError where it cannot be opened.
+        """
+        from unified_tree.controllers.storage import REPLICATED, StorageRegistry, rank_shard
+        from unified_tree.controllers.storage_tier import StorageTier, stored_pools
+
+        names = [c.name for c in self.composition.components]
+        unknown = set(replicated) - set(names)
+        if unknown:
+            raise ConfigurationError(f"replicated names {sorted(unknown)}, which are none of {names}")
+        own = REPLICATED if rank_count == 1 else rank_shard(rank, rank_count)
+        pool = next(iter(self.host.values()))
+        pools = stored_pools(
+            self.composition.components,
+            {component: host.format for component, host in self.host.items()},
+            model=self.composition.name,
+            layout=pool.layout,
+            page_size=self.composition.page_size,
+            shards={component: REPLICATED if component in replicated else own for component in names},
+            trailer_bytes=pool.trailer_bytes,
+        )
+        engine = (StorageRegistry() if registry is None else registry).open(name, pools, **(options or {}))
+        try:
+            engine.register([host.buffer for host in self.host.values()])
+        except BaseException:
+            engine.close()
+            raise
+        return StorageTier(
+            engine=engine,
+            pools={stored.name: stored for stored in pools if stored.name in names},
+            memory=self.host,
+            weights_version=weights_version,
+            written=[component for component in names if rank == 0 or component not in replicated],
+            **settings,
+        )
 
 
 def tensor_tiers(
@@ -79,7 +141,7 @@ def tensor_tiers(
     pools = {name: DevicePool(every[name], device_page_counts[owners[name]], place) for name in every}
     movers = {name: PagePair(pools[name], host[name]) for name in every}
     if not on_gpu:
-        return TensorTiers(device=pools, host=host, engine=CpuEngine(movers))
+        return TensorTiers(composition=composition, device=pools, host=host, engine=CpuEngine(movers))
     from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
-    return TensorTiers(device=pools, host=host, engine=CudaEngine(movers, cuda_lanes(place)))
+    return TensorTiers(composition=composition, device=pools, host=host, engine=CudaEngine(movers, cuda_lanes(place)))

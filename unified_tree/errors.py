@@ -43,6 +43,22 @@ class StorageError(UnifiedTreeError, RuntimeError):
     """A storage engine cannot do what it was asked: it was closed, does not know the pool, or its store failed."""
 
 
+class TicketError(UnifiedTreeError, ValueError):
+    """A ticket that ranks agree on was never opened, was proposed before, or a finished operation was counted before."""
+
+
+class RankError(UnifiedTreeError, RuntimeError):
+    """Ranks cannot agree any more: one is gone, or this one was closed. Whatever they share must be started anew together."""
+
+
+class RankTimeoutError(RankError):
+    """A rank did not send its message within the time-out."""
+
+
+class DivergenceError(RankError):
+    """Ranks that must do the same did not: other settings, another order of requests, or other results."""
+
+
 class OutOfPagesError(UnifiedTreeError, MemoryError):
     """A pool has too few free and evictable pages for a request; nothing was changed."""
 

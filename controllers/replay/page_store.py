@@ -84,9 +84,9 @@ class GrowingPair:
         """See PageMover.backup."""
         self._host.write(target, self._device.read(source))
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """See PageMover.load_layer."""
-        assert layer_id == 0, layer_id
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        assert layer_ids == (0,), layer_ids
         self._device.write(target, self._host.read(source))
 
 

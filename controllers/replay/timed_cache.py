@@ -57,10 +57,9 @@ class TimedCache:
             request: whose prefetch it was; None where there is no store.
             go_on: whether a later prompt goes on from its answer.
         """
-        given = {} if request is None else {"request": request}
         start_ns = perf_counter_ns()
         try:
-            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=go_on, **given)
+            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=go_on, request=request)
         finally:
             self.spent_ns += perf_counter_ns() - start_ns
 

@@ -18,8 +18,10 @@ ENTRY_POINT_GROUP = "unified_tree.storage"
 """An installed package offers `name = "module:factory"` here."""
 
 ON_DEMAND = {
+    "hf3fs": "unified_tree.controllers.storage.hf3fs:open_hf3fs",
     "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
     "redis": "unified_tree.controllers.storage.redis:open_redis",
+    "simm": "unified_tree.controllers.storage.simm:open_simm",
 }
 """Built-in engines whose modules are imported when they are opened first."""
 

@@ -7,6 +7,7 @@ not known to hold them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.offload import Offload
@@ -30,7 +31,8 @@ class Offloading:
         self._policy = controller.tier.offload
         self._jobs = controller.tier.writing
         self._waiting: dict[Boundary, None] = {}
-        self._open: dict[Job, Offload] = {}
+        self._jobs_open: dict[Job, tuple[int, Offload]] = {}
+        self._open: dict[int, Offload] = {}
         self.done = 0
         self.pages = 0
         self.size_bytes = 0
@@ -41,6 +43,11 @@ class Offloading:
         return len(self._waiting)
 
     @property
+    def is_full(self) -> bool:
+        """Whether another boundary would push the oldest out."""
+        return len(self._waiting) >= self._policy.most_waiting
+
+    @property
     def is_busy(self) -> bool:
         """Whether anything is to be written."""
         return bool(self._waiting or self._open)
@@ -49,15 +56,14 @@ class Offloading:
         """Ask for an offload of what is on host. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
-        if len(self._waiting) >= self._policy.most_waiting:
+        if self.is_full:
             del self._waiting[next(iter(self._waiting))]
             self._controller.counters.drop("offload queue full")
         self._waiting[boundary] = None
 
     def poll(self) -> None:
         """Take in what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
-        for job in self._jobs.ended():
-            self._end(job)
+        self._take_ended()
         while self._waiting and not self._open:
             boundary = next(iter(self._waiting))
             del self._waiting[boundary]
@@ -79,7 +85,9 @@ class Offloading:
             return
         offload = Offload(controller.composition, key, pages, receipt)
         steps = offload.store(controller.store, controller.chain(key.namespace), controller.known, self._policy)
-        self._open[self._jobs.start(steps)] = offload
+        number = controller.ranks.begin("offload")
+        self._open[number] = offload
+        self._jobs_open[self._jobs.start(steps)] = number, offload
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
@@ -92,9 +100,20 @@ class Offloading:
                 found[access.name] = ids
         return found
 
-    def _end(self, job: Job) -> None:
-        offload = self._open.pop(job)
-        offload.receipt.release()
+    def _take_ended(self) -> None:
+        """Tell the ranks what has ended here; what it pins is let go when it has ended everywhere."""
+        for job in self._jobs.ended():
+            number, offload = self._jobs_open.pop(job)
+            self._count(job, offload)
+            self._controller.ranks.end("offload", number, None, partial(self._let_go, number))
+
+    def _let_go(self, number: int, error: str | None) -> None:
+        del error
+        offload = self._open.pop(number, None)
+        if offload is not None:
+            offload.receipt.release()
+
+    def _count(self, job: Job, offload: Offload) -> None:
         self.pages += offload.written_pages
         self.size_bytes += offload.written_bytes
         if offload.is_done:
@@ -105,6 +124,7 @@ class Offloading:
 
     def close(self) -> None:
         """Let go of everything; the jobs have been closed."""
-        for job in self._jobs.ended():
-            self._end(job)
+        self._take_ended()
+        for number in list(self._open):
+            self._let_go(number, None)
         self._waiting.clear()

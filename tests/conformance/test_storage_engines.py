@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import bind_mount
+import hf3fs_service
 import mooncake_server
 import pytest
 import redis_server
+import simm_double
+from usrbio_double import UsrbioDouble
 
 from unified_tree.controllers.storage import (
     FaultyStorage,
@@ -24,8 +28,11 @@ from unified_tree.controllers.storage import (
     StoredPool,
     check_can_hold,
 )
+from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
+from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
+from unified_tree.controllers.storage.simm.simm_client import SimmClient
 from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
@@ -39,8 +46,10 @@ ENGINES: dict[str, Callable[[Path], StorageEngine]] = {
 }
 
 
-SERVED = ("mooncake", "redis", "redis_cluster")
-"""Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
+SERVED = ("mooncake", "redis", "redis_cluster", "simm", "hf3fs", "hf3fs_mount", "hf3fs_usrbio")
+"""Engines of real servers, SiMM of a double: fixtures of these names, each giving what opens one on an empty store."""
+RANKS = itertools.count()
+"""Ranks of 3FS that nobody has used."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,50 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         prefixes = (f"conformance-{number}" for number in itertools.count())
         yield lambda: RedisStorage(POOLS, RedisSettings(address=cluster.address, cluster=True, key_prefix=next(prefixes)))
+
+
+@pytest.fixture(scope="module")
+def simm() -> Iterator[Callable[[], StorageEngine]]:
+    with simm_double.SimmServer() as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+
+        def opened() -> StorageEngine:
+            settings = SimmSettings(manager_address=server.address, key_prefix=next(prefixes))
+            return SimmStorage(POOLS, settings, SimmClient(settings, simm_double.SimmModule(server)))
+
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf3fs_service.MetadataService]:
+    hf3fs_service.skip_unless_it_runs()
+    with hf3fs_service.MetadataService(tmp_path_factory.mktemp("metadata")) as service:
+        yield service
+
+
+def hf3fs_settings(service: hf3fs_service.MetadataService, directory: Path, **other: object) -> Hf3fsSettings:
+    settings = {**hf3fs_service.SETTINGS, "io_timeout_s": 0.9, "request_timeout_s": 5.0, **other}
+    return Hf3fsSettings(metadata=service.url, directory=str(directory), capacity_bytes=1 << 20, **settings)
+
+
+@pytest.fixture
+def hf3fs(metadata: hf3fs_service.MetadataService, tmp_path: Path) -> Callable[[], StorageEngine]:
+    return lambda: Hf3fsStorage(POOLS, hf3fs_settings(metadata, tmp_path, rank=f"p{next(RANKS)}"))
+
+
+@pytest.fixture
+def hf3fs_mount(metadata: hf3fs_service.MetadataService, tmp_path: Path) -> Iterator[Callable[[], StorageEngine]]:
+    bind_mount.skip_unless_it_runs()
+    with bind_mount.BindMount(tmp_path) as mount:
+        settings = hf3fs_settings(metadata, mount.point, rank=f"m{next(RANKS)}", mount=str(mount.point))
+        yield lambda: Hf3fsStorage(POOLS, settings)
+
+
+@pytest.fixture
+def hf3fs_usrbio(metadata: hf3fs_service.MetadataService, tmp_path: Path) -> Iterator[Callable[[], StorageEngine]]:
+    with UsrbioDouble(tmp_path, seed=3) as usrbio:
+        settings = hf3fs_settings(metadata, tmp_path, rank=f"u{next(RANKS)}", io="usrbio", ring_entries=4)
+        yield lambda: Hf3fsStorage(POOLS, settings, usrbio)
 
 
 @pytest.fixture(params=[*ENGINES, *SERVED])

@@ -1,0 +1,165 @@
+"""What the controllers wait for before they act on what their own copies and stores answered: nothing, or all other ranks.
+
+An operation that ends here ends for the cache only when it has ended on every rank, and in the order in which it was begun; a
+length counts only if every rank can restore it. So all ranks change their trees by the same calls in the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.ranks import Consensus
+
+Ended = Callable[[str | None], None]
+"""Takes why an operation failed, None if it did not."""
+Decided = Callable[["NDArray[np.bool_]"], None]
+"""Takes the lengths that can be restored, shape [pages + 1]."""
+
+
+class RankAgreement(Protocol):
+    """The seam between a cache's controllers and the other ranks."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other ranks, so that a decision may depend on this one's clock."""
+        ...
+
+    def begin(self, kind: str) -> int:
+        """An operation begins, on all ranks; its number among those of its kind."""
+        ...
+
+    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
+        """It has ended here; `then` is called when it has everywhere, with an error if it failed anywhere."""
+        ...
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing."""
+        ...
+
+    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """What this rank can restore; `then` is called with what all can."""
+        ...
+
+    def withdraw(self, ticket: int) -> None:
+        """Nobody is interested any more, on any rank."""
+        ...
+
+    def note(self, what: str) -> None:
+        """Something was decided that all ranks must have decided alike; they compare."""
+        ...
+
+    def tick(self) -> None:
+        """Once a step: hear from the others, and call what is due. Raises RankError if they are gone or do otherwise."""
+        ...
+
+    def close(self) -> None:
+        """Hear from nobody any more."""
+        ...
+
+
+class Alone:
+    """A RankAgreement with nobody else: what this rank says holds at once."""
+
+    is_alone = True
+
+    def begin(self, kind: str) -> int:
+        """See RankAgreement.begin."""
+        del kind
+        return 0
+
+    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
+        """See RankAgreement.end."""
+        del kind, number
+        then(error)
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.ticket."""
+        del identity, page_count
+        return 0
+
+    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.vote."""
+        del ticket
+        then(lengths)
+
+    def withdraw(self, ticket: int) -> None:
+        """See RankAgreement.withdraw."""
+
+    def note(self, what: str) -> None:
+        """See RankAgreement.note."""
+
+    def tick(self) -> None:
+        """See RankAgreement.tick."""
+
+    def close(self) -> None:
+        """See RankAgreement.close."""
+
+
+class AmongRanks:
+    """A RankAgreement by consensus.
+
+    Args:
+        consensus: this rank's end of it; closed with the cache.
+    """
+
+    is_alone = False
+
+    def __init__(self, consensus: Consensus) -> None:
+        self._consensus = consensus
+        self._begun: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
+        self._votes: dict[int, Decided] = {}
+
+    def begin(self, kind: str) -> int:
+        """See RankAgreement.begin."""
+        number = self._begun.get(kind, 0)
+        self._begun[kind] = number + 1
+        return number
+
+    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
+        """See RankAgreement.end."""
+        self._ended[kind, number] = (error, then)
+        self._consensus.finished(kind, number, failed=error is not None)
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.ticket."""
+        return self._consensus.open(identity.encode("utf-8", "surrogatepass"), page_count)
+
+    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.vote."""
+        given = lengths.copy()
+        given[0] = True
+        self._votes[ticket] = then
+        self._consensus.propose(ticket, given)
+
+    def withdraw(self, ticket: int) -> None:
+        """See RankAgreement.withdraw."""
+        self._votes.pop(ticket, None)
+        self._consensus.cancel(ticket)
+
+    def note(self, what: str) -> None:
+        """See RankAgreement.note."""
+        self._consensus.fold(what.encode())
+
+    def tick(self) -> None:
+        """See RankAgreement.tick."""
+        agreement = self._consensus.tick()
+        for finished in agreement.finished:
+            for number in finished.numbers:
+                error, then = self._ended.pop((finished.kind, number))
+                failed = number in finished.failed
+                then((error or "failed on another rank") if failed else None)
+        for decision in agreement.decisions:
+            then_decided = self._votes.pop(decision.ticket, None)
+            if then_decided is not None:
+                then_decided(decision.lengths.copy())
+
+    def close(self) -> None:
+        """See RankAgreement.close."""
+        self._consensus.close()

@@ -1,0 +1,35 @@
+"""Ranks that share a cache agree, one message a tick: which lengths all can restore, and what all have finished."""
+
+if __name__ != "unified_tree.controllers.ranks":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.ranks, not as {__name__}")
+
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.ranks.consensus import Agreement, Consensus, Decision, Finished
+from unified_tree.controllers.ranks.local_consensus import LocalConsensus
+from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.reduction import Reduction
+from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.ranks.distributed_consensus import DistributedConsensus
+
+__all__ = [
+    "Agreement",
+    "Consensus",
+    "Decision",
+    "DistributedConsensus",
+    "Finished",
+    "LocalConsensus",
+    "MessageShape",
+    "Reduction",
+    "TickedConsensus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DistributedConsensus":  # needs torch
+        from unified_tree.controllers.ranks.distributed_consensus import DistributedConsensus
+
+        return DistributedConsensus
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,49 @@
+"""The consensus of several processes, over torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.ranks.gloo_reduction import GlooReduction
+from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class DistributedConsensus(TickedConsensus):
+    """A Consensus of all ranks of a process group: one asynchronous all-reduce of a fixed number of bytes a tick.
+
+    All ranks make theirs, with the same shape, at the same point of what they do with the group; that never waits. A rank
+    that dies is noticed as soon as its connections close, one that stops or is late after the time-out. What gloo still has
+    under way then, or after `close`, ends by itself within the time-out, or at once with `destroy_process_group`.
+
+    Cost of a tick, idle or not: 0.03 ms of bookkeeping (0.12 with all slots voted in) and what gloo needs. `python -m
+    benches.ranks` measures it: two processes on two cores of an AMD EPYC took 0.2 ms at best over loopback, and 1.0 to 1.4 in
+    the median while others kept these cores busy; four processes on them took 2.2 at best, as gloo's threads wait for a core.
+
+    Args:
+        group: of gloo on CPU, best made for this alone with `torch.distributed.new_group(backend="gloo")`.
+        shape: how much a message holds.
+        timeout_s: how long after it was sent a message may wait for those of the others: more than the largest difference
+            between the ranks' steps.
+        join_timeout_s: the same for what is sent when this is made, as ranks start at different times.
+        clock: monotonic nanoseconds.
+
+    Raises ConfigurationError for time-outs that are none, and RankError if the group has lost a rank already.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        shape: MessageShape | None = None,
+        *,
+        timeout_s: float = 30.0,
+        join_timeout_s: float = 300.0,
+        clock: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        reduction = GlooReduction(group, timeout_s=timeout_s, join_timeout_s=join_timeout_s, clock=clock)
+        super().__init__(shape or MessageShape(), reduction)

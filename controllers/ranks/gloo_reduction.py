@@ -1,0 +1,99 @@
+"""Messages between processes: an asynchronous all-reduce of bytes over torch.distributed's gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
+
+from unified_tree.controllers.ranks.message import Message
+from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
+
+LONGEST_WAIT_NS = 1_000_000_000
+"""Of one wait in torch, which no signal interrupts."""
+
+
+class GlooReduction:
+    """A Reduction over a process group that can reduce CPU tensors by bitwise AND, as gloo can and NCCL cannot.
+
+    gloo's own limit for an operation is set to the time-out too. So what was left behind by a rank that is gone ends by
+    itself, and with it whatever waits for the group to be destroyed.
+
+    Args:
+        group: all ranks, best used for nothing else. It is neither aborted nor destroyed here.
+        timeout_s: how long after it was sent a message may wait for those of the others.
+        join_timeout_s: the same for the first, when ranks may start at different times.
+        clock: monotonic nanoseconds.
+    """
+
+    def __init__(self, group: ProcessGroup, *, timeout_s: float, join_timeout_s: float, clock: Callable[[], int]) -> None:
+        for name, value in (("timeout_s", timeout_s), ("join_timeout_s", join_timeout_s)):
+            if not 0.001 <= value <= 86_400:
+                raise ConfigurationError(f"{name} must be from a millisecond to a day, not {value!r}")
+        if not callable(getattr(group, "allreduce", None)):
+            raise ConfigurationError(f"not a process group that this rank is in: {group!r}")
+        self.rank: int = group.rank()
+        self.ranks: int = group.size()
+        self._group: ProcessGroup | None = group
+        self._timeout_s = timeout_s
+        self._limit_s = join_timeout_s
+        self._clock = clock
+        self._deadline = 0
+        self._message: torch.Tensor | None = None
+        self._work: torch.distributed.Work | None = None
+
+    def start(self, message: Message) -> None:
+        """See Reduction.start. Cost: a hand-over to a gloo thread."""
+        options = AllreduceOptions()
+        options.reduceOp = ReduceOp(ReduceOp.BAND)
+        options.timeout = timedelta(seconds=self._limit_s)
+        self._deadline = self._clock() + round(self._limit_s * 1e9)
+        # A copy in torch's own memory: a gloo thread may be the last to let go of it, when there is no Python any more.
+        self._message = torch.from_numpy(message).clone()
+        assert self._group is not None, "closed"
+        try:
+            self._work = self._group.allreduce([self._message], options)
+        except RuntimeError as error:
+            raise self._gone(error) from error
+
+    def finish(self) -> Message:
+        """See Reduction.finish."""
+        work, message = self._work, self._message
+        assert work is not None and message is not None, "nothing was started"
+        while not work.is_completed():
+            left = self._deadline - self._clock()
+            if left <= 0:
+                raise self._late()
+            # Rounded up: torch counts milliseconds, and takes 0 for ever.
+            wait = timedelta(milliseconds=min(left, LONGEST_WAIT_NS) // 1_000_000 + 1)
+            with suppress(RuntimeError):  # it waited in vain, or failed; that it came meanwhile is possible too
+                work.wait(wait)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._late() if self._clock() >= self._deadline else self._gone(error) from error
+        self._work = self._message = None
+        self._limit_s = self._timeout_s
+        reduced: Message = message.numpy()
+        return reduced
+
+    def close(self) -> None:
+        """See Reduction.close. gloo ends what is under way by itself, in memory that it keeps."""
+        self._group = self._work = self._message = None
+
+    def _late(self) -> RankTimeoutError:
+        return RankTimeoutError(
+            f"rank {self.rank} of {self.ranks} sent a message, and after the time-out of {self._limit_s} s those of the others "
+            "are not all there: a rank hangs, is gone, or is too slow. Start the ranks anew together, with a longer time-out "
+            "if one was slow"
+        )
+
+    def _gone(self, error: RuntimeError) -> RankError:
+        return RankError(
+            f"rank {self.rank} of {self.ranks} lost another one, which died, was closed, or gave up after its time-out of "
+            f"{self._limit_s} s; or the group cannot reduce bytes on the CPU by AND, as gloo can. Start the ranks anew "
+            f"together. What torch says: {error}"
+        )

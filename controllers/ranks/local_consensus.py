@@ -1,0 +1,26 @@
+"""The consensus of one rank, which behaves as several would."""
+
+from __future__ import annotations
+
+from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.reduction import LoneReduction
+from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
+
+
+class LocalConsensus(TickedConsensus):
+    """A Consensus with nobody else: everything is agreed on, one tick later, in the same order and as much at a time as by
+    several ranks that are never late. Cost: 0.03 ms for an idle tick, 0.12 with all slots voted in (`python -m benches.ranks`).
+
+    >>> import numpy as np
+    >>> consensus = LocalConsensus()
+    >>> ticket = consensus.open(b"digest of a key chain", page_count=3)
+    >>> consensus.propose(ticket, np.array([True, False, True, False]))
+    >>> consensus.tick().decisions
+    ()
+    >>> [decision] = consensus.tick().decisions
+    >>> decision.lengths
+    array([ True, False,  True, False])
+    """
+
+    def __init__(self, shape: MessageShape | None = None) -> None:
+        super().__init__(shape or MessageShape(), LoneReduction())

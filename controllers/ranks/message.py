@@ -1,0 +1,115 @@
+"""A tick's message, byte by byte, and how those of all ranks become one.
+
+Everything is said in bits, and all ranks' messages are reduced by bitwise AND, which gloo does in one collective:
+
+- a set of lengths is a bit a length: AND is the intersection;
+- operations finished are a bit each, in the order they were begun: in the AND the run of ones from the start is as long as
+  the shortest on any rank, the minimum of the counts, though ranks finish them in any order;
+- a flag is true if it is true on all ranks;
+- equality: a value is sent with its complement, and what differs on two ranks leaves a 0 bit in the AND of both;
+- a rank's own bytes are the AND of what it wrote and the ones that all others wrote there: this gathers them.
+
+A bit of 1 therefore says nothing, and `neutral` is a message of ones. The alternative, an integer a lane under MIN, needs a
+lane a length and eight times the bytes.
+
+Layout, integers little-endian, bits from the lowest of a byte:
+
+    for each rank, 24 bytes       views
+        8   tick                  how many messages this rank sent before
+        16  history               digest of what was folded; both 0xff… in the places of other ranks
+    for each kind, completions / 4 bytes       counts
+        completions / 8           finished: the operations after those agreed on before
+        completions / 8           succeeded: 0 for those that failed here
+    for each slot, 33 + candidates / 8 bytes   slots
+        1   flags                 bit 0 OPENED here, bit 1 VOTED here, bit 2 WANTED, not cancelled here; others 1
+        16  identity              digest of ticket, page count and identity; 0xff… before it is opened here
+        16  complement            of the identity; 0xff… before it is opened here
+        candidates / 8            lengths: those this rank can restore, 0 before it has voted
+
+The slots hold the lowest tickets that are not agreed on, in ascending order: that depends on nothing but earlier agreements.
+With the defaults a message of 4 ranks has 96 + 256 + 2312 = 2664 bytes.
+
+Before the first message come 32 bytes of another kind, which say the shape: its digest and the complement. Shapes that differ
+are found there, since messages of different sizes would end the process inside gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.errors import DivergenceError
+
+LAYOUT_VERSION = 1
+DIGEST_BYTES = 16
+OPENED, VOTED, WANTED = 1, 2, 4
+
+Message = NDArray[np.uint8]
+"""Shape [bytes], contiguous."""
+
+
+def message_dtype(shape: MessageShape, ranks: int) -> np.dtype[np.void]:
+    """The layout above, as a packed record type.
+
+    >>> message_dtype(MessageShape(), 4).itemsize
+    2664
+    """
+    view = np.dtype([("tick", "<u8"), ("history", "u1", (DIGEST_BYTES,))])
+    bits = (shape.completions // 8,)
+    count = np.dtype([("finished", "u1", bits), ("succeeded", "u1", bits)])
+    digest = (DIGEST_BYTES,)
+    lengths = (shape.candidates // 8,)
+    slot = np.dtype([("flags", "u1"), ("identity", "u1", digest), ("complement", "u1", digest), ("lengths", "u1", lengths)])
+    parts = [("views", view, (ranks,)), ("counts", count, (len(shape.kinds),)), ("slots", slot, (shape.slots,))]
+    return np.dtype([part for part in parts if part[2] != (0,)])
+
+
+def neutral(dtype: np.dtype[np.void]) -> Message:
+    """A message that says nothing: the others' AND with it is theirs."""
+    return np.full(dtype.itemsize, 0xFF, np.uint8)
+
+
+def fields(message: Message, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """A message as a record of its fields, shape [1], over the same memory."""
+    return message.view(dtype)
+
+
+def reduce_messages(messages: Sequence[Message]) -> Message:
+    """What becomes of the messages of all ranks: their bitwise AND."""
+    reduced: Message = np.bitwise_and.reduce(messages)
+    return reduced
+
+
+def shape_message(shape: MessageShape, ranks: int) -> Message:
+    """The 32 bytes before the first message."""
+    said = repr((LAYOUT_VERSION, shape.slots, shape.candidates, shape.completions, shape.kinds, ranks)).encode()
+    return with_complement(blake2b(said, digest_size=DIGEST_BYTES).digest())
+
+
+def check_shape(reduced: Message) -> None:
+    """Raise DivergenceError if ranks were made with different shapes."""
+    if not are_equal(reduced[:DIGEST_BYTES], reduced[DIGEST_BYTES:]):
+        raise DivergenceError(
+            "ranks were made with different message shapes, or by different versions of this library: give all of them the "
+            "same slots, candidates, completions and kinds"
+        )
+
+
+def with_complement(digest: bytes) -> Message:
+    """A digest and its complement, shape [2 * digest]."""
+    value = np.frombuffer(digest, np.uint8)
+    return np.concatenate((value, ~value))
+
+
+def are_equal(value: Message, complement: Message) -> bool:
+    """Of a reduced value and its reduced complement: whether all who wrote one wrote the same.
+
+    >>> one, other = with_complement(bytes([5])), with_complement(bytes([7]))
+    >>> [are_equal(both[:1], both[1:]) for both in (one & one, one & other)]
+    [True, False]
+    """
+    return bool(((value | complement) == 0xFF).all())

@@ -1,0 +1,91 @@
+"""The consensus over any reduction: one message a tick, whatever there is to say.
+
+A tick ends the reduction that the tick before began, concludes, and begins the next. The time between two ticks, a model's
+step, hides the exchange; and since a message is written after the one before was concluded from, at most one is under way and
+all ranks write it knowing the same. Sending before concluding would save nothing and let ranks speak of different tickets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.ranks.ballot import Ballot
+from unified_tree.controllers.ranks.consensus import Agreement
+from unified_tree.controllers.ranks.message import check_shape, shape_message
+from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.reduction import Reduction
+from unified_tree.errors import RankError
+
+
+class TickedConsensus:
+    """A Consensus whose messages go through a Reduction. What the shape is goes first, before any tick.
+
+    Args:
+        shape: the same on all ranks, or the first tick raises DivergenceError on all of them.
+        reduction: its own; `close` closes it.
+    """
+
+    def __init__(self, shape: MessageShape, reduction: Reduction) -> None:
+        self._reduction = reduction
+        self._ballot = Ballot(shape, reduction.rank, reduction.ranks)
+        self._ticks = 0
+        self._broken = ""
+        self._closed = False
+        reduction.start(shape_message(shape, reduction.ranks))
+
+    def open(self, identity: bytes, page_count: int) -> int:
+        """See Consensus.open."""
+        self._check()
+        return self._ballot.tickets.open(identity, page_count)
+
+    def propose(self, ticket: int, lengths: NDArray[np.bool_]) -> None:
+        """See Consensus.propose."""
+        self._check()
+        self._ballot.tickets.propose(ticket, lengths)
+
+    def cancel(self, ticket: int) -> None:
+        """See Consensus.cancel."""
+        self._check()
+        self._ballot.tickets.cancel(ticket)
+
+    def finished(self, kind: str, number: int, *, failed: bool = False) -> None:
+        """See Consensus.finished."""
+        self._check()
+        self._ballot.finished(kind, number, failed=failed)
+
+    def fold(self, what: bytes) -> None:
+        """See Consensus.fold."""
+        self._check()
+        self._ballot.history.fold(what)
+
+    def tick(self) -> Agreement:
+        """See Consensus.tick."""
+        self._check()
+        try:
+            return self._tick()
+        except RankError as error:
+            self._broken = str(error)  # not the error, whose traceback would keep the process group and its connections
+            raise
+
+    def _tick(self) -> Agreement:
+        reduced = self._reduction.finish()
+        if self._ticks:
+            agreement = self._ballot.conclude(reduced, self._ticks)
+        else:
+            check_shape(reduced)
+            agreement = Agreement(tick=0)
+        self._ticks += 1
+        self._reduction.start(self._ballot.message())
+        return agreement
+
+    def close(self) -> None:
+        """See Consensus.close."""
+        self._closed = True
+        self._reduction.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RankError("this consensus was closed")
+        if self._broken:
+            raise RankError(f"ranks disagree since tick {self._ticks}: {self._broken}")

@@ -1,0 +1,82 @@
+"""What a 3FS engine is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from unified_tree.errors import ConfigurationError
+
+_RANK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_WAYS = ("auto", "posix", "usrbio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hf3fsSettings:
+    """Settings of an engine over one rank's file.
+
+    Attributes:
+        metadata: "http://host:port" of the metadata service.
+        directory: where the file lies, on a mount of 3FS.
+        rank: names the file, `<rank>.pages`. Who should share pages has the same; tensor-parallel ranks differ in it.
+        capacity_bytes: of the file, which is allocated at once; every sharer's must be the same.
+        io: "usrbio", "posix" (preadv and pwritev), or "auto", which is usrbio where its module and a mount of 3FS are.
+        mount: must be a mount point when the engine is made, else it refuses; "" is not checked. A directory whose mount is
+            missing is a directory on another disk.
+        token: of the metadata service; "" for none.
+        request_timeout_s: for one answer of the metadata service, connecting included.
+        io_timeout_s: for reading or writing all pages of one call; must be shorter than the service's lease.
+        retry_pause_s: between two tries of a service or a file that is away.
+        io_threads: of POSIX; so many pages are read or written at once.
+        ring_entries: of USRBIO; as many pages in flight, each way, and as many slots of shared memory of the largest page.
+        preallocate: reserve the file's room on the disk, where the file system can.
+
+    Raises ConfigurationError for values that cannot be.
+    """
+
+    metadata: str
+    directory: str
+    rank: str
+    capacity_bytes: int
+    io: str = "auto"
+    mount: str = ""
+    token: str = field(default="", repr=False)
+    request_timeout_s: float = 2.0
+    io_timeout_s: float = 10.0
+    retry_pause_s: float = 1.0
+    io_threads: int = 4
+    ring_entries: int = 64
+    preallocate: bool = True
+
+    def __post_init__(self) -> None:
+        self.address  # noqa: B018, which raises
+        if not self.directory or "\0" in self.directory or "\0" in self.mount:
+            raise ConfigurationError(f"hf3fs: directory and mount must be paths, not {self.directory!r} and {self.mount!r}")
+        if not _RANK.fullmatch(self.rank):
+            raise ConfigurationError(
+                f"hf3fs: rank must be 1 to 64 letters, digits, ., - and _, with a letter or digit first, not {self.rank!r}"
+            )
+        if self.io not in _WAYS:
+            raise ConfigurationError(f"hf3fs: io must be one of {', '.join(_WAYS)}, not {self.io!r}")
+        if not self.token.isascii() or not self.token.isprintable():
+            raise ConfigurationError("hf3fs: token must be printable ASCII, which what was given is not")
+        for name in ("capacity_bytes", "request_timeout_s", "io_timeout_s", "retry_pause_s", "io_threads", "ring_entries"):
+            if not 0 < getattr(self, name) < 1 << 62:
+                raise ConfigurationError(f"hf3fs: {name} must be positive and finite, not {getattr(self, name)!r}")
+        if self.io_threads > 256 or self.ring_entries > 65536:
+            raise ConfigurationError(
+                f"hf3fs: at most 256 io_threads and 65536 ring_entries, not {self.io_threads} and {self.ring_entries}"
+            )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the metadata service. Raises ConfigurationError."""
+        try:
+            parts = urlsplit(self.metadata)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or not port or parts.scheme != "http" or parts.path not in {"", "/"} or parts.query or parts.username:
+            raise ConfigurationError(f"hf3fs: metadata must be http://host:port, not {self.metadata!r}")
+        return host, port

@@ -1,0 +1,110 @@
+"""One change of the metadata service's state, as it stands in the journal.
+
+    u32 length of what follows the next field, u32 its CRC-32, a byte for the kind of change, u16 + rank, u16 + namespace
+
+and then of ADDED: keys (32 bytes each), pages (i64 each); of REMOVED: keys; of CLEARED: nothing; of OPENED: JSON of the rank's
+epoch and namespaces. A record that is torn or damaged ends the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+
+from unified_tree.controllers.storage.hf3fs.metadata.rank_image import NamespaceImage, RankImage
+from unified_tree.controllers.storage.storage_engine import KEY_BYTES
+
+_HEAD = struct.Struct("<II")
+_U16 = struct.Struct("<H")
+_ADDED, _REMOVED, _CLEARED, _OPENED = b"A", b"R", b"C", b"O"
+
+
+def added(rank: str, namespace: str, keys: Sequence[bytes], pages: Sequence[int]) -> bytes:
+    """These keys have these pages now."""
+    return _record(_ADDED, rank, namespace, b"".join(keys) + struct.pack(f"<{len(pages)}q", *pages))
+
+
+def removed(rank: str, namespace: str, keys: Sequence[bytes]) -> bytes:
+    """These keys have no page any more."""
+    return _record(_REMOVED, rank, namespace, b"".join(keys))
+
+
+def cleared(rank: str, namespace: str) -> bytes:
+    """No key of the namespace has a page."""
+    return _record(_CLEARED, rank, namespace, b"")
+
+
+def opened(image: RankImage, kept: bool) -> bytes:
+    """The rank has this epoch and these namespaces, with the keys it had or without any; those of the image are not written."""
+    shapes = {name: [of.format, of.stride_bytes, of.page_count] for name, of in image.namespaces.items()}
+    said = json.dumps({"epoch": image.epoch, "kept": kept, "shapes": shapes})
+    return _record(_OPENED, image.rank, "", said.encode())
+
+
+def replay(journal: bytes, ranks: dict[str, RankImage]) -> int:
+    """Apply the records of a journal to images, in order; how many there were."""
+    count = 0
+    for payload in _payloads(journal):
+        _apply(payload, ranks)
+        count += 1
+    return count
+
+
+def _record(kind: bytes, rank: str, namespace: str, rest: bytes) -> bytes:
+    names = b"".join(_U16.pack(len(name)) + name for name in (rank.encode(), namespace.encode()))
+    payload = b"".join((kind, names, rest))
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _payloads(journal: bytes) -> Iterator[bytes]:
+    at = 0
+    while at + _HEAD.size <= len(journal):
+        length, checksum = _HEAD.unpack_from(journal, at)
+        payload = journal[at + _HEAD.size : at + _HEAD.size + length]
+        if len(payload) < length or zlib.crc32(payload) != checksum:
+            return
+        yield payload
+        at += _HEAD.size + length
+
+
+def _apply(payload: bytes, ranks: dict[str, RankImage]) -> None:
+    rank, at = _name(payload, 1)
+    namespace, at = _name(payload, at)
+    kind, rest = payload[:1], payload[at:]
+    if kind == _OPENED:
+        ranks[rank] = _opened(rank, json.loads(rest), ranks.get(rank))
+        return
+    image = ranks[rank].namespaces[namespace]
+    if kind == _CLEARED:
+        image.held.clear()
+        return
+    count = len(rest) // (KEY_BYTES + 8 if kind == _ADDED else KEY_BYTES)
+    keys = [rest[KEY_BYTES * index : KEY_BYTES * (index + 1)] for index in range(count)]
+    if kind == _REMOVED:
+        for key in keys:
+            image.held.pop(key, None)
+        return
+    for key, page in zip(keys, struct.unpack_from(f"<{count}q", rest, KEY_BYTES * count), strict=True):
+        image.held.pop(key, None)
+        image.add(key, page)
+
+
+def _opened(rank: str, said: dict[str, object], before: RankImage | None) -> RankImage:
+    namespaces = {}
+    shapes = said["shapes"]
+    assert isinstance(shapes, dict) and isinstance(said["epoch"], int)
+    for name, (form, stride_bytes, page_count) in shapes.items():
+        image = NamespaceImage(format=form, stride_bytes=stride_bytes, page_count=page_count)
+        if said["kept"] and before is not None and name in before.namespaces:
+            old = before.namespaces[name].held
+            image.held = {key: page for key, page in old.items() if page < page_count}
+        namespaces[name] = image
+    return RankImage(rank=rank, epoch=said["epoch"], namespaces=namespaces)
+
+
+def _name(payload: bytes, at: int) -> tuple[str, int]:
+    start = at + _U16.size
+    end = start + _U16.unpack_from(payload, at)[0]
+    return payload[start:end].decode(), end

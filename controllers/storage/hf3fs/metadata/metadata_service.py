@@ -1,0 +1,154 @@
+"""The metadata service over HTTP.
+
+    GET  /health                                 {"status": "ok"}, to anybody
+    GET  /v1/stats                               counts and gauges by rank and namespace
+    POST /v1/open    {rank, namespaces, seen, may_replace}   {epoch, lease_s}
+    POST /v1/clear   {rank, epoch, namespace}    {removed}
+    POST /v1/lookup, read, reserve, confirm, delete    ?rank=&epoch=&namespace=, for `confirm` &lease=; see `metadata_wire`
+
+A refusal is {"error": …}: 400 for what is no request, 401 without the token, 404 for an unknown namespace, 409 for a rank
+that others use otherwise, 410 for another epoch than the rank's, 503 where the state cannot be written.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
+from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
+from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_answer, unpack_request
+
+_LARGEST_BODY_BYTES = LARGEST_BATCH * 48 + (8 << 20)
+_BINARY = "application/octet-stream"
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application(state: MetadataState, token: str = "") -> web.Application:
+    """The service as an application of aiohttp; the state stays the caller's.
+
+    Args:
+        state: what it serves.
+        token: every request but for health must bear it; "" for none.
+    """
+    service = _Service(state)
+    made = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=[_guard(token)])
+    made.router.add_get("/health", _health)
+    made.router.add_get("/v1/stats", service.stats)
+    for name in ("open", "clear", "lookup", "read", "reserve", "confirm", "delete"):
+        made.router.add_post(f"/v1/{name}", getattr(service, name))
+    return made
+
+
+def _guard(token: str) -> Any:
+    expected = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if token and request.path != "/health" and not hmac.compare_digest(given, expected):
+            return _refused(401, "the token is missing or another")
+        try:
+            return await handler(request)
+        except RefusedError as error:
+            return _refused(error.status, str(error))
+        except WireError as error:
+            return _refused(400, str(error))
+
+    return guard
+
+
+def _refused(status: int, reason: str) -> web.Response:
+    return web.json_response({"error": reason}, status=status)
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+class _Service:
+    def __init__(self, state: MetadataState) -> None:
+        self._state = state
+
+    async def stats(self, _: web.Request) -> web.Response:
+        return web.json_response(self._state.stats())
+
+    async def open(self, request: web.Request) -> web.Response:
+        said = await _json(request)
+        try:
+            shapes = {
+                str(of["namespace"]): Shape(str(of["format"]), _positive(of["stride_bytes"]), _positive(of["page_count"]))
+                for of in said["namespaces"]
+            }
+            rank, seen, may_replace = str(said["rank"]), int(said["seen"]), bool(said["may_replace"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"no description of a rank: {error!r}") from error
+        if not rank or not shapes or len(rank.encode()) > 255 or any(not 0 < len(name.encode()) < 256 for name in shapes):
+            raise WireError("a rank and its namespaces must have names of at most 255 bytes")
+        epoch = self._state.open(rank, shapes, seen, may_replace=may_replace)
+        return web.json_response({"epoch": epoch, "lease_s": self._state.lease_s})
+
+    async def clear(self, request: web.Request) -> web.Response:
+        said = await _json(request)
+        try:
+            rank, epoch, namespace = str(said["rank"]), int(said["epoch"]), str(said["namespace"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"no namespace of a rank: {error!r}") from error
+        return web.json_response({"removed": self._state.clear(rank, epoch, namespace)})
+
+    async def lookup(self, request: web.Request) -> web.Response:
+        ended, keys, _ = unpack_request(await request.read())
+        return _answer(self._state.lookup(*_where(request), keys, ended))
+
+    async def read(self, request: web.Request) -> web.Response:
+        ended, keys, _ = unpack_request(await request.read())
+        lease, pages = self._state.read(*_where(request), keys, ended)
+        return _answer(pages, lease)
+
+    async def reserve(self, request: web.Request) -> web.Response:
+        ended, keys, _ = unpack_request(await request.read())
+        lease, pages = self._state.reserve(*_where(request), keys, ended)
+        return _answer(pages, lease)
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        ended, keys, flags = unpack_request(await request.read(), has_flags=True)
+        return _answer(self._state.confirm(*_where(request), _number(request, "lease"), keys, flags, ended))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        ended, keys, _ = unpack_request(await request.read())
+        return _answer(self._state.delete(*_where(request), keys, ended))
+
+
+async def _json(request: web.Request) -> dict[str, Any]:
+    try:
+        said = json.loads(await request.read())
+    except ValueError as error:
+        raise WireError(f"no JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise WireError(f"no JSON object but {type(said).__name__}")
+    return said
+
+
+def _where(request: web.Request) -> tuple[str, int, str]:
+    return request.query.get("rank", ""), _number(request, "epoch"), request.query.get("namespace", "")
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise WireError(f"{name} must be a number, not {text!r}")
+    return int(text)
+
+
+def _positive(value: object) -> int:
+    if type(value) is not int or not 0 < value < 1 << 48:
+        raise ValueError(f"{value!r} is no positive integer")
+    return value
+
+
+def _answer(answers: list[int], lease: int = 0) -> web.Response:
+    return web.Response(body=pack_answer(answers, lease), content_type=_BINARY)

@@ -1,0 +1,184 @@
+"""Which key has which page, in one namespace of one rank.
+
+A page is in exactly one place: free, written (handed to one writer for one key), held by a key, an orphan (its key is gone but
+somebody may still read it), or set aside (its writer never said how it ended, and may still be writing). Only a free page
+is handed to a writer. Keys lie in order of use, so that a victim is found at the front.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOWHERE, PRESENT
+
+
+@dataclass(slots=True)
+class TableCounts:
+    """What happened in one namespace since the service started."""
+
+    queries: int = 0
+    hits: int = 0
+    reserved: int = 0
+    confirmed: int = 0
+    evicted: int = 0
+    removed: int = 0
+    refused: int = 0
+    abandoned: int = 0
+
+
+class PageTable:
+    """Pages 0 … page_count - 1 and their owners. One thread at a time.
+
+    Cost: every method O(1) a key, `reserve` amortized: a page that is being read and stands in the way of an eviction counts as
+    used just now.
+    """
+
+    def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
+        self.page_count = page_count
+        self.counts = TableCounts()
+        self._held: OrderedDict[bytes, int] = OrderedDict(held)
+        self._writing: dict[bytes, int] = {}
+        self._readers: dict[int, int] = {}
+        self._orphans: set[int] = set()
+        self._aside: set[int] = set()
+        taken = set(self._held.values())
+        self._fresh = max(taken, default=-1) + 1
+        self._free = deque(page for page in range(self._fresh) if page not in taken)
+
+    def find(self, keys: Sequence[bytes]) -> list[int]:
+        """The page of each key, or NOWHERE; finding is using."""
+        held, touch = self._held, self._held.move_to_end
+        pages = [held.get(key, NOWHERE) for key in keys]
+        for key, page in zip(keys, pages, strict=True):
+            if page >= 0:
+                touch(key)
+        self.counts.queries += len(pages)
+        self.counts.hits += len(pages) - pages.count(NOWHERE)
+        return pages
+
+    def pin(self, pages: Iterable[int]) -> None:
+        """One more reader for each of these pages that are held."""
+        readers = self._readers
+        for page in pages:
+            readers[page] = readers.get(page, 0) + 1
+
+    def unpin(self, pages: Iterable[int]) -> None:
+        """One reader less; a page without a key is free after its last."""
+        for page in pages:
+            left = self._readers[page] - 1
+            if left:
+                self._readers[page] = left
+                continue
+            del self._readers[page]
+            if page in self._orphans:
+                self._orphans.discard(page)
+                self._free.append(page)
+
+    def reserve(self, keys: Sequence[bytes], *, is_quiet: bool = False) -> tuple[list[int], list[bytes]]:
+        """A page to write for each key, or PRESENT, BUSY or FULL; and the keys that were evicted for it.
+
+        While it is quiet no page is handed out: who had one before the service was started may still be at it.
+        """
+        answers: list[int] = []
+        evicted: list[bytes] = []
+        for key in keys:
+            if key in self._held:
+                self._held.move_to_end(key)
+                answers.append(PRESENT)
+            elif key in self._writing:
+                answers.append(BUSY)
+            else:
+                page = FULL if is_quiet else self._take(evicted)
+                if page >= 0:
+                    self._writing[key] = page
+                    self.counts.reserved += 1
+                else:
+                    self.counts.refused += 1
+                answers.append(page)
+        self.counts.evicted += len(evicted)
+        return answers, evicted
+
+    def confirm(self, key: bytes) -> int:
+        """The writer is done: the page is held by its key."""
+        page = self._writing.pop(key)
+        self._held[key] = page
+        self.counts.confirmed += 1
+        return page
+
+    def cancel(self, key: bytes) -> None:
+        """The writer did not write, and will not: the page is free."""
+        self._free.append(self._writing.pop(key))
+        self.counts.abandoned += 1
+
+    def set_aside(self, key: bytes) -> int:
+        """Nobody knows whether the writer is still at it: neither free nor held, until `take_back`."""
+        page = self._writing.pop(key)
+        self._aside.add(page)
+        self.counts.abandoned += 1
+        return page
+
+    def take_back(self, page: int) -> None:
+        """Free a page that was set aside."""
+        self._aside.remove(page)
+        self._free.append(page)
+
+    def forget(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Let go of keys; those that were there. A page that is being read is free when it is not any more."""
+        gone = [key for key in keys if key in self._held]
+        for key in gone:
+            self._let_go(self._held.pop(key))
+        self.counts.removed += len(gone)
+        return gone
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """Keys and their pages, the least recently used first."""
+        yield from self._held.items()
+
+    def held_keys(self) -> list[bytes]:
+        """The keys that have a page."""
+        return list(self._held)
+
+    def gauges(self) -> dict[str, int]:
+        """How many pages are where; they add up to `pages`, but for `read`, which are held or orphans."""
+        return {
+            "pages": self.page_count,
+            "held": len(self._held),
+            "written": len(self._writing),
+            "orphans": len(self._orphans),
+            "aside": len(self._aside),
+            "free": len(self._free) + self.page_count - self._fresh,
+            "read": len(self._readers),
+        }
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a page is being read or written, or may be."""
+        return bool(self._readers or self._writing or self._aside)
+
+    def owners(self) -> list[int]:
+        """Every page that is in some place, as often as it is in one; for tests: each stands there once."""
+        never = range(self._fresh, self.page_count)
+        return [*self._held.values(), *self._writing.values(), *self._orphans, *self._aside, *self._free, *never]
+
+    def _take(self, evicted: list[bytes]) -> int:
+        if self._free:
+            return self._free.popleft()
+        if self._fresh < self.page_count:
+            self._fresh += 1
+            return self._fresh - 1
+        for _ in range(len(self._held)):
+            key, page = next(iter(self._held.items()))
+            if page not in self._readers:
+                del self._held[key]
+                evicted.append(key)
+                return page
+            self._held.move_to_end(key)
+        return FULL
+
+    def _let_go(self, page: int) -> None:
+        if page in self._readers:
+            self._orphans.add(page)
+        else:
+            self._free.append(page)

@@ -1,0 +1,141 @@
+"""A rank that can be used: its file is open, and the metadata service knows it in the epoch that the file bears."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
+from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
+from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataClient
+from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
+from unified_tree.controllers.storage.hf3fs.range_file import RangeFile
+from unified_tree.controllers.storage.hf3fs.rank_file import RankFile
+from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
+from unified_tree.errors import ConfigurationError, StorageError
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRank:
+    """The file, the epoch that every question to the service must name, and how long a lease lasts."""
+
+    file: RangeFile
+    epoch: int
+    lease_s: float
+
+
+class RankOpener:
+    """Opens a rank, the first time and again after its mount or the service lost it.
+
+    Args:
+        settings: where the file is, and how it is read.
+        layout: of it.
+        client: of the metadata service.
+        workers: in whose threads the file system is asked.
+        usrbio: in place of the module `hf3fs_fuse.io`, for tests.
+    """
+
+    def __init__(
+        self, settings: Hf3fsSettings, layout: FileLayout, client: MetadataClient, workers: IoWorkers, usrbio: Any = None
+    ) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._client = client
+        self._workers = workers
+        self._path = Path(settings.directory) / f"{settings.rank}.pages"
+        self._usrbio = self._wanted_usrbio(usrbio)
+
+    def open(self, *, first: bool) -> OpenRank:
+        """The rank. The first time its file is made, and another layout replaced; later neither.
+
+        Raises StorageError, after the settings' time-outs at the latest.
+        """
+        file = self._bounded(lambda: self._opened_file(first), lambda file: os.close(file.descriptor))
+        try:
+            seen = self._bounded(file.epoch)
+            opened = self._client.open(self._layout, seen, may_replace=first)
+            if opened.lease_s <= self._settings.io_timeout_s:
+                kind = ConfigurationError if first else StorageError
+                raise kind(
+                    f"hf3fs: io_timeout_s must be shorter than the service's lease of {opened.lease_s} s, "
+                    f"which {self._settings.io_timeout_s} is not"
+                )
+            if seen != opened.epoch:
+                self._bounded(lambda: file.mark(opened.epoch, preallocate=self._settings.preallocate))
+            ranges = self._bounded(lambda: self._range_file(file.descriptor), lambda made: made.close())
+        except BaseException:
+            self._forsake(file.descriptor)
+            raise
+        return OpenRank(ranges, opened.epoch, opened.lease_s)
+
+    def _opened_file(self, first: bool) -> RankFile:
+        mount = self._settings.mount
+        if mount and not os.path.ismount(mount):
+            raise StorageError(f"hf3fs: nothing is mounted at {mount}")
+        return RankFile(self._path, self._layout, may_make=first or bool(mount))
+
+    def _range_file(self, descriptor: int) -> RangeFile:
+        if self._usrbio is None:
+            return PosixFile(descriptor, self._workers)
+        mount = self._usrbio.extract_mount_point(str(self._path))
+        if mount is None:
+            if self._settings.io == "auto":
+                return PosixFile(descriptor, self._workers)
+            raise StorageError(f"hf3fs: {self._path} is not on a mount of 3FS, which usrbio needs; io can be posix")
+        slot_bytes = max(region.stride_bytes for region in self._layout.regions.values())
+        return UsrbioFile(self._usrbio, descriptor, mount, self._settings.ring_entries, slot_bytes)
+
+    def _wanted_usrbio(self, given: Any) -> ModuleType | Any | None:
+        if self._settings.io == "posix" or given is not None:
+            return given if self._settings.io != "posix" else None
+        try:
+            return importlib.import_module("hf3fs_fuse.io")
+        except ImportError as error:
+            if self._settings.io == "auto":
+                return None
+            raise ConfigurationError(
+                f"hf3fs: the module hf3fs_fuse cannot be imported ({error}); it is built with 3FS. io can be posix"
+            ) from error
+
+    def _bounded(self, call: Callable[[], Result], discard: Callable[[Result], object] = lambda _: None) -> Result:
+        """What a call of the file system returns or raises, if it does so in time; else it is discarded when it comes."""
+
+        def run(batch: IoBatch[tuple[Result | None, BaseException | None]]) -> tuple[Result | None, BaseException | None]:
+            try:
+                result = call()
+            except (OSError, StorageError, ValueError) as error:
+                return None, error
+            with batch.lock:
+                if not batch.is_abandoned:
+                    return result, None
+            discard(result)
+            return None, None
+
+        batch = self._workers.run([run], time.monotonic() + self._settings.io_timeout_s)
+        with batch.lock:
+            [answer] = batch.results
+        if answer is None:
+            raise StorageError(f"hf3fs: the file system does not answer within {self._settings.io_timeout_s} s: {self._path}")
+        result, error = answer
+        if isinstance(error, StorageError):
+            raise error
+        if error is not None:
+            raise StorageError(f"hf3fs: {self._path} cannot be used: {error}") from error
+        return result  # type: ignore[return-value]
+
+    def _forsake(self, descriptor: int) -> None:
+        """Close a descriptor in a thread, for on a frozen mount that may block too."""
+
+        def close(_: IoBatch[None]) -> None:
+            os.close(descriptor)
+
+        self._workers.run([close], time.monotonic() + min(1.0, self._settings.io_timeout_s))

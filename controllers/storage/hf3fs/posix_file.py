@@ -1,0 +1,126 @@
+"""A file by `preadv` and `pwritev`, in threads, so that a mount that does not answer is not waited for beyond the deadline.
+
+Writes go straight from the caller's memory: what was not confirmed counts for nothing, so it does not matter if that memory
+changes under a write that comes late. Reads must not come late into memory that belongs to somebody else by then; they go
+through a small buffer of the thread, which stays in the processor's cache, and are copied on while the caller is still
+there.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
+from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+
+_PIECE_BYTES = 256 << 10
+_LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
+"""The mount is gone, and a descriptor of before will not come back with it."""
+
+
+class PosixFile:
+    """A RangeFile over a descriptor.
+
+    Args:
+        descriptor: owned; closed when the last call has returned.
+        workers: threads, which several files may use.
+    """
+
+    def __init__(self, descriptor: int, workers: IoWorkers) -> None:
+        self._descriptor = descriptor
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._users = 1
+        self._is_lost = False
+        self._closed = False
+
+    @property
+    def is_lost(self) -> bool:
+        """See RangeFile.is_lost."""
+        return self._is_lost
+
+    def read(self, ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
+        """See RangeFile.read. Cost: one copy in the kernel and one out of the cache."""
+        return self._run(self._read, ranges, deadline)
+
+    def write(self, ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
+        """See RangeFile.write. Cost: one copy in the kernel."""
+        return self._run(self._write, ranges, deadline)
+
+    def close(self) -> None:
+        """See RangeFile.close."""
+        with self._lock:
+            first, self._closed = not self._closed, True
+        if first:
+            self._leave()
+
+    def _run(
+        self, call: Callable[[FileRange, IoBatch[Ending]], Ending], ranges: Sequence[FileRange], deadline: float
+    ) -> list[Ending]:
+        batch = self._workers.run([partial(self._used, call, one) for one in ranges], deadline)
+        with batch.lock:
+            return [
+                result if result is not None else Ending.UNKNOWN if begun else Ending.FAILED
+                for result, begun in zip(batch.results, batch.begun, strict=True)
+            ]
+
+    def _used(self, call: Callable[[FileRange, IoBatch[Ending]], Ending], one: FileRange, batch: IoBatch[Ending]) -> Ending:
+        with self._lock:
+            if self._closed:
+                return Ending.FAILED
+            self._users += 1
+        try:
+            return call(one, batch)
+        except OSError as error:
+            if error.errno in _LOST:
+                self._is_lost = True
+            return Ending.FAILED
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+        if last:
+            os.close(self._descriptor)
+
+    def _read(self, one: FileRange, batch: IoBatch[Ending]) -> Ending:
+        buffer, memory, done = _buffer(), one.memory.cast("B"), 0
+        while done < memory.nbytes:
+            want = min(_PIECE_BYTES, memory.nbytes - done)
+            got = os.preadv(self._descriptor, (buffer[:want],), one.offset_bytes + done)
+            if not got:
+                self._is_lost = True  # it was cut off
+                return Ending.FAILED
+            with batch.lock:
+                if batch.is_abandoned:
+                    return Ending.UNKNOWN
+                memory[done : done + got] = buffer[:got]
+            done += got
+        return Ending.DONE
+
+    def _write(self, one: FileRange, batch: IoBatch[Ending]) -> Ending:
+        memory, done = one.memory.cast("B"), 0
+        while done < memory.nbytes:
+            if batch.is_abandoned:
+                return Ending.UNKNOWN
+            done += os.pwritev(self._descriptor, (memory[done:],), one.offset_bytes + done)
+        return Ending.DONE
+
+
+_BUFFERS = threading.local()
+
+
+def _buffer() -> memoryview:
+    """This thread's buffer."""
+    found = getattr(_BUFFERS, "memory", None)
+    if found is None:
+        found = _BUFFERS.memory = memoryview(mmap.mmap(-1, _PIECE_BYTES))
+    assert isinstance(found, memoryview)
+    return found

@@ -1,0 +1,165 @@
+"""What a rank does in the tests: functions of a consensus, or of a process group, that run in threads and processes alike."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+import numpy as np
+from rank_workers import die, stop
+
+from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape
+from unified_tree.errors import RankError
+
+Plain = tuple[Any, ...]
+
+
+def plain(agreement: Agreement) -> Plain:
+    """An agreement that can be compared and sent to another process."""
+    decisions = tuple((decision.ticket, tuple(np.flatnonzero(decision.lengths).tolist())) for decision in agreement.decisions)
+    finished = tuple((done.kind, tuple(done.numbers), tuple(sorted(done.failed))) for done in agreement.finished)
+    return (agreement.tick, decisions, agreement.cancelled, finished)
+
+
+def vote_of(rank: int, ticket: int, seed: int, page_count: int) -> list[bool]:
+    """What a rank can restore of a ticket, dense or sparse, sometimes an array that ends early."""
+    random = Random(f"{seed} {rank} {ticket}")
+    share = Random(f"{seed} {ticket}").choice([0.02, 0.5, 0.9, 1])
+    lengths = [True] + [random.random() < share for _ in range(page_count)]
+    return lengths[: random.randrange(1, page_count + 2)] if random.random() < 0.2 else lengths
+
+
+def page_count_of(ticket: int, seed: int) -> int:
+    """Few pages, or more than a message's candidates."""
+    return Random(f"pages {seed} {ticket}").choice([0, 1, 7, 40, 200])
+
+
+def random_run(consensus: Consensus, rank: int, *, seed: int, tickets: int, operations: int, ticks: int) -> list[Plain]:
+    """Open and vote, finish and fail, at times of this rank's own; the agreements of all ticks."""
+    random = Random(f"run {seed} {rank}")
+    opened, unvoted = 0, []
+    numbers = [(kind, number) for kind in MessageShape().kinds for number in range(operations)]
+    random.shuffle(numbers)
+    agreements = []
+    for _ in range(ticks):
+        for _ in range(random.randrange(4)):
+            if opened < tickets:
+                page_count = page_count_of(opened, seed)
+                assert consensus.open(f"{seed} {opened}".encode(), page_count) == opened
+                unvoted.append(opened)
+                opened += 1
+        random.shuffle(unvoted)
+        for _ in range(min(len(unvoted), random.randrange(6))):
+            ticket = unvoted.pop()
+            if ticket % 11 == 3 and rank == ticket % 2:
+                consensus.cancel(ticket)
+            else:
+                consensus.propose(ticket, np.array(vote_of(rank, ticket, seed, page_count_of(ticket, seed))))
+        for _ in range(min(len(numbers), random.randrange(9))):
+            kind, number = numbers.pop()
+            consensus.finished(kind, number, failed=fails(rank, number, kind, seed))
+        agreement = consensus.tick()
+        cancelled = set(agreement.cancelled)
+        unvoted = [ticket for ticket in unvoted if ticket not in cancelled]
+        agreements.append(plain(agreement))
+        consensus.fold(repr(agreements[-1]).encode())
+    return agreements
+
+
+def fails(rank: int, number: int, kind: str, seed: int) -> bool:
+    """Whether an operation fails on a rank."""
+    return Random(f"fails {seed} {rank} {number} {kind}").random() < 0.1
+
+
+def over(group: Any, timeout_s: float, shape: MessageShape | None = None) -> Consensus:
+    """The consensus of a process group."""
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    return DistributedConsensus(group, shape, timeout_s=timeout_s, join_timeout_s=20)
+
+
+def random_run_over_group(group: Any, rank: int, **given: Any) -> list[Plain]:
+    """`random_run` in a process."""
+    consensus = over(group, 20)
+    try:
+        return random_run(consensus, rank, **given)
+    finally:
+        consensus.tick()
+        consensus.tick()  # so that the last message has reached all before this rank goes
+        consensus.close()
+
+
+def random_run_over_new_group(group: Any, rank: int, *, store: str, **given: Any) -> list[Plain]:
+    """`random_run` as a server does it: a group of its own beside the default one, which is destroyed at work."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=group.size())
+    consensus = over(dist.new_group(backend="gloo"), 20)
+    agreements = random_run(consensus, rank, **given)
+    consensus.tick()
+    consensus.close()
+    dist.destroy_process_group()
+    return agreements
+
+
+def fault_at_fifth_tick(group: Any, rank: int, *, who: int, fault: str, timeout_s: float, delay_s: float = 0) -> Plain:
+    """Tick until an error or the twentieth tick; one rank fails at its fifth.
+
+    Returns the ticks that were agreed on, the error's type and text, that of the next call, and the seconds that the tick
+    that raised took.
+    """
+    consensus = over(group, timeout_s)
+    agreed = 0
+    while True:
+        if rank == who and agreed == 5:
+            faults = {"die": die, "stop": stop, "sleep": lambda: time.sleep(delay_s), "close": consensus.close}
+            faults.get(fault, lambda: None)()
+            if fault == "close":
+                return (agreed, "closed", "", "", 0.0)
+            if fault == "diverge":
+                consensus.fold(b"something else")
+        consensus.fold(b"what all do")
+        began = time.monotonic()
+        try:
+            consensus.tick()
+        except RankError as error:
+            took = time.monotonic() - began
+            try:
+                consensus.tick()
+            except RankError as again:
+                consensus.close()
+                return (agreed, type(error).__name__, str(error), str(again), took)
+            return (agreed, type(error).__name__, str(error), "no error", took)
+        agreed += 1
+        if agreed == 20:
+            consensus.close()
+            return (agreed, "", "", "", 0.0)
+
+
+def missing_page(group: Any, rank: int, *, who: int) -> Plain:
+    """All can restore 0 … 6 pages at even lengths; one has lost page 4, and so what lies beyond. What is agreed on."""
+    consensus = over(group, 20)
+    ticket = consensus.open(b"prefix", 6)
+    lengths = np.array([True, False, True, False, True, False, True])
+    if rank == who:
+        lengths[5:] = False
+    consensus.propose(ticket, lengths)
+    agreements = [plain(consensus.tick()) for _ in range(4)]
+    consensus.close()
+    return tuple(agreements)
+
+
+def other_settings(group: Any, rank: int, *, setting: str) -> Plain:
+    """Ranks are not set up alike; what the first ticks say."""
+    shape = MessageShape(slots=8 + rank) if setting == "shape" else MessageShape()
+    consensus = over(group, 20, shape)
+    if setting == "identity":
+        consensus.open(b"request of rank 0 or 1" if rank < 2 else b"another request", 5)
+    try:
+        for _ in range(3):
+            consensus.tick()
+    except RankError as error:
+        consensus.close()
+        return (type(error).__name__, str(error))
+    return ("", "")
