@@ -69,12 +69,9 @@ def multiturn_workload(options: MultiturnOptions | None = None) -> Workload:
                 )
             )
     return Workload(
-        name=f"{MULTITURN} ({o.clients} clients, {o.rounds} rounds)",
+        name=f"{MULTITURN} ({o.clients} clients, {o.rounds} rounds of {o.request_tokens} + {o.follow_up_tokens} tokens)",
         requests=tuple(requests),
         block_count=o.clients * client_blocks,
-        notes=(
-            f"{o.request_tokens:,} tokens, {o.rounds - 1} times {o.follow_up_tokens:,} more, answers of {o.answer_tokens:,}; "
-            f"{o.parallel} requests at a time, clients in a fixed order",
-        ),
+        notes=(f"answers of {o.answer_tokens:,} tokens; {o.parallel} requests at a time, clients in a fixed order",),
         parallel=o.parallel,
     )

@@ -93,6 +93,10 @@ class PacedJobs:
         except StopIteration:
             self._ended.append(job)
             return
+        except Exception as failure:  # as at a thread's edge: the caller's poll sees it
+            job.error = f"{type(failure).__name__}: {failure}"
+            self._ended.append(job)
+            return
         finally:
             self.spent_ns += perf_counter_ns() - start_ns
         calls, moved_bytes = self._storage.take()

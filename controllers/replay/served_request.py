@@ -76,6 +76,11 @@ class ServedRequest:
         self.loading_from: int | None = None
         self.event_number = 0
 
+    def stalled(self, steps: int) -> None:
+        """It had no pages for so many steps; while it decodes, they give no tokens."""
+        if self.decoding_from is not None:
+            self.decoding_from += steps
+
     def decoded_to(self, step: int) -> None:
         """It has decoded one token a step until `step`."""
         assert self.decoding_from is not None

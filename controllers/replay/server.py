@@ -315,7 +315,9 @@ class Server:
             finally:
                 self._charge(entry)
             if len(self._running) == 1:
+                step = self._step
                 if self._await_transfer():
+                    entry.stalled(self._step - step)
                     continue
                 self._leave(entry)
                 self._end(entry, rejected=True)

@@ -50,8 +50,15 @@ class CountingCache:
         return SimpleNamespace(pools={"full": pool})
 
     def acquire(
-        self, key: Key, checkpoints: tuple[int, ...] = (), *, priority: int = 0, save_output: bool = True
+        self,
+        key: Key,
+        checkpoints: tuple[int, ...] = (),
+        *,
+        priority: int = 0,
+        save_output: bool = True,
+        request: int | None = None,
     ) -> CountedLease:
+        assert request is None, "there is no store that it could have waited for"
         assert (priority, save_output) == (0, False), "a trace cannot show who goes on from an answer"
         assert all(0 < length <= len(key) for length in checkpoints)
         if not self.free:

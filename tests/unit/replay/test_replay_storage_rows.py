@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from unified_tree.components import composition_for
+from unified_tree.controllers.load_cost import LoadCost
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.host_settings import HostSettings
@@ -256,12 +257,23 @@ def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path
 
 
 def test_what_waits_at_the_end_is_stored_before_the_replay_stops(tmp_path: Path) -> None:
-    slow = StorageCost(bytes_per_s=1e7)
-    cold = run(in_files(tmp_path / "slow", cost=slow))
-    assert cold.stored is not None
-    quick = run(in_files(tmp_path / "quick"))
-    assert quick.stored is not None
-    assert cold.stored.written_bytes == pytest.approx(quick.stored.written_bytes, rel=0.1)
+    composition = composition_for("gpt-oss-20b")
+    roomy = HostSettings(page_counts=propose_page_counts(composition, host_bytes=20 * GIB), size_bytes=20 * GIB)
+    quick, slow = in_files(tmp_path / "quick"), in_files(tmp_path / "slow", cost=StorageCost(bytes_per_s=1e5))
+    rows = [run(replace(plan, host=roomy)) for plan in (quick, slow)]
+    written = [row.stored.written_bytes for row in rows if row.stored is not None]
+    assert written[0] == written[1] > 1e5 * rows[1].virtual_s, "more than the store takes while the replay lasts"
+
+
+def test_what_was_prefetched_and_not_loaded_is_no_hit(tmp_path: Path) -> None:
+    plan = in_files(tmp_path)
+    assert plan.host is not None
+    for _ in range(2):
+        row = run(replace(plan, host=replace(plan.host, load_cost=LoadCost(bytes_per_s=1e6))))
+    assert row.stored is not None
+    assert row.stored.prefetched_tokens > 0
+    assert row.storage_hit_tokens == row.host_hit_tokens == 0
+    assert wrong_bytes(row) == 0
 
 
 def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
