@@ -343,15 +343,13 @@ class MetadataWorld:
             one.may_write_until = min(one.may_write_until, self.quiet_until)
         for name, naive in self.naive.items():
             naive.aside = []
-            order = {key: page for key, page in self.state.tables(RANK)[name].items()}
+            order = dict(self.state.tables(RANK)[name].items())
             assert order == naive.held, "what was answered is there after a kill, and nothing else"
             naive.held = order
 
     def _start(self) -> None:
         draw = lambda: self.random.getrandbits(62)  # noqa: E731
-        self.state = MetadataState(
-            StateDirectory(self.path), lease_s=LEASE_S, aside_s=ASIDE_S, draw=draw, clock=self.clock
-        )
+        self.state = MetadataState(StateDirectory(self.path), lease_s=LEASE_S, aside_s=ASIDE_S, draw=draw, clock=self.clock)
         known, self.epoch = self.epoch, self.state.open(RANK, SHAPES, self.epoch, may_replace=False)
         assert known in (0, self.epoch), "the rank is the same after a restart"
 

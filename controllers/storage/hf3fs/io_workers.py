@@ -6,10 +6,12 @@ while all are, nothing is begun. They are daemons, so that they do not keep a pr
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -52,6 +54,18 @@ class IoBatch(Generic[Result]):
         self._done.wait(max(0.0, deadline - time.monotonic()))
         with self.lock:
             self.is_abandoned = True
+
+
+def close_descriptor(descriptor: int, wait_s: float = 1.0) -> None:
+    """Close a file in a thread of its own, and wait for that no longer than this: a frozen mount holds up even that."""
+
+    def close() -> None:
+        with suppress(OSError):  # a mount that is gone says so, but the descriptor is closed
+            os.close(descriptor)
+
+    thread = threading.Thread(target=close, name="hf3fs close", daemon=True)
+    thread.start()
+    thread.join(wait_s)
 
 
 class IoWorkers:

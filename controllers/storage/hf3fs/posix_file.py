@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers, close_descriptor
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 
 _PIECE_BYTES = 256 << 10
@@ -88,7 +88,7 @@ class PosixFile:
             self._users -= 1
             last = not self._users
         if last:
-            os.close(self._descriptor)
+            close_descriptor(self._descriptor)
 
     def _read(self, one: FileRange, batch: IoBatch[Ending]) -> Ending:
         buffer, memory, done = _buffer(), one.memory.cast("B"), 0

@@ -8,7 +8,6 @@ has come, be that calls later, so that a late read lands where nobody looks.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+from unified_tree.controllers.storage.hf3fs.io_workers import close_descriptor
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 
 _LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
@@ -70,7 +70,7 @@ class UsrbioFile:
         self._reading.close()
         self._writing.close()
         self._usrbio.deregister_fd(self._descriptor)
-        os.close(self._descriptor)
+        close_descriptor(self._descriptor)
 
 
 class _Ring:
