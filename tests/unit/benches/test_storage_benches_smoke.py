@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import hf3fs_service
 import mooncake_server
 import pytest
 
+from benches.storage_hf3fs import main as hf3fs_main
 from benches.storage_mooncake import main as mooncake_main
 
 
@@ -18,3 +20,12 @@ def test_the_mooncake_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [row["contestant"] for row in rows] == ["bare client", "engine", "engine, checksum on"] * 2
     assert all(row["right"] and row["put_gib_per_s"] > 0 and row["get_ratio"] > 0 for row in rows)
     assert "of bare" in capsys.readouterr().out
+
+
+def test_the_3fs_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hf3fs_service.skip_unless_it_runs()
+    assert hf3fs_main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["contestant"] for row in rows] == ["bare file", "engine", "engine, checksum on"] * 2 + ["lookup"] * 2
+    assert all(row["right"] for row in rows) and all(row["put_gib_per_s"] > 0 for row in rows if "put_gib_per_s" in row)
+    assert "lookup" in capsys.readouterr().out
