@@ -80,6 +80,8 @@ class BindMount:
         """End the daemon: every call on the mount fails then."""
         self.daemon.kill()
         self.daemon.wait(10)
+        assert self.daemon.stderr is not None
+        self.daemon.stderr.close()
 
     def unmount(self) -> None:
         """Take the mount away, used or not."""
@@ -88,8 +90,6 @@ class BindMount:
     def end(self) -> None:
         self.kill()
         self.unmount()
-        assert self.daemon.stderr is not None
-        self.daemon.stderr.close()
 
     def __enter__(self) -> BindMount:
         return self

@@ -19,10 +19,18 @@ SETTINGS: dict[str, Any] = {"io": "posix", "request_timeout_s": 0.5, "io_timeout
 """Of engines in tests: what waits, waits briefly."""
 
 
+def why_not() -> str | None:
+    """Why no service can run here; None if it can."""
+    if importlib.util.find_spec("aiohttp") is None:
+        return "aiohttp is not installed: pip install 'unified-tree[hf3fs]'"
+    return None
+
+
 def skip_unless_it_runs() -> None:
     """Skip the test that asks, or the module."""
-    if importlib.util.find_spec("aiohttp") is None:
-        pytest.skip("no metadata service: pip install 'unified-tree[hf3fs]'", allow_module_level=True)
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"no metadata service: {reason}", allow_module_level=True)
 
 
 class MetadataService:

@@ -23,9 +23,9 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     WRITTEN,
 )
 
-LEASE_S, ASIDE_S = 10.0, 25.0
+LEASE_S, ASIDE_S = 10.0, 15.0
 RANK = "r0"
-SHAPES = {"full": Shape("f", 4096, 7), "swa": Shape("s", 512, 5)}
+SHAPES = {"full": Shape("f", 4096, 5), "swa": Shape("s", 512, 4)}
 KEYS = [sha256(bytes([number])).digest() for number in range(14)]
 
 
@@ -90,18 +90,19 @@ class MetadataWorld:
         """One random thing happens."""
         self.steps += 1
         choices = (
-            (self.reserve, 5),
-            (self.write, 8),
-            (self.confirm, 5),
-            (self.read, 4),
+            (self.put, 9),
+            (self.reserve, 2),
+            (self.write, 5),
+            (self.confirm, 3),
+            (self.read, 7),
             (self.look, 3),
             (self.end_reading, 3),
-            (self.delete, 1),
+            (self.delete, 2),
             (self.clear, 0.1),
-            (self.pass_time, 3),
+            (self.pass_time, 1.5),
             (self.restart, 0.1),
             (self.kill, 0.2),
-            (self.kill_in_a_change, 0.2),
+            (self.kill_in_a_change, 0.4),
         )
         [what] = self.random.choices([one for one, _ in choices], [weight for _, weight in choices])
         what()
@@ -135,7 +136,15 @@ class MetadataWorld:
             del self.readings[lease]
             self.state.lookup(RANK, self.epoch, self.some_namespace(), [], [lease, 12345])
 
-    def reserve(self) -> None:
+    def put(self) -> None:
+        """A writer that does all that it should, at once."""
+        lease = self.reserve()
+        if lease:
+            writing = self.writings[lease]
+            self.naive[writing.namespace].content.update({page: key for key, page in writing.pages.items()})
+            self.confirm_of(lease, list(writing.pages))
+
+    def reserve(self) -> int:
         name, keys = self.some_namespace(), self.some_keys()
         self._expire()
         expected = self._expected(name, keys)
@@ -156,6 +165,7 @@ class MetadataWorld:
         if lease:
             until = self.clock.now + LEASE_S
             self.writings[lease] = Writing(name, given, until, until + ASIDE_S)
+        return lease
 
     def write(self) -> None:
         """Some writer writes a page, maybe after its lease."""
@@ -170,7 +180,10 @@ class MetadataWorld:
             return
         lease = self.random.choice(list(self.writings))
         writing = self.writings[lease]
-        keys = self.random.sample(list(writing.pages), self.random.randrange(len(writing.pages) + 1))
+        self.confirm_of(lease, self.random.sample(list(writing.pages), self.random.randrange(len(writing.pages) + 1)))
+
+    def confirm_of(self, lease: int, keys: list[bytes]) -> None:
+        writing = self.writings[lease]
         naive = self.naive[writing.namespace]
         flags = bytes(
             WRITTEN if naive.content.get(writing.pages[key]) == key else self.random.choice((UNWRITTEN, UNKNOWN))
@@ -195,6 +208,9 @@ class MetadataWorld:
 
     def delete(self) -> None:
         name, keys = self.some_namespace(), self.some_keys()
+        if self.readings and self.random.random() < 0.5:  # what is being read
+            reading = self.random.choice(list(self.readings.values()))
+            name, keys = reading.namespace, list(reading.pages)
         self.state.delete(RANK, self.epoch, name, keys, [])
         for key in keys:
             self.naive[name].held.pop(key, None)
@@ -205,7 +221,7 @@ class MetadataWorld:
         self.naive[name].held.clear()
 
     def pass_time(self) -> None:
-        self.clock.now += self.random.choice((0.1, 1.0, 1.0, 4.0, 12.0))
+        self.clock.now += self.random.choice((0.1, 0.1, 1.0, 1.0, 4.0, 12.0))
 
     def restart(self) -> None:
         """The service ends in peace."""
@@ -231,8 +247,8 @@ class MetadataWorld:
         """The service is killed when only part of a change's record is in the journal; nobody got an answer."""
         [journal] = self.path.glob("journal.*")
         before = journal.stat().st_size
-        name, keys = self.some_namespace(), self.some_keys()
-        if self.random.random() < 0.5:
+        name, keys = self.some_namespace(), self.random.sample(KEYS, 10)
+        if self.random.random() < 0.3:
             self.state.reserve(RANK, self.epoch, name, keys, [])
         else:
             self.state.delete(RANK, self.epoch, name, keys, [])

@@ -42,7 +42,7 @@ from unified_tree.errors import StorageError
 
 Result = TypeVar("Result")
 _OTHER_EPOCH = 410
-_FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}
+_FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNTRIED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}
 
 
 def open_hf3fs(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> Hf3fsStorage:
@@ -209,7 +209,7 @@ class Hf3fsStorage:
 
     def _judge(self, rank: OpenRank, endings: list[Ending]) -> None:
         """Tell the breaker of the file system how it went."""
-        if Ending.UNKNOWN in endings or rank.file.is_lost:
+        if Ending.UNKNOWN in endings or Ending.UNTRIED in endings or rank.file.is_lost:
             self._files.failed()
         elif endings:
             self._files.succeeded()

@@ -6,10 +6,12 @@ while all are, nothing is begun. They are daemons, so that they do not keep a pr
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -29,7 +31,6 @@ class IoBatch(Generic[Result]):
         self.lock = threading.Lock()
         self.is_abandoned = False
         self.results: list[Result | None] = [None] * len(calls)
-        self.begun = [False] * len(calls)
         self._calls = calls
         self._left = len(calls)
         self._done = threading.Event()
@@ -39,7 +40,6 @@ class IoBatch(Generic[Result]):
         with self.lock:
             if self.is_abandoned:
                 return
-            self.begun[index] = True
         result = self._calls[index](self)
         with self.lock:
             self.results[index] = result
@@ -54,16 +54,31 @@ class IoBatch(Generic[Result]):
             self.is_abandoned = True
 
 
+def close_descriptor(descriptor: int, wait_s: float = 1.0) -> None:
+    """Close a file in a thread of its own, and wait for that no longer than this: a frozen mount holds up even that."""
+
+    def close() -> None:
+        with suppress(OSError):  # a mount that is gone says so, but the descriptor is closed
+            os.close(descriptor)
+
+    thread = threading.Thread(target=close, name="hf3fs close", daemon=True)
+    thread.start()
+    thread.join(wait_s)
+
+
 class IoWorkers:
     """At most so many threads; each begins when there is work and ends when there was none for a while.
 
     Args:
         count: of threads.
         name: of them.
+
+    Attributes:
+        count: the same.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._count = count
+        self.count = count
         self._name = name
         self._work: queue.SimpleQueue[tuple[IoBatch[object], int] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -75,14 +90,14 @@ class IoWorkers:
     def are_all_stuck(self) -> bool:
         """Whether every thread is at work for a caller that has gone: nothing would be begun."""
         with self._lock:
-            return len(self._running) >= self._count and all(batch.is_abandoned for batch in self._running)
+            return len(self._running) >= self.count and all(batch.is_abandoned for batch in self._running)
 
     def run(self, calls: list[Callable[[IoBatch[Result]], Result]], deadline: float) -> IoBatch[Result]:
         """Make the calls and wait until the deadline; see the batch for what became of them. No call may raise."""
         batch = IoBatch(calls)
         if calls:
             with self._lock:
-                wanted = 0 if self._closed else min(self._count - self._threads, len(calls))
+                wanted = 0 if self._closed else min(self.count - self._threads, len(calls))
                 self._threads += wanted
                 for index in range(len(calls)):
                     self._work.put((batch, index))  # type: ignore[arg-type]

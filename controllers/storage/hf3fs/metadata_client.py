@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -217,8 +218,8 @@ class _Connection(http.client.HTTPConnection):
         self.sock.deadline = deadline
         self.sock.hurry()
         self.request("POST", path, body, headers)
-        response = self.getresponse()
-        return response.status, response.read()
+        with closing(self.getresponse()) as response:
+            return response.status, response.read()
 
     def is_quiet(self) -> bool:
         """Whether the other side has neither hung up nor said what it was not asked."""

@@ -56,8 +56,6 @@ def unpack_request(body: bytes, *, has_flags: bool = False) -> tuple[list[int], 
     if count > LARGEST_BATCH or len(body) != end:
         raise WireError(f"{count} keys in {len(body)} bytes, where {end} are expected and {LARGEST_BATCH} keys the most")
     keys = [body[start : start + KEY_BYTES] for start in range(at, flags_at, KEY_BYTES)]
-    if len(set(keys)) < count:
-        raise WireError("a key stands twice")
     return ended, keys, body[flags_at:]
 
 

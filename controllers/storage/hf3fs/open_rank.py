@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers, close_descriptor
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataClient
 from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
 from unified_tree.controllers.storage.hf3fs.range_file import RangeFile
@@ -59,7 +59,7 @@ class RankOpener:
 
         Raises StorageError, after the settings' time-outs at the latest.
         """
-        file = self._bounded(lambda: self._opened_file(first), lambda file: os.close(file.descriptor))
+        file = self._bounded(lambda: self._opened_file(first), lambda file: close_descriptor(file.descriptor))
         try:
             seen = self._bounded(file.epoch)
             opened = self._client.open(self._layout, seen, may_replace=first)
@@ -73,7 +73,7 @@ class RankOpener:
                 self._bounded(lambda: file.mark(opened.epoch, preallocate=self._settings.preallocate))
             ranges = self._bounded(lambda: self._range_file(file.descriptor), lambda made: made.close())
         except BaseException:
-            self._forsake(file.descriptor)
+            close_descriptor(file.descriptor)
             raise
         return OpenRank(ranges, opened.epoch, opened.lease_s)
 
@@ -131,11 +131,3 @@ class RankOpener:
         if error is not None:
             raise StorageError(f"hf3fs: {self._path} cannot be used: {error}") from error
         return result  # type: ignore[return-value]
-
-    def _forsake(self, descriptor: int) -> None:
-        """Close a descriptor in a thread, for on a frozen mount that may block too."""
-
-        def close(_: IoBatch[None]) -> None:
-            os.close(descriptor)
-
-        self._workers.run([close], time.monotonic() + min(1.0, self._settings.io_timeout_s))

@@ -15,10 +15,11 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers, close_descriptor
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 
 _PIECE_BYTES = 256 << 10
+_SHARE_BYTES = 1 << 20
 _LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
 """The mount is gone, and a descriptor of before will not come back with it."""
 
@@ -60,16 +61,33 @@ class PosixFile:
             self._leave()
 
     def _run(
-        self, call: Callable[[FileRange, IoBatch[Ending]], Ending], ranges: Sequence[FileRange], deadline: float
+        self, call: Callable[[FileRange, IoBatch[None]], Ending], ranges: Sequence[FileRange], deadline: float
     ) -> list[Ending]:
-        batch = self._workers.run([partial(self._used, call, one) for one in ranges], deadline)
-        with batch.lock:
-            return [
-                result if result is not None else Ending.UNKNOWN if begun else Ending.FAILED
-                for result, begun in zip(batch.results, batch.begun, strict=True)
-            ]
+        endings = [Ending.UNTRIED] * len(ranges)
 
-    def _used(self, call: Callable[[FileRange, IoBatch[Ending]], Ending], one: FileRange, batch: IoBatch[Ending]) -> Ending:
+        def run(indices: range, batch: IoBatch[None]) -> None:
+            for index in indices:
+                with batch.lock:
+                    if batch.is_abandoned:
+                        return
+                    endings[index] = Ending.UNKNOWN
+                ending = self._used(call, ranges[index], batch)
+                with batch.lock:
+                    if not batch.is_abandoned:
+                        endings[index] = ending
+
+        step = self._share(ranges)
+        shares = [range(start, min(start + step, len(ranges))) for start in range(0, len(ranges), step)]
+        self._workers.run([partial(run, share) for share in shares], deadline)
+        return endings
+
+    def _share(self, ranges: Sequence[FileRange]) -> int:
+        """How many ranges a thread gets: waking another one is worth it for a MiB."""
+        size_bytes = sum(one.memory.nbytes for one in ranges)
+        threads = min(self._workers.count, max(1, size_bytes // _SHARE_BYTES))
+        return max(1, -(-len(ranges) // threads))
+
+    def _used(self, call: Callable[[FileRange, IoBatch[None]], Ending], one: FileRange, batch: IoBatch[None]) -> Ending:
         with self._lock:
             if self._closed:
                 return Ending.FAILED
@@ -88,9 +106,9 @@ class PosixFile:
             self._users -= 1
             last = not self._users
         if last:
-            os.close(self._descriptor)
+            close_descriptor(self._descriptor)
 
-    def _read(self, one: FileRange, batch: IoBatch[Ending]) -> Ending:
+    def _read(self, one: FileRange, batch: IoBatch[None]) -> Ending:
         buffer, memory, done = _buffer(), one.memory.cast("B"), 0
         while done < memory.nbytes:
             want = min(_PIECE_BYTES, memory.nbytes - done)
@@ -105,7 +123,7 @@ class PosixFile:
             done += got
         return Ending.DONE
 
-    def _write(self, one: FileRange, batch: IoBatch[Ending]) -> Ending:
+    def _write(self, one: FileRange, batch: IoBatch[None]) -> Ending:
         memory, done = one.memory.cast("B"), 0
         while done < memory.nbytes:
             if batch.is_abandoned:

@@ -15,6 +15,8 @@ class Ending(Enum):
     """All of it was read or written."""
     FAILED = "failed"
     """It was not, and nothing is under way any more."""
+    UNTRIED = "untried"
+    """There was no time to begin it: others have not ended."""
     UNKNOWN = "unknown"
     """It had not ended in time. A write may still happen; memory that was given to be read into is left alone."""
 

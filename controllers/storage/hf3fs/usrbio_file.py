@@ -8,7 +8,6 @@ has come, be that calls later, so that a late read lands where nobody looks.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+from unified_tree.controllers.storage.hf3fs.io_workers import close_descriptor
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 
 _LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
@@ -70,7 +70,7 @@ class UsrbioFile:
         self._reading.close()
         self._writing.close()
         self._usrbio.deregister_fd(self._descriptor)
-        os.close(self._descriptor)
+        close_descriptor(self._descriptor)
 
 
 class _Ring:
@@ -100,7 +100,7 @@ class _Ring:
 
     def run(self, ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
         """Read or write ranges, as many at once as there are slots."""
-        endings = [Ending.FAILED] * len(ranges)
+        endings = [Ending.UNTRIED] * len(ranges)
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return endings
         mine: dict[int, int] = {}
@@ -134,7 +134,7 @@ class _Ring:
             left = deadline - time.monotonic()
             if not mine or left <= 0:
                 return
-            wanted = len(mine) if next_index == len(ranges) else (len(mine) + 1) // 2
+            wanted = len(mine) if next_index == len(ranges) else 1  # slots that are stuck hold up nobody
             self._collect(ranges, endings, mine, wanted, left)
 
     def _begin(self, one: FileRange, index: int, mine: dict[int, int]) -> None:
@@ -169,6 +169,7 @@ class _Ring:
                         start = slot * self._slot_bytes
                         memory.cast("B")[:] = self._bytes[start : start + memory.nbytes]
                     endings[index] = Ending.DONE
-                elif -ended.result in _LOST or (self._is_reading and ended.result == 0):
-                    self.is_lost = True
+                else:
+                    endings[index] = Ending.FAILED
+                    self.is_lost |= -ended.result in _LOST or (self._is_reading and ended.result == 0)
             self._free.append(slot)

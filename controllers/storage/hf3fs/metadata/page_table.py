@@ -126,9 +126,12 @@ class PageTable:
 
     def forget(self, keys: Iterable[bytes]) -> list[bytes]:
         """Let go of keys; those that were there. A page that is being read is free when it is not any more."""
-        gone = [key for key in keys if key in self._held]
-        for key in gone:
-            self._let_go(self._held.pop(key))
+        gone = []
+        for key in keys:
+            page = self._held.pop(key, None)
+            if page is not None:
+                self._let_go(page)
+                gone.append(key)
         self.counts.removed += len(gone)
         return gone
 

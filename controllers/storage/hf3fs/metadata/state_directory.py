@@ -51,8 +51,8 @@ class StateDirectory:
         """The ranks by name, and whether the last service ended in peace (or there was none). Raises StorageError."""
         snapshot = self._path / "metadata"
         try:
-            data = snapshot.read_bytes() if snapshot.exists() else b""
-            ranks, is_clean, self._generation = unpacked(data) if data else ([], True, 0)
+            found = unpacked(snapshot.read_bytes()) if snapshot.exists() else ([], True, 0)
+            ranks, is_clean, self._generation = found
             journal = self._journal_path(self._generation)
             changes = journal.read_bytes() if journal.exists() else b""
         except (OSError, StorageError) as error:

@@ -1,0 +1,384 @@
+"""The 3FS engine over files and a real FUSE mount, with a real metadata service: absent, killed, frozen, full, and lied to."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import bind_mount
+import hf3fs_service
+import pytest
+from hf3fs_pages import CAPACITY_BYTES, FULL, MAMBA, SIZE, empty, filled, got, keys, opened, put, settings, value
+from hf3fs_service import MetadataService
+
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry, StoredPool
+from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
+from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
+from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+from unified_tree.errors import ConfigurationError, StorageError
+
+hf3fs_service.skip_unless_it_runs()
+PAGES = layout_within(CAPACITY_BYTES, [FULL, MAMBA]).regions["full"].page_count
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[MetadataService]:
+    with MetadataService(tmp_path / "state") as running:
+        yield running
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[bind_mount.BindMount]:
+    bind_mount.skip_unless_it_runs()
+    with bind_mount.BindMount(tmp_path) as made:
+        yield made
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("hf3fs") for thread in threading.enumerate())
+
+
+def test_the_registry_opens_it_with_settings_of_a_file(service: MetadataService, tmp_path: Path) -> None:
+    file = tmp_path / "engines.yaml"
+    file.write_text(
+        f"hf3fs:\n  metadata: {service.url}\n  directory: {tmp_path}\n  rank: r0\n  io: posix\n  io_timeout_s: 0.5\n"
+    )
+    with pytest.raises(ConfigurationError, match="capacity_bytes is missing"):
+        StorageRegistry().open("hf3fs", [FULL], config_file=file)
+    engine = StorageRegistry().open("hf3fs", [FULL], config_file=file, capacity_bytes=CAPACITY_BYTES)
+    assert engine.capabilities.shared_between_hosts and engine.capabilities.survives_restart
+    engine.close()
+    with pytest.raises(ConfigurationError, match=r"full: its share .* give more capacity_bytes"):
+        Hf3fsStorage([FULL, MAMBA], settings(service, tmp_path, capacity_bytes=6000))
+
+
+def test_engines_of_one_rank_share_pages_and_other_ranks_do_not(service: MetadataService, tmp_path: Path) -> None:
+    first, second, other = opened(service, tmp_path), opened(service, tmp_path), opened(service, tmp_path, rank="r1")
+    assert put(first, 1, 2) == [Outcome.DONE] * 2
+    assert got(second, 1, 2) == [Outcome.DONE] * 2
+    assert put(second, 1) == [Outcome.PRESENT]
+    assert got(other, 1) == [Outcome.MISSING]
+    assert first.exists("mamba", keys(1)).tolist() == [False], "namespaces do not share keys"
+    for engine in (first, second, other):
+        engine.close()
+    assert sorted(path.name for path in tmp_path.glob("*.pages")) == ["r0.pages", "r1.pages"]
+
+
+def test_the_file_has_its_size_from_the_start_and_keeps_it(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path)
+    file = tmp_path / "r0.pages"
+    before = file.stat()
+    assert before.st_size <= CAPACITY_BYTES and before.st_blocks * 512 >= before.st_size, "its room is reserved"
+    for start in range(0, 200, 20):
+        put(engine, *range(start, start + 20))
+    assert file.stat().st_size == before.st_size
+    engine.close()
+
+
+def test_a_full_rank_evicts_the_least_recently_used(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path)
+    for number in range(PAGES):
+        assert put(engine, number) == [Outcome.DONE]
+    assert got(engine, 0) == [Outcome.DONE]
+    assert put(engine, 100) == [Outcome.DONE]
+    assert got(engine, 0, 1, 2, 100) == [Outcome.DONE, Outcome.MISSING, Outcome.DONE, Outcome.DONE]
+    assert put(engine, *range(200, 200 + PAGES + 5)).count(Outcome.DONE) == PAGES, "no more than there are"
+    stats = service.stats()["ranks"]["r0"]
+    assert stats["full"]["held"] == stats["full"]["pages"] == PAGES and stats["full"]["evicted"] == 1 + PAGES
+    assert stats["mamba"]["held"] == 0
+    engine.close()
+
+
+def test_what_is_read_is_not_recycled_and_what_is_read_too_late_is_no_hit(
+    service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = opened(service, tmp_path), opened(service, tmp_path)
+    put(writer, *range(PAGES))
+    read = reader._rank.file.read
+    met: list[list[Outcome]] = []
+
+    def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
+        met.append(put(writer, *range(1000, 1000 + PAGES)))
+        return read(ranges, deadline)
+
+    monkeypatch.setattr(type(reader._rank.file), "read", lambda _, ranges, deadline: slowly(ranges, deadline))
+    assert got(reader, 0, 1, 2) == [Outcome.DONE] * 3
+    assert met[0].count(Outcome.DONE) == PAGES - 3, "three pages are being read"
+
+    def beyond_the_lease(ranges: Sequence[FileRange]) -> list[Ending]:
+        endings = read(ranges, time.monotonic() + 60)
+        time.sleep(1.2)
+        return endings
+
+    monkeypatch.setattr(type(reader._rank.file), "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
+    assert got(reader, 1000) == [Outcome.FAILED]
+    reader.close()
+    writer.close()
+
+
+def test_a_writer_that_comes_too_late_is_not_believed(
+    service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(service, tmp_path)
+    write = engine._rank.file.write
+
+    def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
+        endings = write(ranges, deadline)
+        time.sleep(1.2)
+        return endings
+
+    monkeypatch.setattr(type(engine._rank.file), "write", lambda _, ranges, deadline: slowly(ranges, deadline))
+    assert put(engine, 1) == [Outcome.FAILED]
+    monkeypatch.undo()
+    assert got(engine, 1) == [Outcome.MISSING]
+    assert service.stats()["ranks"]["r0"]["full"]["aside"] == 1, "it may still be writing"
+    assert put(engine, 1) == [Outcome.DONE]
+    time.sleep(1.1)
+    assert service.stats()["ranks"]["r0"]["full"]["aside"] == 0
+    engine.close()
+
+
+def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataService, tmp_path: Path) -> None:
+    before = descriptors()
+    with pytest.raises(StorageError, match="cannot be opened"):
+        opened(service, tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="nothing is mounted"):
+        opened(service, tmp_path, mount=str(tmp_path))
+    with pytest.raises(ConfigurationError, match="hf3fs_fuse cannot be imported"):
+        opened(service, tmp_path, io="usrbio")
+    with pytest.raises(ConfigurationError, match="io_timeout_s must be shorter"):
+        opened(service, tmp_path, io_timeout_s=1.0)
+    service.pause()
+    try:
+        with pytest.raises(StorageError, match="does not answer"):
+            opened(service, tmp_path)
+    finally:
+        service.resume()
+    service.kill()
+    with pytest.raises(StorageError, match="does not answer"):
+        opened(service, tmp_path)
+    until(lambda: threads() == 0 and descriptors() == before, "descriptors or threads are left")
+
+
+def test_a_killed_service_is_a_store_where_nothing_is_and_it_comes_back_with_everything(
+    service: MetadataService, tmp_path: Path
+) -> None:
+    engine = opened(service, tmp_path)
+    put(engine, 1, 2)
+    service.kill()
+    with pytest.raises(StorageError, match="does not answer"):
+        engine.exists("full", keys(1))
+    assert not engine.exists("full", keys(1)).any()
+    assert got(engine, 1) == [Outcome.MISSING] and put(engine, 3) == [Outcome.DROPPED]
+    assert engine.stats().is_degraded
+    with pytest.raises(StorageError, match="away"):
+        engine.remove("full", keys(1))
+    service.start()
+    until(lambda: got(engine, 1, 2) == [Outcome.DONE] * 2, "the pages are not found again")
+    assert put(engine, 3) == [Outcome.DROPPED], "who wrote before may still be at it"
+    until(lambda: put(engine, 3) == [Outcome.DONE], "nothing can be put any more")
+    assert not engine.stats().is_degraded
+    engine.close()
+
+
+def test_a_service_that_ended_in_peace_takes_pages_at_once(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path)
+    put(engine, 1)
+    service.stop()
+    service.start()
+    assert put(engine, 2) == [Outcome.DONE] and got(engine, 1, 2) == [Outcome.DONE] * 2
+    engine.close()
+
+
+def test_a_frozen_service_is_not_waited_for_twice(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path, retry_pause_s=60.0)
+    put(engine, 1)
+    service.pause()
+    try:
+        assert got(engine, 1) == [Outcome.FAILED]
+        assert got(engine, 1) == [Outcome.MISSING]
+        assert not engine.exists("full", keys(1)).any()
+    finally:
+        service.resume()
+    engine.close()
+
+
+def test_a_service_that_lost_everything_knows_nothing_and_goes_on(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path)
+    put(engine, 1)
+    service.kill()
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    service.start()
+    assert got(engine, 1) == [Outcome.MISSING]
+    assert put(engine, 2) == [Outcome.DROPPED], "the file is older than the service: somebody may be writing"
+    until(lambda: put(engine, 2) == [Outcome.DONE], "nothing can be put any more")
+    assert got(engine, 1, 2) == [Outcome.MISSING, Outcome.DONE]
+    engine.close()
+
+
+@pytest.mark.parametrize("loss", ["deleted", "cut off", "replaced"])
+def test_a_file_that_is_not_what_it_was_is_empty(service: MetadataService, tmp_path: Path, loss: str) -> None:
+    engine, file = opened(service, tmp_path), tmp_path / "r0.pages"
+    put(engine, 1)
+    if loss == "cut off":
+        os.truncate(file, 100)
+        assert got(engine, 1) == [Outcome.FAILED]
+        until(lambda: got(engine, 1) == [Outcome.MISSING], "it cannot be used any more")
+        until(lambda: put(engine, 1) == [Outcome.DONE], "nothing can be put any more")
+        assert got(engine, 1) == [Outcome.DONE]
+    engine.close()
+    if loss == "deleted":
+        file.unlink()
+    elif loss == "replaced":
+        file.write_bytes(bytes(file.stat().st_size))
+    again = opened(service, tmp_path)
+    assert got(again, 1) == [Outcome.DONE if loss == "cut off" else Outcome.MISSING]
+    assert put(again, 2) == [Outcome.DONE] and got(again, 2) == [Outcome.DONE]
+    again.close()
+
+
+def test_another_model_begins_the_rank_anew_and_the_old_one_sees_nothing_of_it(
+    service: MetadataService, tmp_path: Path
+) -> None:
+    old = opened(service, tmp_path)
+    put(old, 1)
+    other = StoredPool(name="full", format_digest=sha256(b"other").digest(), value_bytes=2 * SIZE)
+    new = Hf3fsStorage([other], settings(service, tmp_path))
+    page = memoryview(bytearray(2 * SIZE))
+    assert new.get("full", keys(1), [page]) == [Outcome.MISSING]
+    assert new.put("full", keys(1), [page]) == [Outcome.DONE]
+    assert got(old, 1) == [Outcome.FAILED] and got(old, 1) == [Outcome.MISSING] and old.stats().is_degraded
+    assert new.get("full", keys(1), [page]) == [Outcome.DONE], "the old one does not take it back"
+    old.close()
+    new.close()
+
+
+def test_a_page_with_other_bytes_is_corrupt_and_heals(service: MetadataService, tmp_path: Path) -> None:
+    engine = opened(service, tmp_path)
+    checked = CheckedStorage(engine)
+    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    with (tmp_path / "r0.pages").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"something else")
+    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
+    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
+    assert checked.get("full", keys(1), empty(1)) == [Outcome.DONE]
+    engine.close()
+
+
+def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mount: bind_mount.BindMount) -> None:
+    engine = opened(service, mount.point, mount=str(mount.point))
+    put(engine, 1, 2)
+    drop_cache(mount)
+    mount.kill()
+    assert got(engine, 1) == [Outcome.FAILED]
+    assert got(engine, 1) == [Outcome.MISSING] and put(engine, 3) == [Outcome.DROPPED]
+    assert not engine.exists("full", keys(1)).any() and engine.stats().is_degraded
+    mount.unmount()
+    time.sleep(0.3)
+    assert got(engine, 1) == [Outcome.MISSING], "nothing is mounted"
+    assert not list(mount.point.iterdir()), "and nothing is written where it should be"
+    mount.start()
+    until(lambda: got(engine, 1, 2) == [Outcome.DONE] * 2, "the pages are not found again")
+    assert put(engine, 3) == [Outcome.DONE] and not engine.stats().is_degraded
+    engine.close()
+
+
+def test_a_frozen_mount_costs_one_time_out_and_touches_no_page_later(
+    service: MetadataService, mount: bind_mount.BindMount
+) -> None:
+    engine = opened(service, mount.point, io_threads=2)
+    put(engine, 1, 2, 3)
+    drop_cache(mount)
+    pages = empty(3)
+    mount.pause()
+    try:
+        outcomes = engine.put("full", keys(10, 11), filled(10, 11)) + engine.get("full", keys(1, 2, 3), pages)
+        assert set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
+        assert got(engine, 1) == [Outcome.MISSING] and put(engine, 4) == [Outcome.DROPPED]
+        for page in pages:
+            page[:] = bytes(SIZE)
+    finally:
+        mount.resume()
+    until(lambda: got(engine, 1, 2, 3) == [Outcome.DONE] * 3, "the pages are not found again")
+    assert all(page == bytes(SIZE) for page in pages), "pages of a call that is over are somebody else's"
+    until(lambda: put(engine, 10, 11) == [Outcome.DONE] * 2, "nothing can be put any more")
+    assert got(engine, 10, 11) == [Outcome.DONE] * 2
+    engine.close()
+
+
+def drop_cache(mount: bind_mount.BindMount) -> None:
+    """So that the next read asks the daemon."""
+    descriptor = os.open(mount.point / "r0.pages", os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def test_closing_on_a_frozen_mount_ends(service: MetadataService, mount: bind_mount.BindMount) -> None:
+    engine = opened(service, mount.point)
+    put(engine, 1)
+    mount.pause()
+    try:
+        put(engine, 2)
+        engine.close()
+        with pytest.raises(StorageError, match="closed"):
+            engine.exists("full", keys(1))
+    finally:
+        mount.resume()
+
+
+def test_threads_with_random_calls_over_a_service_that_is_killed(service: MetadataService, tmp_path: Path) -> None:
+    before = descriptors()
+    engines = [opened(service, tmp_path), opened(service, tmp_path)]
+    checked = [CheckedStorage(engine) for engine in engines]
+    wrong: list[str] = []
+    stop = threading.Event()
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        while not stop.is_set():
+            numbers = choose.sample(range(60), 4)
+            storage = checked[seed % 2]
+            if choose.random() < 0.6:
+                storage.put("full", keys(*numbers), filled(*numbers))
+            else:
+                pages = empty(4)
+                for number, page, outcome in zip(numbers, pages, storage.get("full", keys(*numbers), pages), strict=True):
+                    if outcome is Outcome.DONE and page[:-64] != value(number)[:-64]:
+                        wrong.append(f"{seed} read something else for {number}")
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for _ in range(3):
+        time.sleep(0.7)
+        service.kill()
+        service.start()
+    time.sleep(1.5)
+    stop.set()
+    for worker in workers:
+        worker.join(60)
+    assert not any(worker.is_alive() for worker in workers)
+    assert not wrong and not checked[0].quarantined and not checked[1].quarantined
+    assert service.stats()["ranks"]["r0"]["full"]["held"] > 0
+    for engine in engines:
+        engine.close()
+    until(lambda: threads() == 0 and descriptors() <= before, "descriptors or threads are left")
