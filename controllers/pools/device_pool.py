@@ -56,6 +56,10 @@ class DevicePool:
         """[page * slot, *shape] of one model layer: a view, as paged attention kernels index it."""
         return self.tensor(layer_id, part).flatten(0, 1)
 
+    def memory(self, part: str) -> torch.Tensor:
+        """All bytes of a part, uint8 of one dimension: the tensor that all views are made of."""
+        return self._memory[part]
+
     def words(self, part: str) -> torch.Tensor:
         """[layer, page, slot, word]: all rows of a part as integers of `Part.word_bytes`, a view to copy by."""
         kept = self.format.part(part)
