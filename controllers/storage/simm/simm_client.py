@@ -48,7 +48,7 @@ class SimmClient:
         if devices:
             os.environ.setdefault(DEVICES_VARIABLE, devices)
         self._set_flags(settings)
-        self._store = self._module.Store()
+        self._store: Any = self._module.Store()
         self._lock = threading.Lock()
         self._regions: tuple[tuple[int, Any], ...] = ()
 

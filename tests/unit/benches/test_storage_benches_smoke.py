@@ -10,8 +10,8 @@ import mooncake_server
 import pytest
 import redis_server
 
-from benches.storage_hf3fs import main as hf3fs_main
 from benches.engines import main as engines_main
+from benches.storage_hf3fs import main as hf3fs_main
 from benches.storage_mooncake import main as mooncake_main
 from benches.storage_redis import main as redis_main
 
@@ -42,7 +42,6 @@ def test_the_bench_of_all_engines_runs(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert {"memory", "file", "hf3fs, posix"} <= {row["contestant"] for row in rows}
     assert all(row["right"] for row in rows)
-
 
 
 def test_the_3fs_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
