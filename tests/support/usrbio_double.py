@@ -54,6 +54,7 @@ class UsrbioDouble:
     Attributes:
         fate: of each request: how many of its bytes are moved, or -errno; None keeps it back until `let_go`. Nothing goes
             wrong by default.
+        before_answers: called when requests were carried out, before `wait` tells.
         is_frozen: no request is carried out.
         dead: the errno of every call; 0 for none.
         registered: descriptors.
@@ -63,6 +64,7 @@ class UsrbioDouble:
         self.random = random.Random(seed)
         self.mount = mount
         self.fate: Callable[[Request], int | None] = lambda request: request.memory.nbytes
+        self.before_answers: Callable[[], None] = lambda: None
         self.is_frozen = False
         self.dead = 0
         self.registered: set[int] = set()
@@ -182,5 +184,6 @@ class Ring:
                     else:
                         found.append(Completion(fate if fate < 0 else request.carry_out(fate), request.userdata))
             if len(found) >= min_results or time.monotonic() >= deadline:
+                self._double.before_answers()
                 return found
             time.sleep(0.005)

@@ -58,7 +58,7 @@ def test_what_is_no_request_is_refused_and_changes_nothing(tmp_path: Path) -> No
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)
         put(engine, 1)
-        epoch = engine._rank.epoch
+        epoch = engine._access.rank.epoch
         where = f"rank=r0&epoch={epoch}&namespace=full"
         one = struct.pack("<II", 0, 1) + keys(1)[0]
         for path, body, status in (

@@ -98,6 +98,16 @@ def test_late_completions_land_in_nobodys_page(engine: Hf3fsStorage, usrbio: Usr
     assert all(page == bytes(SIZE) for page in pages)
 
 
+def test_a_late_read_does_not_land_in_the_slot_of_another(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
+    put(engine, 1, 2)
+    usrbio.fate = lambda _: None
+    assert got(engine, 1) == [Outcome.FAILED]
+    time.sleep(0.15)
+    usrbio.fate = lambda request: request.memory.nbytes
+    usrbio.before_answers = usrbio.let_go
+    assert got(engine, 2) == [Outcome.DONE]
+
+
 def test_a_write_that_comes_late_lands_in_a_page_that_nobody_has(
     service: MetadataService, engine: Hf3fsStorage, usrbio: UsrbioDouble
 ) -> None:
@@ -129,14 +139,25 @@ def test_requests_that_never_end_take_their_slots_and_the_rest_goes_on(engine: H
     time.sleep(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "by one slot"
     usrbio.fate = lambda _: None
-    assert got(engine, 1) == [Outcome.FAILED]
-    time.sleep(0.15)
-    assert got(engine, 1) == [Outcome.FAILED], "no slot is left"
+    assert got(engine, *range(10)) == [Outcome.FAILED] * 10, "no slot is left"
     assert got(engine, 1) == [Outcome.MISSING]
     usrbio.fate = lambda request: request.memory.nbytes
     usrbio.let_go()
     time.sleep(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "and nothing was forgotten"
+
+
+def test_who_finds_the_ring_taken_loses_nothing(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
+    put(engine, *range(6))
+    usrbio.is_frozen = True
+    threads = [threading.Thread(target=got, args=(engine, number)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    usrbio.is_frozen = False
+    until_put(engine, 6)
+    assert got(engine, *range(7)) == [Outcome.DONE] * 7
 
 
 def test_a_frozen_and_a_dead_daemon(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
@@ -185,7 +206,7 @@ def test_auto_takes_usrbio_on_a_mount_of_3fs_and_posix_elsewhere(service: Metada
     elsewhere.mkdir()
     with UsrbioDouble(elsewhere, seed=1) as usrbio:
         engine = opened(service, tmp_path, usrbio=usrbio, io="auto")
-        assert isinstance(engine._rank.file, PosixFile) and put(engine, 1) == got(engine, 1) == [Outcome.DONE]
+        assert isinstance(engine._access.rank.file, PosixFile) and put(engine, 1) == got(engine, 1) == [Outcome.DONE]
         engine.close()
         with pytest.raises(StorageError, match="not on a mount of 3FS"):
             opened(service, tmp_path, usrbio=usrbio, io="usrbio")
