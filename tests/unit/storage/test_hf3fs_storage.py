@@ -123,7 +123,7 @@ def test_what_is_read_is_not_recycled_and_what_is_read_too_late_is_no_hit(
 
     def beyond_the_lease(ranges: Sequence[FileRange]) -> list[Ending]:
         endings = read(ranges, time.monotonic() + 60)
-        time.sleep(1.2)
+        time.sleep(2.2)
         return endings
 
     monkeypatch.setattr(type(reader._access.rank.file), "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
@@ -140,7 +140,7 @@ def test_a_writer_that_comes_too_late_is_not_believed(
 
     def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
         endings = write(ranges, deadline)
-        time.sleep(1.2)
+        time.sleep(2.2)
         return endings
 
     monkeypatch.setattr(type(engine._access.rank.file), "write", lambda _, ranges, deadline: slowly(ranges, deadline))
@@ -149,8 +149,7 @@ def test_a_writer_that_comes_too_late_is_not_believed(
     assert got(engine, 1) == [Outcome.MISSING]
     assert service.stats()["ranks"]["r0"]["full"]["aside"] == 1, "it may still be writing"
     assert put(engine, 1) == [Outcome.DONE]
-    time.sleep(1.1)
-    assert service.stats()["ranks"]["r0"]["full"]["aside"] == 0
+    until(lambda: service.stats()["ranks"]["r0"]["full"]["aside"] == 0, "the page never comes back")
     engine.close()
 
 
@@ -163,7 +162,7 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     with pytest.raises(ConfigurationError, match="hf3fs_fuse cannot be imported"):
         opened(service, tmp_path, io="usrbio")
     with pytest.raises(ConfigurationError, match="io_timeout_s must be shorter"):
-        opened(service, tmp_path, io_timeout_s=1.0)
+        opened(service, tmp_path, io_timeout_s=2.0)
     service.pause()
     try:
         with pytest.raises(StorageError, match="does not answer"):
@@ -173,7 +172,7 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     service.kill()
     with pytest.raises(StorageError, match="does not answer"):
         opened(service, tmp_path)
-    until(lambda: threads() == 0 and descriptors() == before, "descriptors or threads are left")
+    until(lambda: threads() == 0 and descriptors() <= before, "descriptors or threads are left")
 
 
 def test_a_killed_service_is_a_store_where_nothing_is_and_it_comes_back_with_everything(
