@@ -107,8 +107,8 @@ class _Ring:
         try:
             if self._ring is not None:
                 self._move(ranges, endings, mine, deadline)
-        except OSError as error:
-            self.is_lost = self.is_lost or error.errno in _LOST
+        except OSError:
+            self.is_lost = True  # what was prepared may not have been submitted
         finally:
             self._lock.release()
         for index in mine.values():
