@@ -7,7 +7,7 @@ CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree te
 ARGS ?=
 PEERS ?=
 
-.PHONY: replay test deep bench bench-transfers lint clean
+.PHONY: replay test deep bench bench-transfers bench-storage engines lint clean
 
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -26,6 +26,12 @@ bench: $(VENV)/.test  ## micro-benchmarks; PEERS=DIR measures rival caches in th
 
 bench-transfers: $(VENV)/.test  ## bandwidth between device and host pools, against contiguous copies
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.transfers import main; sys.exit(main())' $(ARGS)
+
+bench-storage: $(VENV)/.test  ## the file engine beside raw reads and writes
+	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.storage import main; sys.exit(main())' $(ARGS)
+
+engines: $(VENV)/.test  ## the clients of storage engines that are not in `test`, whose tests run then
+	$(PIP) '.[mooncake]'
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -3,10 +3,14 @@
 Question: what share of the speed of one contiguous copy is left when the same bytes are pages, in each host layout?
 Not: what a GPU does, what queueing costs, or what a first touch of fresh memory costs; every page was touched before.
 
-The rivals are one copy of as many bytes from one buffer to another: by torch on all its threads, and by numpy on one. All
-three take turns, and medians are compared. `load` is the system's load average, this process included: beyond the number
-of cores others were at work, and a row says little. `scattered` pages are random on both sides; of `fresh` ones the targets are
-consecutive, as a free list gives them out that nothing came back to. Last comes what a cache's `poll` costs when nothing moves.
+The rivals are one copy of as many bytes from one buffer to another, in memory of the same kind as the pools: by torch on all
+its threads, which is the peer, as ours takes as many (up to four), and by numpy on one. All three take turns, a pause before
+each, since torch's threads spin a few milliseconds after a copy and would hold a core that the next one needs; medians are
+compared. `backup` and `load` are calls of a pair of pools for whole pages; `load_layers` is a load through a CpuEngine, from
+`submit` until its last layer opens, and `1st layer` says after what share of that time the first one opened. `load` is the
+system's load average, this process included: beyond the number of cores others were at work, and a row says little.
+`scattered` pages are random on both sides; of `fresh` ones the targets are consecutive, as a free list gives them out that
+nothing came back to. Last comes what a cache's `poll` costs when nothing moves.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -40,14 +45,16 @@ from unified_tree.controllers.pools import (
     mla_format,
     state_format,
 )
-from unified_tree.controllers.transfer_engines import CpuEngine
+from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.transfer_engines import CpuEngine, Direction, PoolCopy, Transfer
 
 PAGE_SIZE = 64
 QUICK_LAYERS = 2
+PAUSE_S = 0.015
 OPERATIONS = ("backup", "load", "load_layers")
 HEAD = (
     f"{'composition':<12}{'layout':<18}{'operation':<12}{'pages':<10}{'MiB':>6}{'GB/s':>7}"
-    f"{'of torch':>10}{'min':>6}{'max':>6}{'of numpy':>10}{'load':>6}  answers"
+    f"{'of torch':>10}{'min':>6}{'max':>6}{'of numpy':>10}{'1st layer':>11}{'load':>6}  answers"
 )
 
 
@@ -61,7 +68,7 @@ class Composition:
     @property
     def moved_bytes(self) -> int:
         """Bytes of one operation."""
-        return sum(page_format.page_bytes * count for page_format, count in self.pages.items())
+        return sum(page_format.page_bytes * pages for page_format, pages in self.pages.items())
 
 
 def compositions(quick: bool) -> list[Composition]:
@@ -88,8 +95,8 @@ class Subject:
     def __init__(self, composition: Composition, layout: HostLayout) -> None:
         self.counts = composition.pages
         self.pairs = [
-            PagePair(DevicePool(page_format, 2 * count), HostPool(page_format, 2 * count, layout))
-            for page_format, count in composition.pages.items()
+            PagePair(DevicePool(page_format, 2 * pages), HostPool(page_format, 2 * pages, layout))
+            for page_format, pages in composition.pages.items()
         ]
         random = np.random.default_rng(0)
         for pair in self.pairs:
@@ -98,15 +105,19 @@ class Subject:
                 words.copy_(torch.from_numpy(random.integers(0, 256, words.nbytes, np.uint8)).view(words.dtype).view_as(words))
             every = np.arange(pair.device.page_count)
             pair.backup(every, random.permutation(every))
+        self.engine = CpuEngine({pair.device.format.component: pair for pair in self.pairs})
+        self.layer_ids = sorted({layer_id for pair in self.pairs for layer_id in pair.layer_ids})
+        self.first_layer_ns: list[int] = []
+        self._tickets = count()
 
     def ids(self, pages: str) -> list[tuple[Any, Any]]:
         """Sources and targets by pair, from a seed."""
         random = np.random.default_rng(1)
         chosen = []
         for pair in self.pairs:
-            total, count = pair.device.page_count, self.counts[pair.device.format]
-            targets = np.arange(count) if pages == "fresh" else random.permutation(total)[:count]
-            chosen.append((random.permutation(total)[:count], targets))
+            total, moved = pair.device.page_count, self.counts[pair.device.format]
+            targets = np.arange(moved) if pages == "fresh" else random.permutation(total)[:moved]
+            chosen.append((random.permutation(total)[:moved], targets))
         return chosen
 
     def operation(self, name: str, pages: str) -> Callable[[], None]:
@@ -121,10 +132,17 @@ class Subject:
             for pair, (source, target) in chosen:
                 pair.load(source, target)
 
+        copies = tuple(
+            PoolCopy(component=pair.device.format.component, source=source, target=target) for pair, (source, target) in chosen
+        )
+
         def load_layers() -> None:
-            for pair, (source, target) in chosen:
-                for layer_id in pair.layer_ids:
-                    pair.load_layer(layer_id, source, target)
+            start, ticket = perf_counter_ns(), next(self._tickets)
+            self.engine.submit([Transfer(ticket=ticket, direction=Direction.LOAD, copies=copies)])
+            self.engine.wait_layer(ticket, self.layer_ids[0])
+            self.first_layer_ns.append(perf_counter_ns() - start)
+            self.engine.wait_layer(ticket, self.layer_ids[-1])
+            self.engine.poll()
 
         return {"backup": backup, "load": load, "load_layers": load_layers}[name]
 
@@ -146,7 +164,7 @@ class Subject:
 
 def measure(moved_bytes: int, ours: Callable[[], None], rounds: int) -> dict[str, list[int]]:
     """Nanoseconds of ours and of the two contiguous copies, in turns after a warm-up."""
-    source, target = torch.ones(moved_bytes, dtype=torch.uint8), torch.zeros(moved_bytes, dtype=torch.uint8)
+    source, target = cpu_memory(moved_bytes).fill_(1), cpu_memory(moved_bytes).fill_(0)
     rivals: dict[str, Callable[[], Any]] = {
         "ours": ours,
         "torch": lambda: target.copy_(source),
@@ -157,6 +175,7 @@ def measure(moved_bytes: int, ours: Callable[[], None], rounds: int) -> dict[str
         run()
     for turn in range(rounds):
         for name in rivals if turn % 2 == 0 else reversed(rivals):
+            sleep(PAUSE_S)
             start = perf_counter_ns()
             rivals[name]()
             times[name].append(perf_counter_ns() - start)
@@ -171,12 +190,18 @@ def rows(quick: bool, rounds: int) -> list[dict[str, Any]]:
             subject = Subject(composition, layout)
             for operation in OPERATIONS:
                 for pages in ("scattered", "fresh"):
+                    subject.first_layer_ns.clear()
                     times = measure(composition.moved_bytes, subject.operation(operation, pages), rounds)
                     row = row_of(composition, layout, operation, pages, times)
+                    if subject.first_layer_ns:
+                        row["first_layer"] = round(
+                            statistics.median(subject.first_layer_ns) / statistics.median(times["ours"]), 4
+                        )
                     expected, row["hash"] = subject.answers(operation, pages)
                     row["right"] = row["hash"] == expected
                     found.append(row)
                     print(line_of(row), flush=True)
+            subject.engine.close()
     return found
 
 
@@ -207,7 +232,8 @@ def line_of(row: dict[str, Any]) -> str:
     return (
         f"{row['composition']:<12}{row['layout']:<18}{row['operation']:<12}{row['pages']:<10}{row['moved_bytes'] >> 20:>6}"
         f"{row['ours_gb_per_s']:>7.1f}{row['ratio']:>10.2f}{row['ratio_min']:>6.2f}{row['ratio_max']:>6.2f}"
-        f"{row['ratio_numpy']:>10.2f}{row['load']:>6.1f}  {row['hash']}{'' if row['right'] else ' WRONG'}"
+        f"{row['ratio_numpy']:>10.2f}{row.get('first_layer', ''):>11}{row['load']:>6.1f}"
+        f"  {row['hash']}{'' if row['right'] else ' WRONG'}"
     )
 
 

@@ -128,6 +128,7 @@ MODEL_FACTS: Mapping[str, Mapping[str, Any]] = {
             "short_conv_kernel_size": 4,
         },
     },
+    "deepseek-r1": {**_DEEPSEEK_V3, "model_type": "deepseek_v3"},
     "deepseek-v3.2": {
         **_DEEPSEEK_V3,
         "model_type": "deepseek_v32",

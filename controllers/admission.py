@@ -101,6 +101,15 @@ def arrive(cache: PrefixCache, lease: Lease) -> None:
     load.let_go()
 
 
+def follow(cache: PrefixCache, lease: Lease) -> None:
+    """A part of what a lease waits for has ended: of that it holds the tree's pages, its own may be free by now."""
+    load = lease.load
+    assert load is not None
+    load.laid_out = len(load.open)
+    if load.error is None:
+        _take_tree_pages(cache, lease)
+
+
 def _pin(cache: PrefixCache, lease: Lease, replays: bool) -> None:
     lease.path_receipt = cache.tree.lock(lease.boundary, components=cache.paths)
     if lease.boundary.length and not replays and cache.saves:
@@ -115,7 +124,8 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
     cache.device.reserve({cache.point: 1})
     lease.state_page = int(cache.device.allocate(cache.point, 1)[0])
     if lease.window_receipt is not None or lease.load is not None:
-        source = cache.tree.pages_ahead(lease.boundary, cache.point)
+        pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+        source = pages(lease.boundary, cache.point)
         if source.size:
             lease.state_copies = (StateCopy(component=cache.point, source=int(source[0]), target=lease.state_page),)
     if touch:
@@ -167,16 +177,17 @@ def _note_missing(cache: PrefixCache, lease: Lease) -> None:
 
 
 def _take_tree_pages(cache: PrefixCache, lease: Lease) -> None:
-    """A load arrived: where others brought the same meanwhile, the tree has other pages than those loaded into."""
+    """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than those loaded into."""
+    pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
     page = lease.boundary.length // cache.page_size
     for name in (*cache.paths, *(name for name, _ in cache.windows)):
-        ids = cache.tree.pages(lease.boundary, name)
+        ids = pages(lease.boundary, name)
         first = 0 if name in cache.paths else page - ids.size
         lease.tables[name].put(first, ids)
         if first == 0:
             lease.tables[name].put(ids.size, _holes(page - ids.size))
     if cache.point is not None and lease.state_copies:
-        source = int(cache.tree.pages(lease.boundary, cache.point)[0])
+        source = int(pages(lease.boundary, cache.point)[0])
         lease.state_copies = (StateCopy(component=cache.point, source=source, target=lease.state_copies[0].target),)
     _note_missing(cache, lease)
 

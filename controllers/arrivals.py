@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.admission import arrive
+from unified_tree.controllers.admission import arrive, follow
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -24,9 +24,15 @@ class Arrivals:
         self._fetched_tokens[lease] = fetched_tokens
 
     def take_ended(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed. Cost: O(leases that wait)."""
-        for lease in [lease for lease in self._fetched_tokens if lease.load is not None and lease.load.ended]:
-            self._arrive(lease)
+        """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.
+
+        Cost: O(leases that wait).
+        """
+        for lease in [lease for lease in self._fetched_tokens if lease.load is not None and lease.load.has_news]:
+            if lease.load is not None and lease.load.ended:
+                self._arrive(lease)
+            else:
+                follow(self._cache, lease)
 
     def take_all(self) -> None:
         """As `take_ended`; nothing is on its way any more."""
@@ -47,7 +53,7 @@ class Arrivals:
             assert self._cache.controller is not None
             if not lease.load.ended:
                 self._cache.controller.wait(lease.load)
-            self._arrive(lease)
+            self.take_ended()  # also others': pages that were not needed after all are free by now
         if lease.failure is not None:
             raise TransferError(lease.failure)
 

@@ -237,6 +237,8 @@ class HybridCacheController:
         effect = self._open.pop(ticket)
         self._ended.discard(ticket)
         del self._of_kind[ticket]
+        if not self._ranks.is_alone:
+            self._ranks.note(f"{effect.boundary} {error is None}")
         self._cancelled.discard(ticket)
         del self._tickets[effect]
         pages = self.device if effect.kind is EffectKind.LOAD else self.host

@@ -16,16 +16,18 @@ class Load:
         boundary: where the lease will resume.
         tickets: of all transfers it waits for, in the order they were submitted.
         open: those that have not ended.
+        laid_out: how many were open when the lease's page tables were last made.
         error: why it cannot arrive any more; None while it can.
         tokens, size_bytes: how much it brings beyond what was on device; of its own transfer alone.
     """
 
-    __slots__ = ("boundary", "error", "open", "pin", "size_bytes", "tickets", "tokens")
+    __slots__ = ("boundary", "error", "laid_out", "open", "pin", "size_bytes", "tickets", "tokens")
 
     def __init__(self, boundary: Boundary, tickets: list[int], pin: Receipt, tokens: int, size_bytes: int) -> None:
         self.boundary = boundary
         self.tickets = tickets
         self.open = set(tickets)
+        self.laid_out = len(tickets)
         self.error: str | None = None
         self.pin: Receipt | None = pin
         self.tokens = tokens
@@ -35,6 +37,11 @@ class Load:
     def ended(self) -> bool:
         """Whether nothing is on its way any more."""
         return not self.open
+
+    @property
+    def has_news(self) -> bool:
+        """Whether some of it has ended that the lease does not know of."""
+        return self.ended or len(self.open) < self.laid_out
 
     def let_go(self) -> None:
         """Stop pinning what is on device."""

@@ -23,6 +23,7 @@ from unified_tree.controllers.rank_agreement import Alone, AmongRanks
 from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.controllers.weights_versions import WeightsVersions
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -106,6 +107,7 @@ class PrefixCache:
         self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
+        self.weights = WeightsVersions()
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -120,8 +122,11 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
-        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.generation, self.ranks)
+        attached = StorageController(
+            self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
+        )
         self.detach_storage()
+        self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
@@ -151,6 +156,10 @@ class PrefixCache:
         """
         return self.storage is None or self.storage.prefetching.is_ready(request)
 
+    def prefetched_tokens(self, request: Hashable) -> int:
+        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired. Cost: O(1)."""
+        return 0 if self.storage is None else self.storage.prefetching.tokens_of(request)
+
     def cancel(self, request: Hashable) -> None:
         """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
         if self.storage is not None:
@@ -164,6 +173,7 @@ class PrefixCache:
         priority: int = 0,
         save_output: bool = True,
         request: Hashable | None = None,
+        may_load: bool = True,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -173,6 +183,7 @@ class PrefixCache:
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
             request: whose prefetch was for this prompt; it ends here.
+            may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
 
         Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
         token ids. Cost: a match and a lock.
@@ -180,11 +191,13 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lease = admit(self, key, checkpoints, priority, save_output)
+        lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
         self._leases.add(lease)
         fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
             self._arrivals.expect(lease, fetched)
+        if not self.ranks.is_alone:
+            self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -335,8 +348,7 @@ class PrefixCache:
             self._generation += 1
         else:
             self._generations[namespace] = self._generations.get(namespace, 0) + 1
-        if self.storage is not None:
-            self.storage.invalidated(namespace, weights_version)
+        self.weights.invalidated(namespace, weights_version)
         self._arrivals.fail(namespace)
 
     def generation(self, namespace: str) -> tuple[int, int]:
@@ -357,7 +369,7 @@ class PrefixCache:
             self.controller.flush()
             self._arrivals.take_ended()
             if self.storage is not None:
-                self.storage.drain()
+                self.storage.flush()
 
     def close(self) -> None:
         """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""

@@ -50,6 +50,10 @@ class RankAgreement(Protocol):
         """Nobody is interested any more, on any rank."""
         ...
 
+    def note(self, what: str) -> None:
+        """Something was decided that all ranks must have decided alike; they compare."""
+        ...
+
     def tick(self) -> None:
         """Once a step: hear from the others, and call what is due. Raises RankError if they are gone or do otherwise."""
         ...
@@ -86,6 +90,9 @@ class Alone:
 
     def withdraw(self, ticket: int) -> None:
         """See RankAgreement.withdraw."""
+
+    def note(self, what: str) -> None:
+        """See RankAgreement.note."""
 
     def tick(self) -> None:
         """See RankAgreement.tick."""
@@ -135,6 +142,10 @@ class AmongRanks:
         """See RankAgreement.withdraw."""
         self._votes.pop(ticket, None)
         self._consensus.cancel(ticket)
+
+    def note(self, what: str) -> None:
+        """See RankAgreement.note."""
+        self._consensus.fold(what.encode())
 
     def tick(self) -> None:
         """See RankAgreement.tick."""

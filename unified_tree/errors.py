@@ -43,6 +43,10 @@ class StorageError(UnifiedTreeError, RuntimeError):
     """A storage engine cannot do what it was asked: it was closed, does not know the pool, or its store failed."""
 
 
+class LinkError(UnifiedTreeError, RuntimeError):
+    """A prefix linker cannot do what it was asked: it was closed, or its peer cannot be reached or does not answer."""
+
+
 class TicketError(UnifiedTreeError, ValueError):
     """A ticket that ranks agree on was never opened, was proposed before, or a finished operation was counted before."""
 

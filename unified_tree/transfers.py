@@ -157,7 +157,7 @@ class Effects:
             return [], ()
         wanted: list[Value] = []
         for i in state.paths:
-            wanted += reversed(window_values(node, length, i, length, source))
+            wanted += reversed(_lacking(node, i, source, target))
         for i in state.points:
             value = node.values(source)[i] if node.end == length else None
             if value is not None:
@@ -218,6 +218,21 @@ class Effects:
         coming = b"".join(span.target for span in spans if span.component == owner and span.node is node)
         pages = coming + self._with_loads(node, owner)
         return pages[-page_count * PAGE_ID_BYTES :]
+
+
+def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
+    """A path's values on one tier at and above a node that another tier lacks, deepest first.
+
+    Paths are prefix-closed on each tier, so the first that is there ends the search. Cost: O(nodes that lack it).
+    """
+    found = []
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.values(target)[component] is None:
+        value = at.values(source)[component]
+        if value is not None:
+            found.append(value)
+        at = at.parent
+    return found
 
 
 def target_of(kind: EffectKind) -> Tier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.pools.page_format import PageFormat, check_page_count
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
@@ -31,11 +32,14 @@ class DevicePool:
         if self.device.type == "cpu":
             check_host_memory(self.size_bytes, component=page_format.component)
         self._memory = {
-            part.name: torch.empty(
-                len(page_format.layer_ids) * page_count * page_format.block_bytes(part), dtype=torch.uint8, device=self.device
-            )
+            part.name: self._allocate(len(page_format.layer_ids) * page_count * page_format.block_bytes(part))
             for part in page_format.parts
         }
+
+    def _allocate(self, size_bytes: int) -> torch.Tensor:
+        if self.device.type == "cpu":
+            return cpu_memory(size_bytes)
+        return torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
 
     @property
     def size_bytes(self) -> int:
@@ -51,6 +55,10 @@ class DevicePool:
     def slots(self, layer_id: int, part: str) -> torch.Tensor:
         """[page * slot, *shape] of one model layer: a view, as paged attention kernels index it."""
         return self.tensor(layer_id, part).flatten(0, 1)
+
+    def memory(self, part: str) -> torch.Tensor:
+        """All bytes of a part, uint8 of one dimension: the tensor that all views are made of."""
+        return self._memory[part]
 
     def words(self, part: str) -> torch.Tensor:
         """[layer, page, slot, word]: all rows of a part as integers of `Part.word_bytes`, a view to copy by."""

@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
+from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout, place
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
 from unified_tree.controllers.pools.page_format import PageFormat, check_page_count
@@ -16,6 +15,8 @@ from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
+    import torch
+
     from unified_tree.controllers.pools.page_format import Part
 
 
@@ -52,7 +53,7 @@ class HostPool:
         check_host_memory(self._placement.size_bytes, reserve_bytes, component=page_format.component)
         if pin:
             check_can_pin(page_format.component)
-        self.memory = torch.empty(self._placement.size_bytes, dtype=torch.uint8)
+        self.memory = cpu_memory(self._placement.size_bytes)
         self._bytes = self.memory.numpy().data
         if pin:
             pin_memory(self.memory)

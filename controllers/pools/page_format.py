@@ -125,6 +125,16 @@ class PageFormat:
                 f"{self.component}: does not keep layer {layer_id!r}; it keeps {list(self.layer_ids)}"
             ) from None
 
+    def layer_slice(self, layer_ids: tuple[int, ...]) -> slice:
+        """Where some model layers stand in this format's tensors. Raises ConfigurationError for none, and for layers that are
+        not kept or not neighbours among those that are. Cost: O(layers)."""
+        first = self.layer_index(layer_ids[0]) if layer_ids else 0
+        if not layer_ids or self.layer_ids[first : first + len(layer_ids)] != tuple(layer_ids):
+            raise ConfigurationError(
+                f"{self.component}: {list(layer_ids)} are no neighbours among the layers it keeps, {list(self.layer_ids)}"
+            )
+        return slice(first, first + len(layer_ids))
+
 
 def check_page_count(component: str, page_count: int) -> None:
     """Raise ConfigurationError for a pool whose number of pages is not a positive integer."""

@@ -1,7 +1,7 @@
 """What a transfer engine needs of a pair of pools: the bytes of one component, moved between device and host.
 
-A mover knows no queue, no thread and no other component. Backups move whole pages; loads move one layer at a time, so that
-an engine can open layer 0 while the others are still on their way.
+A mover knows no queue, no thread and no other component. Backups move whole pages; loads move some layers at a time, so that
+an engine can open layer 0 while the others are still on their way, and need not ask for each of the others singly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PageMover(Protocol):
         """Copy device pages `source` to host pages `target`, all layers. Cost: O(bytes moved)."""
         ...
 
-    def load_layer(self, layer_id: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        """Copy one layer of host pages `source` to device pages `target`. Raises ConfigurationError for a layer that is
-        not kept here. Cost: O(bytes of that layer)."""
+    def load_layers(self, layer_ids: tuple[int, ...], source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Copy some layers of host pages `source` to device pages `target`: at least one, and neighbours in `layer_ids`.
+        Raises ConfigurationError for layers that are not kept here so. Cost: O(bytes of those layers)."""
         ...

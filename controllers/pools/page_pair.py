@@ -65,15 +65,14 @@ class PagePair:
         moves = self._moves(source, target, source_pages=self.host.page_count, target_pages=self.device.page_count)
         self._copy_pages(self._device_words, self._host_words, moves)
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """Copy one model layer of host pages `source` to device pages `target`. Cost: O(bytes), and O(n log n) for the ids.
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """Copy some model layers of host pages `source` to device pages `target`. Cost: O(bytes), and O(n log n) for the ids.
 
-        Raises ConfigurationError for a layer that is not kept.
+        Raises ConfigurationError for layers that are not kept, or not neighbours among those that are.
         """
-        index = self.device.format.layer_index(layer_id)
+        some = self.device.format.layer_slice(layer_ids)
         moves = self._moves(source, target, source_pages=self.host.page_count, target_pages=self.device.page_count)
-        one = slice(index, index + 1)
-        self._copy_pages([words[one] for words in self._device_words], [words[one] for words in self._host_words], moves)
+        self._copy_pages([words[some] for words in self._device_words], [words[some] for words in self._host_words], moves)
 
     def _moves(self, source: Ids, target: Ids, *, source_pages: int, target_pages: int) -> PageMoves:
         name = self.device.format.component

@@ -1,35 +1,33 @@
 """Copying pages on a CPU: on a few cores that meet once a call, by the size of the pieces between breaks in the page ids.
 
-- From PIECE_BYTES on, runs of pages are cut into pieces of less than GRAIN_WORDS, which torch copies without starting
-  threads of its own, and each core takes its share in one `_foreach_copy_`: it loops in C++ and lets the interpreter lock
-  go once.
+- From PIECE_BYTES on, runs of pages are cut into `copy_pieces`, which torch copies without starting threads of its own, and
+  each core takes its share in one `_foreach_copy_`: it loops in C++ and lets the interpreter lock go once.
 - Below, each core gathers and scatters with numpy, a layer, part and staging buffer at a time.
 
-Cost: O(bytes + n log n), and two small views a piece, or two calls a layer, part and staging buffer.
+Cost: O(bytes + n log n), and two views a piece, or two calls a layer, part and staging buffer.
 
 Two things that are as fast on an idle machine were rejected because others work on it too. A call a page waits, beside a busy
 Python thread such as a scheduler, up to a switch interval each time to get the interpreter lock back: twenty times slower.
 Torch's own threads meet after every page, and each time wait for a core that another process has: fifty times slower.
-Also rejected: numpy for large pieces (half as fast where rows are apart), bytes or 16-byte numbers instead of words (not
-faster), and `np.take` into consecutive targets, which first makes the whole pool contiguous if its pages are strided.
+Also rejected: numpy for large pieces (half as fast where rows are apart), and `np.take` into consecutive targets, which first
+makes the whole pool contiguous if its pages are strided.
 `python -m benches.transfers` measures what was kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import torch
 
+from unified_tree.controllers.pools.copy_pieces import pieces
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_moves import PageMoves
 
-GRAIN_WORDS = 32768
-"""Elements from which on torch copies on several threads (`at::internal::GRAIN_SIZE`)."""
 PIECE_BYTES = 32 << 10
 """From here on a copy of its own costs less than a gather and a scatter."""
 STAGING_BYTES = 8 << 20
@@ -69,9 +67,9 @@ class RunCopy:
             part_bytes = written[:, 0].nbytes * len(moves)
             copied_bytes += part_bytes
             if part_bytes >= PIECE_BYTES * len(runs):
-                first_sources, first_targets, counts = zip(*runs, strict=True)
-                targets += _pieces(_views(written, first_targets, counts))
-                sources += _pieces(_views(read, first_sources, counts))
+                written_pieces, read_pieces = pieces(written, read, runs)
+                targets += written_pieces
+                sources += read_pieces
             else:
                 small += _gathers(written, read, moves)
         cores = max(1, min(self._cores, copied_bytes // SHARE_BYTES))
@@ -89,42 +87,6 @@ class RunCopy:
             wait(others)  # nobody writes after this returns, however it does
         for other in others:
             other.result()
-
-
-def _views(pages: torch.Tensor, firsts: Sequence[int], counts: Sequence[int]) -> list[torch.Tensor]:
-    """Views of some stretches of dimension 1, in the order given.
-
-    One call splits the tensor at all their ends, which takes a tenth of a call a stretch; stretches that overlap need that.
-    """
-    order = sorted(range(len(firsts)), key=firsts.__getitem__)
-    sizes: list[int] = []
-    end = 0
-    for i in order:
-        if firsts[i] < end:
-            return [pages[:, first : first + count] for first, count in zip(firsts, counts, strict=True)]
-        sizes += (firsts[i] - end, counts[i])
-        end = firsts[i] + counts[i]
-    parts = pages.split_with_sizes([*sizes, pages.shape[1] - end], 1)
-    views: list[torch.Tensor] = [pages] * len(order)
-    for place, i in enumerate(order):
-        views[i] = parts[2 * place + 1]
-    return views
-
-
-def _pieces(views: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Cut tensors into views of less than GRAIN_WORDS, the same for any two lists of the same shapes."""
-    if max(view.shape[1] for view in views) * views[0][:, :1].numel() < GRAIN_WORDS:
-        return views
-    return [piece for view in views for piece in _cut(view)]
-
-
-def _cut(pages: torch.Tensor) -> list[torch.Tensor]:
-    if pages.numel() < GRAIN_WORDS:
-        return [pages]
-    dimension = next(i for i, size in enumerate(pages.shape) if size > 1)
-    inner = pages.numel() // pages.shape[dimension]
-    cut = torch.split(pages, max(1, (GRAIN_WORDS - 1) // inner), dimension)
-    return list(cut) if inner < GRAIN_WORDS else [piece for part in cut for piece in _cut(part)]
 
 
 def _gathers(into: torch.Tensor, out_of: torch.Tensor, moves: PageMoves) -> list[Callable[[], None]]:

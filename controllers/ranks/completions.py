@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ class Completions:
 
     def finish(self, number: int, *, failed: bool) -> None:
         """Count an operation. Raises TicketError for a number that was counted before, or too far ahead to be a count."""
-        position = number - self._base
+        position = index(number) - self._base
         if position >= FURTHEST_AHEAD:
             raise TicketError(
                 f"{self._kind} operation {number} is {position} beyond the last that all ranks finished: they are numbered "
@@ -38,7 +40,7 @@ class Completions:
         if position < 0 or self._finished >> position & 1:
             raise TicketError(f"{self._kind} operation {number} was counted as finished before")
         self._finished |= 1 << position
-        self._failed |= failed << position
+        self._failed |= bool(failed) << position
 
     def write(self, count: NDArray[np.void]) -> None:
         """Say in a message which operations after the agreed ones this rank has finished. Cost: O(window)."""

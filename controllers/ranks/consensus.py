@@ -66,12 +66,14 @@ class Consensus(Protocol):
 
     The caller guarantees: one thread makes all calls; every rank calls `tick` equally often, also when it has nothing to do;
     every rank opens the same tickets in the same order, and begins the operations of a kind in the same order. When, between
-    ticks, may differ. The consensus guarantees: the n-th `tick` returns the same on every rank; nobody waits longer than the
-    time-out, whatever became of the others.
+    ticks, may differ. The consensus guarantees: the n-th `tick` returns the same on every rank where it returns; nobody waits
+    longer than the time-out, whatever became of the others. A ticket that a rank does not vote on keeps its slot, and so delays
+    later ones, until somebody cancels it.
 
     `tick` raises RankTimeoutError for a rank that did not send in time, DivergenceError for ranks that do not do the same,
-    and RankError for one that is gone. From then on, and after `close`, all but `close` raise RankError: the ranks are not in
-    the same state any more, and must be started anew together.
+    and RankError for one that is gone. If it raises on one rank, it raises on the others in the same tick or the next one. From
+    then on, and after `close`, all but `close` raise RankError: the ranks are not in the same state any more, and must be
+    started anew together.
     """
 
     def open(self, identity: bytes, page_count: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -68,15 +69,12 @@ class GlooReduction:
                 raise self._late()
             # Rounded up: torch counts milliseconds, and takes 0 for ever.
             wait = timedelta(milliseconds=min(left, LONGEST_WAIT_NS) // 1_000_000 + 1)
-            try:
+            with suppress(RuntimeError):  # it waited in vain, or failed; that it came meanwhile is possible too
                 work.wait(wait)
-            except RuntimeError as error:
-                if work.is_completed():
-                    raise self._ended(error) from error
         try:
             work.wait()
         except RuntimeError as error:
-            raise self._ended(error) from error
+            raise self._late() if self._clock() >= self._deadline else self._gone(error) from error
         self._work = self._message = None
         self._limit_s = self._timeout_s
         reduced: Message = message.numpy()
@@ -85,9 +83,6 @@ class GlooReduction:
     def close(self) -> None:
         """See Reduction.close. gloo ends what is under way by itself, in memory that it keeps."""
         self._group = self._work = self._message = None
-
-    def _ended(self, error: RuntimeError) -> RankError:
-        return self._late() if self._clock() >= self._deadline else self._gone(error)
 
     def _late(self) -> RankTimeoutError:
         return RankTimeoutError(
@@ -99,5 +94,6 @@ class GlooReduction:
     def _gone(self, error: RuntimeError) -> RankError:
         return RankError(
             f"rank {self.rank} of {self.ranks} lost another one, which died, was closed, or gave up after its time-out of "
-            f"{self._limit_s} s. Start the ranks anew together. What gloo says: {error}"
+            f"{self._limit_s} s; or the group cannot reduce bytes on the CPU by AND, as gloo can. Start the ranks anew "
+            f"together. What torch says: {error}"
         )

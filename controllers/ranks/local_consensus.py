@@ -9,7 +9,7 @@ from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 
 class LocalConsensus(TickedConsensus):
     """A Consensus with nobody else: everything is agreed on, one tick later, in the same order and as much at a time as by
-    several ranks that are never late. Cost of an idle tick: tens of microseconds, see `python -m benches.ranks`.
+    several ranks that are never late. Cost: 0.03 ms for an idle tick, 0.12 with all slots voted in (`python -m benches.ranks`).
 
     >>> import numpy as np
     >>> consensus = LocalConsensus()

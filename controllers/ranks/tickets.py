@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +30,7 @@ class Tickets:
 
     def open(self, identity: bytes, page_count: int) -> int:
         """See Consensus.open."""
+        page_count = index(page_count)
         if page_count < 0:
             raise ConfigurationError(f"page_count must not be negative: {page_count}")
         number = self._opened

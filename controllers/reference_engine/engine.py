@@ -1,8 +1,9 @@
 """Continuous batching on one thread: each step gives every running request one chunk of its prompt, or one token.
 
-What the cache wants of a scheduler, in order: `acquire` (and run no token before `compute_from`), copy the state that it names,
-wait at the gates of what is loading, `allocate` before each chunk, end chunks where states are to be saved, `commit` what is
-computed, `advance` as decoding moves on, and `release`. Pages that run out cost the youngest request its own.
+What the cache wants of a scheduler, in order: `prefetch` at arrival, `acquire` once it is `prefetched` (and run no token before
+`compute_from`), copy the state that it names, wait at the gates of what is loading, `allocate` before each chunk, end chunks
+where states are to be saved, `commit` what is computed, `advance` as decoding moves on, and `release`. Pages that run out cost
+the youngest request its own.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from unified_tree.controllers.reference_engine.engine_settings import EngineSett
 from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.reference_engine.speculation import Speculation
+from unified_tree.controllers.reference_engine.steps import advance, can_give_state, not_drafted
 from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.pools import DevicePool
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.reference_engine.model_runner import ModelRunner, Pass
@@ -69,8 +72,9 @@ class Engine:
         self.running: list[Request] = []
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request; what a store has of its prompt begins to come to host."""
         self.waiting.append(request)
+        self.cache.prefetch(request, Key(request.tokens, request.namespace))
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -88,13 +92,15 @@ class Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.settings.most_running:
             request = self.waiting[0]
-            try:
-                key = Key(request.tokens, request.namespace)
-                lease = self.cache.acquire(key, request.checkpoints, save_output=request.save_output)
-            except OutOfPagesError:
-                if not self.running:
-                    raise
+            if not self.cache.prefetched(request):
                 return
+            try:
+                lease = self._acquire(request)
+            except OutOfPagesError:
+                if self.running:
+                    return
+                self.cache.drain()  # transfers under way hold pages, too
+                lease = self._acquire(request)
             self.waiting.popleft()
             rows = SequenceRows(lease, self.pools, self.cache.page_size)
             request.running = Running(lease, rows, self.runners[request.namespace], lease.compute_from)
@@ -102,142 +108,51 @@ class Engine:
                 self.speculation.admit(request.running)
             self.running.append(request)
 
+    def _acquire(self, request: Request) -> Lease:
+        key = Key(request.tokens, request.namespace)
+        may_load = not request.load_failed
+        return self.cache.acquire(key, request.checkpoints, save_output=request.save_output, may_load=may_load, request=request)
+
     def _advance(self, request: Request, running: Running) -> None:
         try:
-            if running.computed < len(request.tokens) - 1 or not request.output:
-                self._prefill(request, running)
-            else:
-                self._decode(request, running)
+            advance(self, request, running)
         except TransferError:  # what it was loading back never came: it starts anew, without
+            request.load_failed = True
             self.preempt(request)
             return
         if request.running is not None and request.finished:
-            self._finish(request, running)
-
-    def _prefill(self, request: Request, running: Running) -> None:
-        tokens, start = request.tokens, running.computed
-        end = self._chunk_end(running, len(tokens))
-        if not self._grow(request, end):
-            return
-        run = self._run(running, tokens[start:end], start)
-        run.write()
-        if self.speculation is not None:
-            self.speculation.follow(running, tokens, end)
-        self.ran(request, running, run)
-        self._publish(request, running, end, wanted=True)
-        if end == len(tokens):
-            request.output.append(self.sampler(run.logits[-1]))
-
-    def _chunk_end(self, running: Running, length: int) -> int:
-        """A replay runs in one piece, and no chunk runs past a place where a state or a window is to be saved."""
-        start, lease = running.computed, running.lease
-        end = min(length, max(start + self.settings.chunk_tokens, lease.cached_tokens))
-        return min([end, *(point for point in lease.save_at if point > start)])
-
-    def _decode(self, request: Request, running: Running) -> None:
-        start = running.computed
-        if self.speculation is not None and running.drafted >= 0:
-            self._decode_drafted(request, running, self.speculation)
-            return
-        if not self._grow(request, start + 1):
-            return
-        run = self._run(running, request.tokens[start : start + 1], start)
-        run.write()
-        self.ran(request, running, run)
-        self._publish(request, running, start + 1, wanted=self._is_due(start, start + 1))
-        request.output.append(self.sampler(run.logits[-1]))
-
-    def _decode_drafted(self, request: Request, running: Running, speculation: Speculation) -> None:
-        """Run a draft's proposals as one chunk and keep those that the model would have said itself."""
-        start = running.computed
-        count = min(speculation.proposals, request.new_tokens - len(request.output) - 1)
-        if not self._grow(request, start + 1 + count):
-            return
-        tokens = request.tokens
-        proposed = speculation.propose(running, tokens, count)
-        run = self._run(running, [*tokens[start:], *proposed], start)
-        said = [self.sampler(logits) for logits in run.logits]
-        agreed = next((i for i, token in enumerate(proposed) if token != said[i]), count)
-        end = start + 1 + agreed
-        if agreed < count:
-            run = self._without_rejected(running, run, [*tokens[start:], *proposed[:agreed]])
-        else:
-            run.write()
-        self.cache.truncate(running.lease, end)
-        running.drafted = min(running.drafted, end)
-        request.output += said[: agreed + 1]
-        speculation.follow(running, request.tokens, end)
-        self.ran(request, running, run)
-        self._publish(request, running, end, wanted=self._is_due(start, end))
-
-    def _without_rejected(self, running: Running, run: Pass, kept: list[int]) -> Pass:
-        """Rows of rejected tokens are not written; a recurrent state is computed again, from where it was."""
-        if running.runner.can_cut:
-            run.write(run.start + len(kept))
-            return run.until(run.start + len(kept))
-        run = self._run(running, kept, run.start)
-        run.write()
-        return run
-
-    def _run(self, running: Running, tokens: list[int], start: int) -> Pass:
-        lease = running.lease
-        gate = (lambda layer_id: self.cache.wait_layer(lease, layer_id)) if lease.loading or lease.failure else None
-        return running.runner.run(running.rows, tokens, start, gate)
+            self.finish(request, running)
 
     def ran(self, request: Request, running: Running, run: Pass) -> None:  # noqa: ARG002
         """A run's state is written. Whoever wants to see every token's logits overrides this."""
         running.computed = run.start + len(run.logits)
 
-    def _is_due(self, start: int, end: int) -> bool:
-        every = self.settings.commit_pages * self.cache.page_size
-        return every > 0 and start // every < end // every
-
-    def _publish(self, request: Request, running: Running, end: int, *, wanted: bool) -> None:
-        """Save the state where the cache asked for it, and commit; or only say how far the request is."""
-        lease = running.lease
-        page = lease.save_pages.get(end)
-        if end <= lease.committed and end not in lease.save_at:
-            self.cache.advance(lease, end)
-        elif page is not None:
-            assert self.cache.point is not None
-            running.rows.save_state(self.cache.point, page)
-            self.cache.commit(lease, request.tokens[:end], {end: page}, without=self._not_drafted(running))
-        elif wanted:
-            self.cache.commit(lease, request.tokens[:end], without=self._not_drafted(running))
-        else:
-            self.cache.advance(lease, end)
-
-    def _not_drafted(self, running: Running) -> tuple[str, ...]:
-        return () if self.speculation is None or running.drafted >= 0 else (self.speculation.component,)
-
-    def _finish(self, request: Request, running: Running) -> None:
+    def finish(self, request: Request, running: Running) -> None:
+        """Publish all that was computed, the running state with it where a later prompt may go on from it, and leave."""
         lease, end = running.lease, running.computed
         states: dict[int, int] = {}
-        if lease.state_page is not None and request.save_output and self._can_give_state(running):
+        if lease.state_page is not None and request.save_output and can_give_state(self, running):
             states[end] = lease.state_page
-        self.cache.commit(lease, request.tokens[:end], states, without=self._not_drafted(running))
+        self.cache.commit(lease, request.tokens[:end], states, without=not_drafted(self, running))
         self._leave(request)
 
-    def _can_give_state(self, running: Running) -> bool:
-        """Whether the running state is worth publishing as it is, the request having ended."""
-        lease, end = running.lease, running.computed
-        return end % self.cache.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved
-
-    def _grow(self, request: Request, end: int) -> bool:
+    def grow(self, request: Request, end: int) -> bool:
         """Pages for the tokens before `end`. False if the request had to give up its own for older ones."""
         assert request.running is not None
         while True:
             try:
                 self.cache.allocate(request.running.lease, end)
-            except OutOfPagesError:
-                if len(self.running) == 1:
-                    raise
-                victim = self.running[-1]
-                self.preempt(victim)
-                if victim is request:
-                    return False
-            else:
                 return True
+            except OutOfPagesError:
+                victim = self.running[-1]
+                if victim is not self.running[0]:
+                    self.preempt(victim)
+                    if victim is request:
+                        return False
+                    continue
+            self.cache.drain()  # nobody else is left; transfers under way hold pages, too
+            self.cache.allocate(request.running.lease, end)
+            return True
 
     def preempt(self, request: Request) -> None:
         """Take a request's pages; it goes on later from what the cache still has then."""

@@ -88,9 +88,12 @@ def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerS
         if isinstance(layer, LinearAttentionLayer):
             found.append(Recurrent(names[Point], layer_id))
         if isinstance(layer, DynamicSlidingWindowLayer):
+            past = layer.sliding_window - 1
+            if past not in windows:
+                raise ConfigurationError(f"layer {layer_id} needs {past} past tokens; the composition's windows are {windows}")
             assert layer.keys is not None and layer.values is not None
             shares_values = bool(torch.equal(layer.keys, layer.values))
-            found.append(SlidingWindow(windows[layer.sliding_window - 1], layer_id, shares_values=shares_values))
+            found.append(SlidingWindow(windows[past], layer_id, shares_values=shares_values))
         elif isinstance(layer, DynamicLayer):
             found.append(FullAttention(full, layer_id))
         if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:

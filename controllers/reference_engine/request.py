@@ -44,6 +44,7 @@ class Request:
         output: tokens generated so far.
         running: None while it waits, and when it has finished.
         preemptions: how often it lost its pages.
+        load_failed: a load failed it; it does without loads from then on.
     """
 
     prompt: Sequence[int]
@@ -54,6 +55,7 @@ class Request:
     output: list[int] = field(default_factory=list)
     running: Running | None = None
     preemptions: int = 0
+    load_failed: bool = False
 
     @property
     def tokens(self) -> list[int]:

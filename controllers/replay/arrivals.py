@@ -29,8 +29,8 @@ class Arrivals:
         """The step at which the next request arrives; None if none is left but those behind an earlier turn."""
         return ceil(self._to_come[0].arrival_s * self._steps_per_s) if self._to_come else None
 
-    def until(self, step: int) -> list[Request]:
-        """Those that arrive up to a step; a turn whose chain is at work is held back."""
+    def until(self, step: int) -> list[tuple[int, Request]]:
+        """Those that arrive up to a step, each with its step; a turn whose chain is at work is held back."""
         arrived = []
         while (next_step := self.next_step) is not None and next_step <= step:
             request = self._to_come.popleft()
@@ -39,7 +39,7 @@ class Arrivals:
                 continue
             if request.chain != NO_CHAIN:
                 self._parked[request.chain] = deque()
-            arrived.append(request)
+            arrived.append((next_step, request))
         return arrived
 
     def after(self, request: Request) -> Request | None:

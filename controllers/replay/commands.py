@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from unified_tree.controllers.host_tier import WritePolicy
+from unified_tree.controllers.replay.given_latency import latency_options, prefill_flops_from
 from unified_tree.controllers.replay.given_options import DEFAULT_MODEL, budget_from, composition_from, positive, workload_from
+from unified_tree.controllers.replay.given_storage import storage_from, storage_options
 from unified_tree.controllers.replay.given_tiers import host_from, verification_from
 from unified_tree.controllers.replay.host_settings import DEFAULT_GB_PER_S
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.row import Plan
 from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_specs import report_specs, sweep_specs
-from unified_tree.controllers.replay.row_tiers import Verification, check_room
+from unified_tree.controllers.replay.row_tiers import Verification, check_opens, check_room
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.policies import POLICIES
@@ -82,6 +84,8 @@ def app() -> None:
     help="When boundaries are copied to host.  [default: write-through]",
 )
 @click.option("--host-gb-per-s", type=float, help=f"Rate of the bus to host, each way, GB/s.  [default: {DEFAULT_GB_PER_S:g}]")
+@storage_options
+@latency_options
 @click.option("--verify", is_flag=True, help="Move and compare real bytes, 64 a page; exit code 1 if any is wrong.")
 @click.option("--verify-full-bytes", is_flag=True, help="The same with the model's true page sizes, for small traces.")
 @click.option("--page-size", type=int, help="Tokens a page.  [default: 64, or what the model needs]")
@@ -108,9 +112,11 @@ def app() -> None:
 def replay_command(**given: Any) -> int:
     """Replay TRACE, or a built-in agent workload, and report what a cache of this size would do under each policy.
 
-    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip. With --host-gib evicted prefixes come
+    TRACE is a Mooncake block trace or a kv-cache-tester session trace, plain or gzip; or the word `multiturn`, for the
+    built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes come
     back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
-    nothing before all of its load has arrived.
+    nothing before all of its load has arrived. With --storage what is on host goes on to a store, and what the store has of a
+    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled.
     """
     files = OutputFiles(csv=given["csv_path"], json=given["json_path"], plot=given["plot_path"])
     files.check()
@@ -119,6 +125,7 @@ def replay_command(**given: Any) -> int:
         chunk_tokens=given["chunk_tokens"],
         step_ms=given["step_ms"],
         time_scale=given["time_scale"],
+        prefill_flops_per_s=prefill_flops_from(given),
     )
     composition = composition_from(given)
     page_counts, device_bytes = budget_from(composition, settings, given)
@@ -134,10 +141,13 @@ def replay_command(**given: Any) -> int:
         device_bytes=device_bytes,
         settings=settings,
         host=host,
+        storage=storage_from(composition, host, given),
         verification=verification,
     )
     sweep = sweep_specs(policies, plan) if files.plot is not None else []
     check_room(composition, page_counts, host, verification, min(jobs, len(specs) + len(sweep)))
+    if plan.storage is not None:
+        check_opens(composition, plan.storage, verification, specs[0].store_name)
     return _replay_and_report(plan, specs, sweep, files, jobs)
 
 
@@ -145,7 +155,9 @@ def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], f
     """Returns the exit code."""
     from rich.console import Console
 
+    from unified_tree.controllers.replay.latency_report import print_latency
     from unified_tree.controllers.replay.report import print_header, print_rows
+    from unified_tree.controllers.replay.storage_report import print_storage, print_storage_header
     from unified_tree.controllers.replay.tier_report import print_host_header, print_tiers
 
     console = Console()
@@ -154,11 +166,15 @@ def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], f
     print_header(console, plan, specs[0].page_counts)
     if plan.host is not None:
         print_host_header(console, plan.composition, plan.host)
+    if plan.storage is not None:
+        print_storage_header(console, plan.storage)
     with _progress_bar(plan, [*specs, *sweep]) as progress:
         results = run_rows(plan, [*specs, *sweep], jobs, progress)
     rows, others = results[: len(specs)], results[len(specs) :]
     print_rows(console, rows)
     print_tiers(console, rows)
+    print_storage(console, rows)
+    print_latency(console, plan, rows)
     files.write(rows, others, f"{plan.workload.name} on {plan.composition.name}")
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)
     if wrong_bytes:

@@ -9,6 +9,8 @@ import click
 
 from unified_tree.components import composition_for, from_hf_config
 from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.given_latency import is_multiturn, multiturn_from
+from unified_tree.controllers.replay.multiturn import multiturn_workload
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
 
@@ -63,13 +65,15 @@ def parse_pages(text: str | None, option: str) -> dict[str, int]:
 
 
 def workload_from(given: dict[str, Any]) -> Workload:
-    """What to replay: the trace named, or the built-in workload."""
+    """What to replay: the trace named, or a built-in workload."""
     requests, seed = positive(given, "requests"), given["seed"]
     if seed < 0:
         raise click.BadParameter(f"must be zero or more, not {seed}", param_hint="--seed")
     gap_s = given["session_gap_s"]
     if not (isfinite(gap_s) and gap_s >= 0):
         raise click.BadParameter(f"must be a number of zero or more, not {gap_s}", param_hint="--session-gap-s")
+    if is_multiturn(given):
+        return multiturn_workload(multiturn_from(given))
     if given["trace"] is None:
         return synthetic_workload(SyntheticOptions(request_count=requests or SyntheticOptions().request_count, seed=seed))
     options = TraceOptions(block_tokens=positive(given, "block_size"), most_requests=requests, session_gap_s=gap_s, seed=seed)

@@ -11,6 +11,7 @@ from unified_tree.controllers.host_tier import WritePolicy
 from unified_tree.controllers.load_cost import DEFAULT_FLOPS_PER_S, LoadCost
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.pools.host_layout import host_page_bytes
+from unified_tree.controllers.replay.given_latency import prefill_flops_from
 from unified_tree.controllers.replay.given_options import GIB, MOST_GIB, parse_pages
 from unified_tree.controllers.replay.host_settings import DEFAULT_GB_PER_S, HostSettings
 from unified_tree.controllers.replay.row_tiers import Verification
@@ -42,7 +43,9 @@ def host_from(composition: Composition, given: dict[str, Any]) -> HostSettings |
         page_counts=propose_page_counts(composition, host_bytes=size_bytes, page_counts=pages),
         size_bytes=size_bytes,
         write_policy=WritePolicy(given["write_policy"] or WritePolicy.WRITE_THROUGH.value),
-        load_cost=LoadCost(bytes_per_s=gb_per_s * 1e9, flops_per_s=DEFAULT_FLOPS_PER_S * given["tp"]),
+        load_cost=LoadCost(
+            bytes_per_s=gb_per_s * 1e9, flops_per_s=prefill_flops_from(given) or DEFAULT_FLOPS_PER_S * given["tp"]
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
+from unified_tree.controllers.replay.chunked_pages import ChunkedPages
 from unified_tree.controllers.transfer_engines import Direction
 from unified_tree.errors import ConfigurationError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.pools import PageMover
     from unified_tree.controllers.replay.page_content import Bytes
+    from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.transfer_engines import Transfer
 
     Ids = NDArray[np.int64]
@@ -74,7 +76,7 @@ class GrowingPair:
 
     layer_ids: tuple[int, ...] = (0,)
 
-    def __init__(self, device: GrowingPages, host: GrowingPages) -> None:
+    def __init__(self, device: PageStore, host: PageStore) -> None:
         self._device = device
         self._host = host
 
@@ -82,9 +84,9 @@ class GrowingPair:
         """See PageMover.backup."""
         self._host.write(target, self._device.read(source))
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """See PageMover.load_layer."""
-        assert layer_id == 0, layer_id
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        assert layer_ids == (0,), layer_ids
         self._device.write(target, self._host.read(source))
 
 
@@ -107,12 +109,17 @@ class TensorPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageStores:
-    """Stores of both tiers and what moves pages between them, by component; without a host tier only those of the device."""
+    """Stores of both tiers and what moves pages between them, by component; without a host tier only those of the device.
+
+    Attributes:
+        memory: the host pages as a store of pages sees them.
+    """
 
     page_bytes: Mapping[str, int]
     device: dict[str, PageStore] = field(default_factory=dict)
     host: dict[str, PageStore] = field(default_factory=dict)
     movers: dict[str, PageMover] = field(default_factory=dict)
+    memory: dict[str, PageMemory] = field(default_factory=dict)
 
     def blank(self, transfer: Transfer) -> None:
         """Clear the pages a transfer is to write, so that nothing it fails to copy is there from an earlier time."""
@@ -152,8 +159,8 @@ def make_stores(
         pages = GrowingPages(page_bytes[name], count)
         stores.device[name] = pages
         if host is not None:
-            behind = GrowingPages(page_bytes[name], host_count)
-            stores.host[name] = behind
+            behind = ChunkedPages(page_bytes[name])
+            stores.host[name] = stores.memory[name] = behind
             stores.movers[name] = GrowingPair(pages, behind)
     if bounded:
         _add_tensors(stores, bounded)
@@ -176,3 +183,4 @@ def _add_tensors(stores: PageStores, counts: Mapping[str, tuple[int, int]]) -> N
         stores.device[name] = TensorPages([pool.tensor(layer, "raw")[:, 0].numpy() for layer in formats[name].layer_ids])
         stores.host[name] = TensorPages(list(hosts[name].tensor("raw")[:, :, 0].movedim(1, 0).numpy()))
         stores.movers[name] = PagePair(pool, hosts[name])
+        stores.memory[name] = hosts[name]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path
 from unified_tree.controllers.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_figures import row_figures
 from unified_tree.controllers.replay.row_tiers import RowTiers, Verification, stand_up
 from unified_tree.controllers.replay.server import Server
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.host_settings import HostSettings
     from unified_tree.controllers.replay.row_result import RowResult
     from unified_tree.controllers.replay.server_settings import ServerSettings
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
     from unified_tree.controllers.replay.workload import Workload
 
 
@@ -62,6 +64,11 @@ class RowSpec:
         """The row's name in the report."""
         return self.policy if self.kind is RowKind.POLICY else self.kind.value
 
+    @property
+    def store_name(self) -> str:
+        """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
+        return self.label if self.capacity == 1.0 else f"{self.label}-{round(100 * self.capacity)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -69,6 +76,7 @@ class Plan:
 
     Attributes:
         host: the host tier; the unbounded row has none, for nothing leaves its device.
+        storage: the store behind the host tier, for the rows that have one.
         verification: whether pages hold bytes that are compared.
     """
 
@@ -77,6 +85,7 @@ class Plan:
     device_bytes: int
     settings: ServerSettings
     host: HostSettings | None = None
+    storage: StorageSettings | None = None
     verification: Verification = Verification.OFF
 
 
@@ -88,8 +97,8 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     start_s = perf_counter()
     workload = plan.workload
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
-    page_counts, tiers = make_tiers(plan, spec)
     composition = plan.composition.ungated() if spec.kind is RowKind.UNGATED else plan.composition
+    page_counts, tiers = make_tiers(plan, spec, composition)
     with closing(
         PrefixCache(
             composition.components,
@@ -97,21 +106,29 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             page_counts or None,
             policy=clairvoyance or spec.policy,
             host=tiers.host,
+            storage=None if tiers.storage is None else tiers.storage.tier,
         )
     ) as cache:
         if clairvoyance is not None:
             clairvoyance.attach(cache)
         pools = [component.name for component in composition.components if component.shares is None]
-        tally = Tally(cache, workload, pools, clairvoyance, progress)
+        tally = Tally(cache, workload, pools, clairvoyance, progress, plan.settings.step_ms)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache)
         most_tokens = _most_tokens(composition, spec)
-        server = Server(timed, workload, plan.settings, tally, most_tokens, tiers.engine, pages)
+        server = Server(
+            timed, workload, plan.settings, tally, most_tokens, tiers, pages, PrefillPace(plan.settings, composition)
+        )
         server.run()
-        return row_figures(plan, spec, tally, timed, pages, virtual_s=server.now_s, wall_s=perf_counter() - start_s)
+        virtual_s = server.now_s
+        if tiers.storage is not None:
+            timed.polled_ns -= tiers.storage.reading.spent_ns + tiers.storage.writing.spent_ns
+            cache.drain()  # a server that stops in good order writes what waits, and a later replay finds it
+        wall_s = perf_counter() - start_s
+        return row_figures(plan, spec, tally, timed, pages, tiers.storage, virtual_s=virtual_s, wall_s=wall_s)
 
 
-def make_tiers(plan: Plan, spec: RowSpec) -> tuple[dict[str, int], RowTiers]:
+def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dict[str, int], RowTiers]:
     """The row's device pages by component, and what stands behind its cache."""
     page_counts: dict[str, int] = dict(spec.page_counts)
     host, host_counts = plan.host, dict(plan.host.page_counts) if plan.host is not None else {}
@@ -121,7 +138,17 @@ def make_tiers(plan: Plan, spec: RowSpec) -> tuple[dict[str, int], RowTiers]:
         paths = {c.name for c in plan.composition.components if isinstance(c.coverage, Path)}
         page_counts = {name: count for name, count in page_counts.items() if name in paths}
         host_counts = {name: count for name, count in host_counts.items() if name in paths}
-    return page_counts, stand_up(plan.composition, page_counts, host, host_counts, plan.verification)
+    tiers = stand_up(
+        composition,
+        page_counts,
+        host,
+        host_counts,
+        plan.verification,
+        plan.storage,
+        row=spec.store_name,
+        workload=plan.workload.name,
+    )
+    return page_counts, tiers
 
 
 def path_pools(composition: Composition) -> tuple[str, ...]:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.replay.row_result import HostFigures, PoolFigures, RowResult, VerifiedFigures
+from unified_tree.controllers.replay.row_result import RowResult, VerifiedFigures
+from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.row import Plan, RowSpec
+    from unified_tree.controllers.replay.row_storage import RowStorage
     from unified_tree.controllers.replay.tally import Tally
     from unified_tree.controllers.replay.timed_cache import TimedCache
     from unified_tree.controllers.replay.verified_pages import VerifiedPages
@@ -22,6 +24,7 @@ def row_figures(
     tally: Tally,
     timed: TimedCache,
     pages: VerifiedPages | None,
+    storage: RowStorage | None,
     *,
     virtual_s: float,
     wall_s: float,
@@ -58,6 +61,8 @@ def row_figures(
         wall_s=wall_s,
         timeline=tally.timeline(),
         host=_host_figures(tally, figures, timed.polled_ns),
+        stored=_stored_figures(tally, figures, storage),
+        latency=None if plan.settings.prefill_flops_per_s is None else tally.latency.figures(tally.served, virtual_s),
         verified=None if pages is None else VerifiedFigures(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
     )
 
@@ -83,4 +88,23 @@ def _host_figures(tally: Tally, figures: CacheStats, polled_ns: int) -> HostFigu
             )
             for name, pool in figures.host_pools.items()
         },
+    )
+
+
+def _stored_figures(tally: Tally, figures: CacheStats, storage: RowStorage | None) -> StoredFigures | None:
+    if figures.storage is None or storage is None:
+        return None
+    of_store, served = figures.storage, tally.served
+    return StoredFigures(
+        hit_tokens=int(tally.storage_hit_tokens[served].sum()),
+        prefetches=of_store.prefetches,
+        prefetched_tokens=of_store.prefetched_tokens,
+        read_bytes=storage.meter.read_bytes,
+        offloads=of_store.offloads,
+        offloaded_pages=of_store.offloaded_pages,
+        written_bytes=storage.meter.written_bytes,
+        fetch_wait_s=float(tally.fetch_wait_s[served].sum()),
+        waited=int((tally.fetch_wait_s[served] > 0).sum()),
+        quarantined=sum(of_store.quarantined.values()),
+        errors=of_store.errors,
     )

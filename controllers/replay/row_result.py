@@ -3,70 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolFigures:
-    """Pages of one component's pool on one tier: in use at the end, at most at any time, and in all (None: without end)."""
-
-    used_pages: int
-    peak_pages: int
-    total_pages: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFigures:
-    """What the host tier did in one row. Token figures as in RowResult; bytes are those of true page sizes, on one rank.
-
-    Attributes:
-        hit_tokens: of the row's hit tokens, those loaded back.
-        reachable_tokens: resumable over both tiers when requests were offered.
-        path_tokens: that the paths covered then, over both tiers; what is reachable lacks windows or states to be all of it.
-        backups, loads: copies completed, and their bytes: `backed_up_bytes`, `loaded_bytes`.
-        load_wait_s: virtual seconds that requests had a place and waited for their load, summed.
-        us_polling_per_request: microseconds of `poll`, which is nobody's call, a served request.
-        drops: what was not done or came to nothing, by reason.
-        pools: host pages by component.
-    """
-
-    hit_tokens: int
-    reachable_tokens: int
-    path_tokens: int
-    backups: int
-    backed_up_bytes: int
-    loads: int
-    loaded_bytes: int
-    load_wait_s: float
-    us_polling_per_request: float
-    drops: dict[str, int]
-    pools: dict[str, PoolFigures]
-
-    def record(self, row_hit_tokens: int, prompt_tokens: int) -> dict[str, Any]:
-        """The figures as flat JSON values, hit rates by tier among them."""
-        share = 1 / prompt_tokens if prompt_tokens else 0.0
-        flat: dict[str, Any] = {
-            "hit_rate_device": (row_hit_tokens - self.hit_tokens) * share,
-            "hit_rate_host": self.hit_tokens * share,
-            "reachable_tokens": self.reachable_tokens,
-            "path_tokens": self.path_tokens,
-            "backups": self.backups,
-            "backed_up_gib": self.backed_up_bytes / GIB,
-            "loads": self.loads,
-            "loaded_gib": self.loaded_bytes / GIB,
-            "load_wait_s": self.load_wait_s,
-            "us_polling_per_request": self.us_polling_per_request,
-            "drops": sum(self.drops.values()),
-        }
-        for reason, count in self.drops.items():
-            flat[f"drops.{reason}"] = count
-        for name, pool in self.pools.items():
-            flat[f"used_host_pages.{name}"] = pool.used_pages
-            flat[f"peak_host_pages.{name}"] = pool.peak_pages
-            flat[f"total_host_pages.{name}"] = pool.total_pages
-        return flat
+if TYPE_CHECKING:
+    from unified_tree.controllers.replay.latency import LatencyFigures
+    from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +53,8 @@ class RowResult:
         pools: by component with device pages of its own.
         us_per_request_mean, us_per_request_p50, us_per_request_p99: microseconds inside the library, all calls of a request.
         virtual_s, wall_s: length of the replay on the virtual clock, and on the wall.
-        host: None without a host tier.
+        host: None without a host tier; `stored`: None without a store behind it.
+        latency: None where no hardware was stated to model it from.
         verified: None where pages held no bytes.
     """
 
@@ -138,6 +80,8 @@ class RowResult:
     wall_s: float
     timeline: Timeline
     host: HostFigures | None = None
+    stored: StoredFigures | None = None
+    latency: LatencyFigures | None = None
     verified: VerifiedFigures | None = None
 
     @property
@@ -149,6 +93,11 @@ class RowResult:
     def host_hit_tokens(self) -> int:
         """Hit tokens that were loaded back."""
         return self.host.hit_tokens if self.host is not None else 0
+
+    @property
+    def storage_hit_tokens(self) -> int:
+        """Those of `host_hit_tokens` that a store had."""
+        return self.stored.hit_tokens if self.stored is not None else 0
 
     @property
     def flops_saved_share(self) -> float:
@@ -165,8 +114,8 @@ class RowResult:
             "prompt_tokens": self.prompt_tokens,
             "hit_tokens": self.hit_tokens,
             "hit_tokens_device": self.hit_tokens - self.host_hit_tokens,
-            "hit_tokens_host": self.host_hit_tokens,
-            "hit_tokens_storage": 0,
+            "hit_tokens_host": self.host_hit_tokens - self.storage_hit_tokens,
+            "hit_tokens_storage": self.storage_hit_tokens,
             "hit_rate": self.hit_rate,
             "recomputed_tokens": self.recomputed_tokens,
             "replayed_tokens": self.replayed_tokens,
@@ -187,7 +136,11 @@ class RowResult:
             flat[f"peak_pages.{name}"] = pool.peak_pages
             flat[f"total_pages.{name}"] = pool.total_pages
         if self.host is not None:
-            flat |= self.host.record(self.hit_tokens, self.prompt_tokens)
+            flat |= self.host.record(self.hit_tokens, self.prompt_tokens, self.storage_hit_tokens)
+        if self.stored is not None:
+            flat |= self.stored.record(self.prompt_tokens)
+        if self.latency is not None:
+            flat |= self.latency.record()
         if self.verified is not None:
             flat |= {"checked_bytes": self.verified.checked_bytes, "wrong_bytes": self.verified.wrong_bytes}
         return flat

@@ -1,4 +1,4 @@
-"""What lies behind one row's cache: a host tier on a simulated bus, bytes to verify, both or neither."""
+"""What lies behind one row's cache: a host tier on a simulated bus, a store behind that, bytes to verify, or none of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.host_tier import HostTier
 from unified_tree.controllers.pools import check_host_memory
 from unified_tree.controllers.pools.host_layout import host_page_bytes
+from unified_tree.controllers.replay.chunked_pages import ChunkedPages
 from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.replay.page_store import NEEDS_TORCH, PageStores, make_stores
+from unified_tree.controllers.replay.row_storage import RowStorage, open_engine, open_storage
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, VirtualClock
 from unified_tree.errors import ConfigurationError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
 
 SHRUNK_PAGE_BYTES = 64
 
@@ -34,11 +37,12 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTiers:
-    """A host tier, what paces it, and where bytes lie; each None where there is none."""
+    """A host tier, what paces it, where bytes lie, and a store; each None where there is none."""
 
     host: HostTier | None = None
     engine: PacedEngine | None = None
     stores: PageStores | None = None
+    storage: RowStorage | None = None
 
 
 def check_room(
@@ -61,12 +65,22 @@ def check_room(
     check_host_memory(size_bytes * rows_at_once, component=f"the pages of {rows_at_once} verified rows at once")
 
 
+def check_opens(composition: Composition, storage: StorageSettings, verification: Verification, row: str) -> None:
+    """Find out before the replay whether a row's part of the store can be opened. Raises as `stand_up`."""
+    moved_bytes = _moved_bytes(composition, verification)
+    engine, _ = open_engine(storage, composition, row=row, content=_content(verification), page_bytes=moved_bytes)
+    engine.close()
+
+
 def stand_up(
     composition: Composition,
     device_counts: Mapping[str, int],
     host: HostSettings | None,
     host_counts: Mapping[str, int],
     verification: Verification,
+    storage: StorageSettings | None = None,
+    row: str = "",
+    workload: str = "",
 ) -> RowTiers:
     """Make what a row's cache stands on. The simulated bus counts true page sizes, whatever the bytes that really move.
 
@@ -74,14 +88,15 @@ def stand_up(
         device_counts: by component with device pages of its own; one left out is without end.
         host: None for no host tier.
         host_counts: likewise, by component.
+        storage: None for no store; it needs a host tier.
+        row, workload: names that the row's part of the store goes by.
 
-    Raises ConfigurationError as `make_stores`.
+    Raises ConfigurationError as `make_stores`, and both it and StorageError as the store.
     """
     stores = None
     if verification is not Verification.OFF:
-        is_full = verification is Verification.FULL
         stores = make_stores(
-            {c.name: c.page_bytes if is_full else SHRUNK_PAGE_BYTES for c in composition.components},
+            _moved_bytes(composition, verification),
             {c.name: device_counts.get(c.shares or c.name) for c in composition.components},
             None if host is None else {c.name: host_counts.get(c.name) for c in composition.components},
         )
@@ -95,4 +110,28 @@ def stand_up(
         None if stores is None else stores.blank,
     )
     tier = HostTier(page_counts=dict(host_counts), engine=engine, write_policy=host.write_policy, load_cost=host.load_cost)
-    return RowTiers(host=tier, engine=engine, stores=stores)
+    if storage is None:
+        return RowTiers(host=tier, engine=engine, stores=stores)
+    stored_bytes = _moved_bytes(composition, verification)
+    opened = open_storage(
+        storage,
+        composition,
+        row=row,
+        workload=workload,
+        content=_content(verification),
+        page_bytes=stored_bytes,
+        memory={name: ChunkedPages(size) for name, size in stored_bytes.items()} if stores is None else stores.memory,
+        clock=engine.clock,
+    )
+    return RowTiers(host=tier, engine=engine, stores=stores, storage=opened)
+
+
+def _moved_bytes(composition: Composition, verification: Verification) -> dict[str, int]:
+    """Bytes of the pages that really move, by component."""
+    is_full = verification is Verification.FULL
+    return {c.name: c.page_bytes if is_full else SHRUNK_PAGE_BYTES for c in composition.components}
+
+
+def _content(verification: Verification) -> str:
+    """Which pages may be taken for each other."""
+    return "pages without content" if verification is Verification.OFF else "pages with content"

@@ -14,9 +14,13 @@ class ServedRequest:
 
     Attributes:
         target: prefilled up to here and then decoded; after a preemption, up to where the answer had come.
+        arrived, queued: the steps at which it arrived, and joined the queue.
+        started, computing: those at which it last got a place, and all that it resumes from was on device.
+        had_token: whether its first token has come.
         computed, granted: tokens computed, and tokens that there are pages for.
         decoding_from: the step at which `computed` was `target`; None before.
         event_number: its one valid event.
+        fetched_tokens: by how many tokens its prefetch made the prefix on host longer.
         failed_loads: how often what it was loading back did not come.
         loading_from: the step since which it waits for what its lease loads back; None when it does not.
         missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
@@ -24,26 +28,35 @@ class ServedRequest:
 
     __slots__ = (
         "admitted",
+        "arrived",
         "computed",
+        "computing",
         "decoding_from",
         "event_number",
         "failed_loads",
+        "fetched_tokens",
         "granted",
+        "had_token",
         "lease",
         "loading_from",
         "missing_tokens",
+        "queued",
         "request",
         "spent_ns",
+        "started",
         "target",
         "tokens",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, arrived: int = 0) -> None:
         self.request = request
+        self.arrived = self.queued = self.started = self.computing = arrived
+        self.had_token = False
         self.target = request.prompt_tokens
         self.admitted = False
         self.missing_tokens = 0
         self.failed_loads = 0
+        self.fetched_tokens = 0
         self.spent_ns = 0
         self.stop()
 
@@ -62,6 +75,11 @@ class ServedRequest:
         self.decoding_from: int | None = None
         self.loading_from: int | None = None
         self.event_number = 0
+
+    def stalled(self, steps: int) -> None:
+        """It had no pages for so many steps; while it decodes, they give no tokens."""
+        if self.decoding_from is not None:
+            self.decoding_from += steps
 
     def decoded_to(self, step: int) -> None:
         """It has decoded one token a step until `step`."""

@@ -12,6 +12,9 @@ With a host tier the cache is polled once a step. A request whose prefix is load
 before all of it has arrived (a server that starts behind the gate of the first layer is faster than that); decoding and the
 prefilling of others go on. The end of a transfer is an event like those of decoding. Whoever finds no pages while transfers
 pin some waits for those before giving up.
+
+With a store a request's prefetch begins when it arrives. It joins the queue, at the place of its arrival, when the prefetch has
+ended or its patience has; others pass it meanwhile. What the store does next is an event, too.
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.arrivals import Arrivals
+from unified_tree.controllers.replay.closed_loop import ClosedLoop
+from unified_tree.controllers.replay.fetches import Fetches
 from unified_tree.controllers.replay.host_traffic import HostTraffic
+from unified_tree.controllers.replay.prefill_pace import PrefillPace
+from unified_tree.controllers.replay.row_tiers import RowTiers
 from unified_tree.controllers.replay.served_request import ServedRequest
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.observer import Observer
-    from unified_tree.controllers.replay.paced_engine import PacedEngine
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.replay.timed_cache import TimedCache
     from unified_tree.controllers.replay.verified_pages import VerifiedPages
@@ -46,8 +52,9 @@ class Server:
 
     Args:
         most_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
-        engine: what moves pages behind a cache with a host tier.
+        tiers: what lies behind the cache.
         pages: fills and compares the pages; None where they have no bytes.
+        pace: how much prompt a step computes; None for what the settings say without FLOPs.
     """
 
     def __init__(
@@ -57,16 +64,24 @@ class Server:
         settings: ServerSettings,
         observer: Observer,
         most_tokens: int | None = None,
-        engine: PacedEngine | None = None,
+        tiers: RowTiers | None = None,
         pages: VerifiedPages | None = None,
+        pace: PrefillPace | None = None,
     ) -> None:
         self._cache = cache
         self._observer = observer
         self._settings = settings
         self._most_tokens = most_tokens
-        self._traffic = HostTraffic(cache, engine, settings.step_ms)
+        tiers = tiers or RowTiers()
+        self._traffic = HostTraffic(cache, tiers.engine, settings.step_ms)
+        self._fetches = Fetches(cache, tiers.storage, settings.step_ms)
         self._pages = pages
-        self._arrivals = Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
+        self._pace = pace or PrefillPace(settings)
+        self._arrivals = (
+            Arrivals(workload, settings.time_scale * 1000.0 / settings.step_ms)
+            if workload.parallel is None
+            else ClosedLoop(workload, workload.parallel)
+        )
         self._waiting: list[ServedRequest] = []  # a heap by arrival
         self._running: list[ServedRequest] = []  # by admission
         self._prefilling: deque[ServedRequest] = deque()
@@ -84,8 +99,8 @@ class Server:
         """Serve every request to its end. Cost: O(prefill chunks + decode events + requests) cache calls."""
         while True:
             self._poll()
-            for request in self._arrivals.until(self._step):
-                heappush(self._waiting, ServedRequest(request))
+            for arrived, request in self._arrivals.until(self._step):
+                self._arrive(ServedRequest(request, arrived))
             self._admit()
             if self._traffic.loading:
                 self._poll()  # so that new loads are on their way
@@ -98,19 +113,28 @@ class Server:
                     break
                 self._step = max(self._step, step)
             self._decode()
-        assert not self._waiting, "nothing runs, so nobody can be waiting"
+        assert not self._waiting and not self._fetches, "nothing runs, so nobody can be waiting"
 
     def _next_step(self) -> int | None:
         """The next step at which anything but decoding happens; None if nothing is left to do."""
         steps = [self._events[0][0]] if self._events else []
         arrival, transfer = self._arrivals.next_step, self._traffic.next_step
-        if arrival is not None and len(self._running) < self._settings.concurrency:
+        if arrival is not None and (self._fetches.is_on or len(self._running) < self._settings.concurrency):
             steps.append(arrival)
         if transfer is not None and (self._running or self._waiting):
             steps.append(transfer)
+        fetch = self._fetches.next_step(self._step)
+        if fetch is not None and (self._running or self._waiting or self._fetches or arrival is not None):
+            steps.append(fetch)
         return min(steps, default=None)
 
     # -- admission
+
+    def _arrive(self, entry: ServedRequest) -> None:
+        fits = self._most_tokens is None or entry.total <= self._most_tokens
+        if not (entry.target and fits and self._fetches.begin(entry)):
+            heappush(self._waiting, entry)
+        self._charge(entry)
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._settings.concurrency and not self._out_of_pages:
@@ -140,8 +164,13 @@ class Server:
             self._observer.offered(request, tokens[: entry.target])
         checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
         room_before = self._room_tokens() if self._traffic.is_on else 0
+        name = request.index if self._fetches.is_on else None
+        if name is not None:
+            entry.fetched_tokens = max(entry.fetched_tokens, self._cache.cache.prefetched_tokens(name))
         try:
-            lease = self._cache.acquire(tokens[: entry.target], checkpoints, request.priority)
+            lease = self._cache.acquire(
+                tokens[: entry.target], checkpoints, request.priority, name, go_on=request.answer_runs is not None
+            )
         except OutOfPagesError:
             return False
         finally:
@@ -156,8 +185,9 @@ class Server:
             self._charge(entry)
             return False
         if not entry.admitted:
-            self._observer.admitted(request, lease, self.now_s)
+            self._observer.admitted(request, lease, self.now_s, entry.fetched_tokens)
         entry.start(lease, tokens)
+        entry.started = entry.computing = self._step
         if load is not None:
             entry.loading_from = self._step
         elif self._pages is not None:
@@ -172,9 +202,17 @@ class Server:
     # -- transfers
 
     def _poll(self) -> None:
-        """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again."""
+        """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again. Who waited for the
+        store long enough joins the queue.
+        """
         if self._traffic.poll(self._step):
             self._out_of_pages = False
+        for entry in self._fetches.take_ready():
+            entry.queued = self._step
+            self._observer.fetched(entry.request, (self._step - entry.arrived) * self._settings.step_ms / 1000.0)
+            if self._pages is not None:
+                self._pages.fetched(entry.request.tokens()[: entry.target])
+            heappush(self._waiting, entry)
         for entry in self._traffic.take_arrived():
             lease = entry.lease
             assert lease is not None
@@ -186,6 +224,7 @@ class Server:
                 continue
             self._observer.loaded(entry.request, (self._step - entry.loading_from) * self._settings.step_ms / 1000.0)
             entry.loading_from = None
+            entry.computing = self._step
             self._prefilling.append(entry)
             if self._pages is not None:
                 self._pages.resumed(lease, entry.tokens)
@@ -212,18 +251,25 @@ class Server:
 
     def _prefill(self) -> None:
         """One step's chunk of prompt tokens."""
-        budget = self._settings.chunk_tokens
-        while self._prefilling and budget:
+        self._pace.begin_step()
+        while self._prefilling:
             entry = self._prefilling[0]
-            if not self._grow(entry, min(entry.target, entry.computed + budget), SMALLEST_CHUNK_TOKENS):
+            most = self._pace.most_tokens(entry.computed, entry.target)
+            if not most:
+                break
+            if not self._grow(entry, entry.computed + most, SMALLEST_CHUNK_TOKENS):
                 continue  # it went back to the queue, or away
-            budget -= entry.granted - entry.computed
+            self._pace.spend(entry.computed, entry.granted)
             entry.computed = entry.granted
             self._publish(entry)
             if entry.computed == entry.target:
                 self._prefilling.popleft()
                 entry.decoding_from = self._step + 1
+                if not entry.had_token:
+                    entry.had_token = True
+                    self._observer.first_token(entry)
                 self._schedule(entry)
+        self._pace.end_step(has_more=bool(self._prefilling))
 
     def _decode(self) -> None:
         """Whatever decoding has to do up to now: take pages, or finish."""
@@ -269,7 +315,9 @@ class Server:
             finally:
                 self._charge(entry)
             if len(self._running) == 1:
+                step = self._step
                 if self._await_transfer():
+                    entry.stalled(self._step - step)
                     continue
                 self._leave(entry)
                 self._end(entry, rejected=True)
@@ -330,9 +378,11 @@ class Server:
 
     def _end(self, entry: ServedRequest, *, rejected: bool) -> None:
         """The request is over, and the next turn of its chain may come."""
+        if rejected and self._fetches.is_on:
+            self._cache.cache.cancel(entry.request.index)
         following = self._arrivals.after(entry.request)
         if following is not None:
-            heappush(self._waiting, ServedRequest(following))
+            self._arrive(ServedRequest(following, self._step))
         self._observer.ended(entry.request, entry.spent_ns, rejected=rejected)
 
     def _charge(self, entry: ServedRequest) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.replay.latency import LatencyTally
 from unified_tree.controllers.replay.row_result import Timeline
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+    from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
 
 RESIDENCY_SAMPLES = 200
@@ -30,6 +32,7 @@ class Tally:
         pools: the components whose device pages are watched.
         clairvoyance: told of each request as it is offered, where eviction is clairvoyant.
         progress: called after each request that ended.
+        step_ms: of the server.
     """
 
     def __init__(
@@ -39,16 +42,21 @@ class Tally:
         pools: Sequence[str],
         clairvoyance: Clairvoyance | None = None,
         progress: Callable[[], None] | None = None,
+        step_ms: float = 1.0,
     ) -> None:
         count = len(workload.requests)
         self.hit_tokens = np.zeros(count, np.int64)
         self.host_hit_tokens = np.zeros(count, np.int64)
+        self.storage_hit_tokens = np.zeros(count, np.int64)
         self.replayed_tokens = np.zeros(count, np.int64)
         self.reachable_tokens = np.zeros(count, np.int64)
         self.path_tokens = np.zeros(count, np.int64)
         self.load_wait_s = np.zeros(count)
+        self.fetch_wait_s = np.zeros(count)
         self.spent_ns = np.zeros(count, np.int64)
         self.served = np.zeros(count, np.bool_)
+        self.latency = LatencyTally(workload)
+        self._step_s = step_ms / 1000.0
         self.lost_tokens: dict[str, int] = {}
         self.preempted_count = 0
         self.peak_pages = dict.fromkeys(pools, 0)
@@ -77,11 +85,16 @@ class Tally:
             if loss.tier is not Tier.DEVICE:  # what the host still has is not lost
                 self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
 
-    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
+    def fetched(self, request: Request, waited_s: float) -> None:
+        """Note how long a request waited for a store."""
+        self.fetch_wait_s[request.index] = waited_s
+
+    def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         """Note what was resumed, at the first admission."""
         i = request.index
         self.hit_tokens[i] = lease.compute_from
         self.host_hit_tokens[i] = lease.load.tokens if lease.load is not None else 0
+        self.storage_hit_tokens[i] = min(self.host_hit_tokens[i], fetched_tokens)
         self.replayed_tokens[i] = lease.cached_tokens - lease.compute_from
         self._admitted_s[i] = now_s
         self._lost[i] = self._lost_at_offer
@@ -90,6 +103,10 @@ class Tally:
     def loaded(self, request: Request, waited_s: float) -> None:
         """Note how long a request waited for its load."""
         self.load_wait_s[request.index] += waited_s
+
+    def first_token(self, entry: ServedRequest) -> None:
+        """Note how long it took."""
+        self.latency.note(entry, self._step_s)
 
     def preempted(self) -> None:
         """A running request was put back."""

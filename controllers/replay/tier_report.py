@@ -82,7 +82,7 @@ def _host_table(rows: Sequence[RowResult]) -> Table:
         table.add_row(
             row.policy,
             f"{100 * (row.hit_tokens - host.hit_tokens) / prompt:.2f}",
-            f"{100 * host.hit_tokens / prompt:.2f}",
+            f"{100 * (host.hit_tokens - row.storage_hit_tokens) / prompt:.2f}",
             f"{100 * host.reachable_tokens / prompt:.2f}",
             f"{100 * host.path_tokens / prompt:.2f}",
             f"{host.backed_up_bytes / GIB:,.1f}",

@@ -32,11 +32,34 @@ class TimedCache:
         self.polled_ns = 0
         self.spent_ns = 0
 
-    def acquire(self, tokens: Int64s, checkpoints: tuple[int, ...], priority: int) -> Lease:
-        """`PrefixCache.acquire` for a key of these tokens, whose answer no later prompt will go on from."""
+    def prefetch(self, request: int, tokens: Int64s) -> bool:
+        """`PrefixCache.prefetch` for a key of these tokens."""
         start_ns = perf_counter_ns()
         try:
-            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=False)
+            return self.cache.prefetch(request, Key(tokens))
+        finally:
+            self.spent_ns += perf_counter_ns() - start_ns
+
+    def prefetched(self, request: int) -> bool:
+        """`PrefixCache.prefetched`, and the time as that of `poll`."""
+        start_ns = perf_counter_ns()
+        try:
+            return self.cache.prefetched(request)
+        finally:
+            self.polled_ns += perf_counter_ns() - start_ns
+
+    def acquire(
+        self, tokens: Int64s, checkpoints: tuple[int, ...], priority: int, request: int | None = None, *, go_on: bool = False
+    ) -> Lease:
+        """`PrefixCache.acquire` for a key of these tokens.
+
+        Args:
+            request: whose prefetch it was; None where there is no store.
+            go_on: whether a later prompt goes on from its answer.
+        """
+        start_ns = perf_counter_ns()
+        try:
+            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=go_on, request=request)
         finally:
             self.spent_ns += perf_counter_ns() - start_ns
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Point, Trailing
+from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.replay.page_content import component_digest, page_contents, prefix_digests
+from unified_tree.keys import Key
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.page_content import Digests
-    from unified_tree.controllers.replay.page_store import PageStores
+    from unified_tree.controllers.replay.page_store import PageStore, PageStores
     from unified_tree.controllers.replay.workload import Int64s
 
 PAGES_AT_ONCE_BYTES = 16 << 20
@@ -28,7 +30,8 @@ class VerifiedPages:
     """Fills pages as a server computes tokens, and compares them when it resumes from them.
 
     Pages are compared when a lease has what it resumes from (a hit, or a load that arrived) and once more when the request
-    leaves, for what it held was pinned or its own all the while. A required page that is not there counts as wrong.
+    leaves, for what it held was pinned or its own all the while. A required page that is not there counts as wrong. What a
+    store has brought for a prompt is compared on host when its request stops waiting, and on device as all that is loaded.
 
     Args:
         cache: what gives the leases.
@@ -45,6 +48,7 @@ class VerifiedPages:
         self._cache = cache
         self._page_bytes = stores.page_bytes
         self.stores = stores.device
+        self._host = stores.host
         self._digests: dict[Lease, Digests] = {}
         self._written: dict[Lease, int] = {}
         self._salts = {name: component_digest(name) for name in stores.page_bytes}
@@ -84,6 +88,18 @@ class VerifiedPages:
                 self._check(lease, computed // self._cache.page_size * self._cache.page_size, replayed=False)
             del self._digests[lease], self._written[lease]
 
+    def fetched(self, prompt: Int64s) -> None:
+        """A prompt's prefetch is over: compare what the host has along the prompt."""
+        key = Key(prompt)
+        reach = self._cache.tree.host_reach(key)
+        digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
+        last = reach.length // self._cache.page_size
+        for component in self._cache.tree.components:
+            ids = self._cache.tree.pages(reach, component.name, Tier.HOST)
+            if isinstance(component.coverage, Path) and ids.size < last:
+                continue  # an optional one with gaps, whose pages cannot be told apart
+            self._compare(component, ids, digests[last - ids.size + 1 : last + 1], self._host)
+
     def _check(self, lease: Lease, length_tokens: int, *, replayed: bool) -> None:
         """Compare the pages that a boundary at so many tokens of this lease stands on."""
         size = self._cache.page_size
@@ -119,8 +135,14 @@ class VerifiedPages:
             content = page_contents(digests[part], self._salts[name], self._page_bytes[name])
             self.stores[name].write(ids[part], content)
 
-    def _compare(self, component: Component, ids: NDArray[np.int64], digests: Digests) -> None:
-        """Count the bytes of pages that are not what the digests say."""
+    def _compare(
+        self,
+        component: Component,
+        ids: NDArray[np.int64],
+        digests: Digests,
+        stores: Mapping[str, PageStore] | None = None,
+    ) -> None:
+        """Count the bytes of pages, of the device if nothing else is said, that are not what the digests say."""
         name = component.name
         held = ids >= 0
         if component.required and not held.all():
@@ -129,7 +151,7 @@ class VerifiedPages:
         for part in self._parts(name, ids.size):
             wanted = page_contents(digests[part], self._salts[name], self._page_bytes[name])
             self.checked_bytes += wanted.size
-            self.wrong_bytes += int(np.count_nonzero(self.stores[name].read(ids[part]) != wanted))
+            self.wrong_bytes += int(np.count_nonzero((stores or self.stores)[name].read(ids[part]) != wanted))
 
     def _missing(self, component: Component, page_count: int) -> None:
         self.checked_bytes += page_count * self._page_bytes[component.name]

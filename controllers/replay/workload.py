@@ -36,6 +36,7 @@ class Request:
         block_tokens: tokens in a block.
         prompt_tokens, output_tokens: lengths of the prompt and of the answer.
         priority: for the policy of that name; higher stays longer.
+        answer_runs: as `runs`, of the answer's blocks, where later prompts go on from it; else its tokens are nobody else's.
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
     """
@@ -48,6 +49,7 @@ class Request:
     output_tokens: int
     priority: int = 0
     chain: int = NO_CHAIN
+    answer_runs: Int64s | None = None
 
     @property
     def shared_tokens(self) -> int:
@@ -63,6 +65,9 @@ class Request:
         tokens = np.full(self.prompt_tokens + self.output_tokens, OWN_TOKENS + self.index, np.int64)
         shared = np.repeat(self.blocks(), self.block_tokens)
         tokens[: shared.size] = shared
+        if self.answer_runs is not None:
+            answer = np.repeat(expand_runs(self.answer_runs), self.block_tokens)
+            tokens[self.prompt_tokens : self.prompt_tokens + answer.size] = answer
         return tokens
 
 
@@ -74,6 +79,7 @@ class Workload:
         name: what the report calls it.
         requests: by arrival, `requests[i].index == i`.
         block_count: all block ids are below it.
+        parallel: requests out at the same time in a closed loop; None where they arrive at their times.
         notes: what the reader had to decide or leave out, one line each.
     """
 
@@ -81,6 +87,7 @@ class Workload:
     requests: tuple[Request, ...]
     block_count: int
     notes: tuple[str, ...] = ()
+    parallel: int | None = None
 
     @property
     def prompt_tokens(self) -> int:

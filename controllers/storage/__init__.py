@@ -21,7 +21,7 @@ from unified_tree.controllers.storage.memory_storage import MemoryStorage
 from unified_tree.controllers.storage.null_storage import NullStorage
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages, record_pool
-from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, StorageEngine
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, SealingEngine, StorageEngine
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
 from unified_tree.controllers.storage.storage_stats import PoolCounts, StorageStats
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
@@ -42,6 +42,7 @@ __all__ = [
     "PoolFinding",
     "PoolNeed",
     "RestorePoint",
+    "SealingEngine",
     "StorageEngine",
     "StorageFaults",
     "StorageRegistry",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.page_seal import is_intact, seal
-from unified_tree.controllers.storage.storage_engine import Outcome
+from unified_tree.controllers.storage.storage_engine import Outcome, SealingEngine
 from unified_tree.errors import StorageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class CheckedStorage:
 
     def __init__(self, engine: StorageEngine) -> None:
         self.engine = engine
+        self._sealing = engine if isinstance(engine, SealingEngine) else None
         self._lock = threading.Lock()
         self._quarantined: dict[str, int] = {}
         self._errors = 0
@@ -81,49 +82,33 @@ class CheckedStorage:
 
         Only a page that is DONE may be used. Cost: the engine's, and one pass over each page.
         """
-        outcomes: list[Outcome] = []
-        for piece in self._pieces(keys, pages):
-            outcomes += self._get_piece(pool, keys[piece], pages[piece])
-        return outcomes
-
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Write the trailers of the pages and store them: DONE, PRESENT, DROPPED or FAILED for each."""
-        outcomes: list[Outcome] = []
-        for piece in self._pieces(keys, pages):
-            outcomes += self._put_piece(pool, keys[piece], pages[piece])
-        return outcomes
-
-    def _pieces(self, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[slice]:
-        """The whole batch, or what of it the engine likes at once: so a page is read from memory once, not twice."""
-        piece_bytes = self.engine.capabilities.piece_bytes
-        if piece_bytes is None or not pages or len(keys) != len(pages):
-            return [slice(None)]
-        step = max(1, piece_bytes // max(1, pages[0].nbytes))
-        return [slice(begin, begin + step) for begin in range(0, len(pages), step)]
-
-    def _get_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
             with self._timed(pool, "get"):
-                outcomes = self.engine.get(pool, keys, pages)
+                outcomes = self._verified(pool, keys, pages)
         except StorageError as error:
             self._failed(error)
             return [Outcome.FAILED] * len(keys)
-        bad = [
-            index
-            for index, outcome in enumerate(outcomes)
-            if outcome is Outcome.DONE and not is_intact(pages[index], keys[index])
-        ]
-        if bad:
-            for index in bad:
-                outcomes[index] = Outcome.CORRUPT
-            self._quarantine(pool, [keys[index] for index in bad])
+        if Outcome.CORRUPT in outcomes:
+            self._quarantine(pool, [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is Outcome.CORRUPT])
         return outcomes
 
-    def _put_piece(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        for key, page in zip(keys, pages, strict=True):
-            seal(page, key)
+    def _verified(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        if self._sealing is not None:
+            return self._sealing.get_verified(pool, keys, pages, is_intact)
+        outcomes = self.engine.get(pool, keys, pages)
+        for index, outcome in enumerate(outcomes):
+            if outcome is Outcome.DONE and not is_intact(pages[index], keys[index]):
+                outcomes[index] = Outcome.CORRUPT
+        return outcomes
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Write the trailers of pages that are not there yet, and store them: DONE, PRESENT, DROPPED or FAILED for each."""
         try:
             with self._timed(pool, "put"):
+                if self._sealing is not None:
+                    return self._sealing.put_sealed(pool, keys, pages, seal)
+                for key, page in zip(keys, pages, strict=True):
+                    seal(page, key)
                 return self.engine.put(pool, keys, pages)
         except StorageError as error:
             self._failed(error)

@@ -26,11 +26,17 @@ class CircuitBreaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._retry_at: float | None = None
+        self._failures = 0
 
     @property
     def is_open(self) -> bool:
         """Whether the store is taken to be away."""
         return self._retry_at is not None
+
+    @property
+    def failures(self) -> int:
+        """How often the store failed so far; who waited for something sees by it whether that happened meanwhile."""
+        return self._failures
 
     def admits(self) -> bool:
         """Whether a call may go to the store now. Cost: microseconds."""
@@ -51,4 +57,5 @@ class CircuitBreaker:
     def failed(self) -> None:
         """The store did not answer, or refused the connection."""
         with self._lock:
+            self._failures += 1
             self._retry_at = self._clock() + self._pause_s

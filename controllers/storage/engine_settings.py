@@ -55,20 +55,21 @@ def load_settings(
     path = file if file is not None else variables.get(FILE_VARIABLE)
     found: dict[str, Any] = {}
     wrong: list[str] = []
+    missing = {name: None for name, field in known.items() if _is_required(field)}
     for where, given in (
-        ("the environment", _of_environment(engine, known, types, variables, wrong)),
+        (f"the environment ({_variable(engine, '')}…)", _of_environment(engine, known, types, variables)),
         (str(path), {} if path is None else _section(Path(path), engine)),
         ("the explicit settings", explicit),
     ):
         for name, value in given.items():
+            missing.pop(name, None)
             if name not in known:
                 wrong.append(f"{where} has an unknown setting {name!r}")
             elif not _fits(value, types[name]):
                 wrong.append(f"{name} in {where} must be {_named(types[name])}, not {_shown(known[name], value)}")
             else:
                 found[name] = value
-    missing = [name for name, field in known.items() if name not in found and _is_required(field)]
-    wrong += [f"{name} is missing: give it, or set {_variable(engine, name)}" for name in missing if not _named_in(name, wrong)]
+    wrong += [f"{name} is missing: give it, or set {_variable(engine, name)}" for name in missing]
     if wrong:
         raise ConfigurationError(f"{engine}: {'; '.join(wrong)}; its settings are {', '.join(known)}")
     return kind(**found)
@@ -79,19 +80,14 @@ def _variable(engine: str, name: str) -> str:
 
 
 def _of_environment(
-    engine: str, known: Mapping[str, Field[Any]], types: Mapping[str, Any], variables: Mapping[str, str], wrong: list[str]
+    engine: str, known: Mapping[str, Field[Any]], types: Mapping[str, Any], variables: Mapping[str, str]
 ) -> dict[str, Any]:
+    """Settings by name; a text that cannot be what its setting is stays a text."""
     start, given = _variable(engine, ""), {}
-    for variable in sorted(variables):
-        name = variable.removeprefix(start).lower()
-        if variable.startswith(start) and name not in known:
-            wrong.append(f"the environment has an unknown setting {variable}")
-        elif variable.startswith(start):
-            try:
-                given[name] = _parsed(variables[variable], types[name])
-            except ValueError:
-                shown = _shown(known[name], variables[variable])
-                wrong.append(f"{variable} must be {_named(types[name])}, not {shown}")
+    for variable, text in sorted(variables.items()):
+        if variable.startswith(start):
+            name = variable.removeprefix(start).lower()
+            given[name] = _parsed(text, types[name]) if name in known else text
     return given
 
 
@@ -133,11 +129,6 @@ def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _named_in(name: str, wrong: list[str]) -> bool:
-    """Whether a setting that was not found was given, but wrongly."""
-    return any(said.startswith((f"{name} in ", f"{VARIABLE_PREFIX}")) and name in said.lower() for said in wrong)
-
-
 def _kinds(of: Any) -> tuple[type, ...]:
     return get_args(of) if isinstance(of, UnionType) else (of,)
 
@@ -156,8 +147,10 @@ def _fits(value: object, of: Any) -> bool:
 
 
 def _parsed(text: str, of: Any) -> object:
-    """A setting of the environment. Raises ValueError for a text that is not of the type."""
     [kind] = [kind for kind in _kinds(of) if kind is not NoneType]
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-    return kind(text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text

@@ -7,10 +7,10 @@ speed and honesty about its own failures, not checksums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from unified_tree.controllers.pools.host_layout import HostLayout
 
@@ -53,8 +53,6 @@ class Capabilities:
         largest_value_bytes: a page and its trailer may not be larger; None for no limit.
         shared_between_hosts: whether what is stored here is found by servers on other machines.
         survives_restart: whether it is found after this process has ended.
-        piece_bytes: batches are best read and written in pieces of about so many bytes, which stay in the processor's cache
-            while they are verified or sealed; None where larger batches are better.
     """
 
     zero_copy: bool
@@ -62,7 +60,6 @@ class Capabilities:
     largest_value_bytes: int | None = None
     shared_between_hosts: bool = False
     survives_restart: bool = False
-    piece_bytes: int | None = None
 
 
 class StorageEngine(Protocol):
@@ -115,4 +112,22 @@ class StorageEngine(Protocol):
 
     def close(self) -> None:
         """Wait for calls in flight, let go of everything, and take no more; twice is as good as once."""
+        ...
+
+
+@runtime_checkable
+class SealingEngine(StorageEngine, Protocol):
+    """An engine that moves one page after another in this thread, and lets each be sealed or verified on its way: so its bytes
+    come from memory once, and not once more because the rest of a batch has driven them out of the processor's cache."""
+
+    def get_verified(
+        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Callable[[memoryview, bytes], bool]
+    ) -> list[Outcome]:
+        """`get`, but CORRUPT for a page that was read, and of which, with its key, `verify` says False."""
+        ...
+
+    def put_sealed(
+        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None]
+    ) -> list[Outcome]:
+        """`put`, but `seal` is called with each writable page and its key before that is written; not for those PRESENT."""
         ...

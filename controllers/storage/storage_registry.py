@@ -21,6 +21,7 @@ ON_DEMAND = {
     "hf3fs": "unified_tree.controllers.storage.hf3fs:open_hf3fs",
     "mooncake": "unified_tree.controllers.storage.mooncake:open_mooncake",
     "redis": "unified_tree.controllers.storage.redis:open_redis",
+    "simm": "unified_tree.controllers.storage.simm:open_simm",
 }
 """Built-in engines whose modules are imported when they are opened first."""
 

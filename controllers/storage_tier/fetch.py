@@ -50,14 +50,15 @@ class Fetch:
     @staticmethod
     def needs(composition: StoredComposition, base_pages: int, length_pages: int) -> dict[str, int]:
         """Host pages by component for a length."""
-        needs = {access.name: length_pages - base_pages for access in composition.paths}
+        missing = length_pages - base_pages
+        needs = {access.name: missing for access in composition.paths} if missing > 0 else {}
         for access in composition.trailing:
             needs[access.name] = access.window_pages(length_pages, composition.page_size)
         return needs
 
     def read_paths(self, store: CheckedStorage, batch_pages: int) -> Steps:
         """A job: the required paths, some pages of each at a time, then the optional ones if all has come."""
-        base, end = self.found.base_pages, self.length_pages
+        base, end = self.found.base_pages, max(self.found.base_pages, self.length_pages)
         required = [access for access in self._composition.paths if access.required]
         for begin in range(base, end, batch_pages):
             if self.stop:
@@ -70,7 +71,7 @@ class Fetch:
             if upto < min(begin + batch_pages, end):
                 break
         self.whole = [access.name for access in required]
-        if self.arrived_pages == end and not self.stop:
+        if base < end == self.arrived_pages and not self.stop:
             for access in self._composition.paths:
                 if not access.required and access.name in self.pages:
                     yield from self._read_optional(store, access, base, end)
@@ -113,7 +114,8 @@ class Fetch:
     def took(self, length_pages: int) -> dict[str, NDArray[np.int64]]:
         """The pages that hold the prompt's state up to a length, by component, as `UnifiedTree.graft` takes them."""
         paths = {access.name for access in self._composition.paths}
-        taken = {name: self.pages[name][: length_pages - self.found.base_pages] for name in self.whole if name in paths}
+        come = max(0, length_pages - self.found.base_pages)
+        taken = {name: self.pages[name][:come] for name in self.whole if come and name in paths}
         for access in self._composition.trailing:
             if access.name in self.whole:
                 taken[access.name] = self.pages[access.name][: access.window_pages(length_pages, self._composition.page_size)]

@@ -1,8 +1,9 @@
 """What a store has of a prompt: a job that asks for it, and what it found.
 
-The paths are asked for first and only as far as all of them go. Where a length needs more, the restore points along the way
-say which lengths are worth asking for; of each pool only the pages that those need are asked for. Nothing is read but the
-restore points. Cost: one query a pool, O(pages), and a hash a page.
+The paths are asked for first, from where the host's end, and only as far as all of them go. Where a length needs more, the
+restore points along the way say which lengths are worth asking for, also such as the host has the paths of and nothing else; of
+each pool only the pages that those need are asked for. Nothing is read but the restore points. Cost: one query a pool,
+O(pages), and a hash a page.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ class FoundPrefix:
     """What was found, filled by `look_up`.
 
     Attributes:
-        base_pages: what is on host and not asked for.
+        base_pages: of the required paths, what is on host and not asked for.
+        had_pages: what can be resumed without the store.
         digests: chain digests of the pages asked for and all before.
         reach_pages: how far the required paths go.
-        lengths: which lengths can be restored, shape [reach_pages + 1]; those up to the base are not to be had.
+        lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
+        self.had_pages = had_pages
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
@@ -62,7 +65,7 @@ class FoundPrefix:
                 reach = base + int(missing[0]) if missing.size else reach
         self.reach_pages = reach
         self.lengths = np.zeros(reach + 1, np.bool_)
-        if reach == base:
+        if reach <= self.had_pages:
             return
         findings: list[PoolFinding] = []
         if composition.records is not None:
@@ -72,12 +75,12 @@ class FoundPrefix:
                     findings.append(self._find_trailing(store, access, size, reach))
                     yield 0.0
         self.lengths = restorable_lengths(findings, reach, size)
-        self.lengths[: base + 1] = False
+        self.lengths[: self.had_pages + 1] = False
 
     def _read_records(self, store: CheckedStorage, composition: StoredComposition, reach: int) -> Steps:
         pool = composition.records
         assert pool is not None
-        keys = pool_keys(self.digests[self.base_pages : reach], pool.format_digest)
+        keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
         memory = bytearray(there.size * pool.value_bytes)
@@ -87,7 +90,7 @@ class FoundPrefix:
         for index, page, outcome in zip(there.tolist(), pages, outcomes, strict=True):
             record = RestorePoint.decode(page[:-TRAILER_BYTES]) if outcome is Outcome.DONE else None
             if record is not None:
-                self._records[self.base_pages + index] = record
+                self._records[self.had_pages + index] = record
 
     def _find_trailing(self, store: CheckedStorage, access: PoolAccess, size: int, reach: int) -> PoolFinding:
         attested = attested_pages(self._records, self.digests[:reach], access.stored.format_digest)

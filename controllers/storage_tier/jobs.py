@@ -38,7 +38,7 @@ class Jobs(Protocol):
     """Runs jobs in the order they are started, some at a time."""
 
     def start(self, steps: Steps) -> Job:
-        """Take a job on; never blocks. After `close` it ends at once, with an error."""
+        """Take a job on; never blocks. After `close` it ends at once, with the error "closed" and without a step."""
         ...
 
     def ended(self) -> list[Job]:
@@ -50,7 +50,10 @@ class Jobs(Protocol):
         ...
 
     def close(self) -> None:
-        """Break off jobs between two steps, and wait for the steps under way. Twice is as good as once."""
+        """Break off jobs between two steps, and wait for the steps under way; no other step begins.
+
+        Jobs that were broken off end with the error "closed". Twice is as good as once.
+        """
         ...
 
 
@@ -100,10 +103,13 @@ class ThreadJobs:
     def _run(self, job: Job) -> None:
         error = None
         try:
-            for pause_s in job.steps:
-                if self._closing.is_set() or (pause_s and self._closing.wait(pause_s)):
-                    error = "closed"
-                    break
+            while not self._closing.is_set():
+                pause_s = next(job.steps)
+                if pause_s:
+                    self._closing.wait(pause_s)
+            error = "closed"
+        except StopIteration:
+            pass
         except Exception as failure:  # a thread's edge: the caller's poll sees it
             error = f"{type(failure).__name__}: {failure}"
         self._end(job, error)

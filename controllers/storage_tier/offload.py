@@ -60,12 +60,17 @@ class Offload:
         """The job."""
         digests = chain.digests(self._key)
         begin = memory.known_pages(digests)
+        is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self._pages:
                 stored = yield from self._put(store, access, digests, begin, self._pages[access.name][begin:], policy)
                 if not stored and access.required:
                     return
-        memory.add(digests[begin:])
+                is_whole = is_whole and stored
+            elif access.writes:
+                is_whole = False
+        if is_whole:
+            memory.add(digests[begin:])
         attested: dict[bytes, int] = {}
         for access in self._composition.trailing:
             if access.name not in self._pages:

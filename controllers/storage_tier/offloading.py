@@ -43,6 +43,11 @@ class Offloading:
         return len(self._waiting)
 
     @property
+    def is_full(self) -> bool:
+        """Whether another boundary would push the oldest out."""
+        return len(self._waiting) >= self._policy.most_waiting
+
+    @property
     def is_busy(self) -> bool:
         """Whether anything is to be written."""
         return bool(self._waiting or self._open)
@@ -51,7 +56,7 @@ class Offloading:
         """Ask for an offload of what is on host. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
-        if len(self._waiting) >= self._policy.most_waiting:
+        if self.is_full:
             del self._waiting[next(iter(self._waiting))]
             self._controller.counters.drop("offload queue full")
         self._waiting[boundary] = None

@@ -22,7 +22,7 @@ class PrefetchPolicy:
 
     Attributes:
         mode: when a request gives up waiting; what has arrived by then is used.
-        least_tokens: a prompt lacks at least so many tokens on host, or nothing is asked.
+        least_tokens: a prompt lacks at least so many tokens on device and host, or nothing is asked.
         most_host_share: of every host pool, the share that open prefetches may hold.
         base_s, per_token_s: with TIMEOUT, how long a request waits, from the call of `prefetch` on.
         batch_pages: pages a read asks for at once; a prefetch can be stopped between two reads.

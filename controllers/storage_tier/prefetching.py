@@ -23,7 +23,8 @@ from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
-from unified_tree.errors import OutOfPagesError
+from unified_tree.controllers.storage_tier.prefetch import Place, Prefetch, place_of
+from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
@@ -32,45 +33,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job, Steps
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary, Receipt
-
-Place = tuple[str, bool, int, int, bytes]
-"""Namespace, view, node and length of what is on host, and the first page that is not."""
-
-
-class Prefetch:
-    """One prompt's prefetch.
-
-    Attributes:
-        is_wanted: whoever asked for it may still have a use for it.
-        place: what it is bringing first; None once it has ended.
-        found, fetch: what the store has, and what is being read.
-        tokens: by how much it made the prefix on host longer, once it has ended.
-        followers: prefetches that wait for this one.
-        ticket, vote: what the step under way will vote on, and what has been voted on and not decided.
-        deadline: when its requests stop waiting, in the clock's seconds.
-    """
-
-    def __init__(self, key: Key, deadline: float) -> None:
-        self.is_wanted = True
-        self.key = key
-        self.deadline = deadline
-        self.stopped_at: float | None = None
-        self.place: Place | None = None
-        self.generation: object = None
-        self.found: FoundPrefix | None = None
-        self.fetch: Fetch | None = None
-        self.receipt: Receipt | None = None
-        self.followers: list[Prefetch] = []
-        self.ticket: int | None = None
-        self.vote: int | None = None
-        self.tokens = 0
-        self.has_ended = False
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was asked to end with what it has."""
-        return self.stopped_at is not None
 
 
 class Prefetching:
@@ -84,7 +46,7 @@ class Prefetching:
         self._by_request: dict[Hashable, Prefetch] = {}
         self._by_place: dict[Place, Prefetch] = {}
         self._next: dict[Job, Callable[[str | None], None]] = {}
-        self._held = dict.fromkeys(controller.host.allocators, 0)
+        self._room = PrefetchRoom(controller.composition, controller.host, self._policy.most_host_share)
         self.begun = 0
         self.joined = 0
         self.tokens = 0
@@ -95,7 +57,7 @@ class Prefetching:
     @property
     def open_count(self) -> int:
         """Prefetches that have not ended."""
-        return sum(not prefetch.has_ended for prefetch in self._by_request.values())
+        return sum(1 + len(prefetch.followers) for prefetch in self._by_place.values())
 
     @property
     def is_busy(self) -> bool:
@@ -105,37 +67,49 @@ class Prefetching:
     def begin(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
         self.cancel(request)
-        deadline = self._clock() + self._policy.patience_s(key.length)
-        prefetch = Prefetch(key, deadline)
+        prefetch = Prefetch(key)
         if not self._start(prefetch):
             return False
         self._by_request[request] = prefetch
         return True
 
     def _start(self, prefetch: Prefetch) -> bool:
-        """Look up what a prompt lacks on host, or wait for who is bringing it; False if that is too little."""
+        """Look up what a prompt lacks, or wait for who is bringing it; False if that is too little."""
         controller, key = self._controller, prefetch.key
         size = controller.tree.page_size
         limit = (key.length - 1) // size
-        base = controller.tree.host_reach(key, limit=limit * size)
-        if self._is_closing or limit * size - base.length < max(size, self._policy.least_tokens):
+        had = self._measure(prefetch, limit * size)
+        lacking = limit * size - had
+        gave_up = prefetch.is_stopped and controller.ranks.is_alone
+        if self._is_closing or gave_up or lacking < max(size, self._policy.least_tokens):
             return False
-        other = self._by_place.get(_place(key, base, size))
+        if prefetch.leader is None:
+            prefetch.deadline = self._clock() + self._policy.patience_s(lacking)
+        base = controller.tree.host_reach(key, limit=limit * size)
+        other = self._by_place.get(place_of(key, base, size))
         if other is not None:
-            other.followers.append(prefetch)
+            prefetch.follow(other)
             self.joined += 1
             return True
         prefetch.receipt = controller.tree.lock(base, Tier.HOST, controller.path_names)
         base = controller.tree.host_reach(key, limit=limit * size)  # locking may have cut its node
-        place = _place(key, base, size)
-        prefetch.place, prefetch.generation = place, controller.generation(key.namespace)
-        prefetch.found = FoundPrefix(key, base.length // size, limit)
+        prefetch.leader = None
+        prefetch.place, prefetch.generation = place_of(key, base, size), controller.generation(key.namespace)
+        prefetch.found = FoundPrefix(key, base.length // size, limit, had // size)
         prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base.length} {key.length}", limit)
-        self._by_place[place] = prefetch
+        self._by_place[prefetch.place] = prefetch
         self.begun += 1
         chain = controller.chain(key.namespace)
         self._run(prefetch.found.look_up(controller.store, controller.composition, chain), partial(self._looked_up, prefetch))
         return True
+
+    def _measure(self, prefetch: Prefetch, limit: int) -> int:
+        """How many tokens of a prompt can be resumed over device and host; how much more than at first is noted."""
+        had = self._controller.tree.match_prefix(prefetch.key, limit=limit, touch=False).reachable.length
+        if prefetch.had_tokens is None:
+            prefetch.had_tokens = had
+        prefetch.tokens = max(0, had - prefetch.had_tokens)
+        return had
 
     def _run(self, steps: Steps, then: Callable[[str | None], None]) -> None:
         self._next[self._jobs.start(steps)] = then
@@ -166,57 +140,35 @@ class Prefetching:
         found = prefetch.found
         assert found is not None
         prefetch.vote = None
-        lengths[: found.base_pages + 1] = False
+        lengths[: found.had_pages + 1] = False
         found.lengths = lengths
         return found
 
     def _looked_up(self, prefetch: Prefetch, error: str | None) -> None:
         found = prefetch.found
         assert found is not None
-        self._controller.known.forget(found.digests[found.reach_pages :])
+        if error is None:
+            self._controller.known.forget(found.digests[found.reach_pages :])
         self._vote(prefetch, error, partial(self._allocate, prefetch))
 
     def _allocate(self, prefetch: Prefetch, lengths: NDArray[np.bool_]) -> None:
         """Take host pages for the longest length that there is room for, and begin to read."""
         found = self._decided(prefetch, lengths)
-        candidates = np.flatnonzero(lengths)[::-1]
-        if not candidates.size or self._is_unwanted(prefetch):
+        candidates = np.flatnonzero(lengths).tolist()
+        prefetch.found_nothing = not candidates
+        if not candidates or self._is_unwanted(prefetch):
             self._end(prefetch)
             return
-        tries = [0, *(1 << n for n in range(candidates.size.bit_length() - 1))]
-        for length in candidates[tries].tolist():
-            pages = self._host_pages(found.base_pages, length)
-            if pages is not None:
-                break
-        else:
+        taken = self._room.take_longest(found.base_pages, candidates)
+        if taken is None:
             self._fail(prefetch, "prefetch: no room on host")
             return
+        length, pages = taken
         prefetch.fetch = Fetch(self._controller.composition, found, length, pages)
         prefetch.fetch.stop = prefetch.is_stopped
-        self._count_held(prefetch.fetch, 1)
         self._begin_step(prefetch, found, length)
         steps = prefetch.fetch.read_paths(self._controller.store, self._policy.batch_pages)
         self._run(steps, partial(self._paths_arrived, prefetch))
-
-    def _host_pages(self, base_pages: int, length_pages: int) -> dict[str, NDArray[np.int64]] | None:
-        """Host pages for a length, without those of optional components that are short; None if there is no room."""
-        controller = self._controller
-        needs = Fetch.needs(controller.composition, base_pages, length_pages)
-        for name, count in list(needs.items()):
-            total = controller.host.allocators[name].page_count
-            is_over = total is not None and self._held[name] + count > self._policy.most_host_share * total
-            if is_over or not controller.host.fits(name, count):
-                if controller.is_required(name):
-                    return None
-                del needs[name]
-        try:
-            return controller.host.allocate_all(needs)
-        except OutOfPagesError:
-            return None
-
-    def _count_held(self, fetch: Fetch, sign: int) -> None:
-        for name, ids in fetch.pages.items():
-            self._held[name] += sign * ids.size
 
     def _paths_arrived(self, prefetch: Prefetch, error: str | None) -> None:
         found, fetch = prefetch.found, prefetch.fetch
@@ -230,7 +182,7 @@ class Prefetching:
         found, fetch = self._decided(prefetch, lengths), prefetch.fetch
         assert fetch is not None
         length = longest(found.lengths) if found.lengths.any() else 0
-        if length <= found.base_pages or self._is_unwanted(prefetch):
+        if length <= found.had_pages or self._is_unwanted(prefetch):
             self._end(prefetch)
         elif not self._controller.composition.trailing:
             self._graft(prefetch, length)
@@ -255,8 +207,7 @@ class Prefetching:
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
         """Whether nobody waits for it any more, or what it brings has been invalidated."""
-        is_stale = prefetch.generation != self._controller.generation(prefetch.key.namespace)
-        return is_stale or not (prefetch.is_wanted or any(follower.is_wanted for follower in prefetch.followers))
+        return not prefetch.users or prefetch.generation != self._controller.generation(prefetch.key.namespace)
 
     def _graft(self, prefetch: Prefetch, length_pages: int) -> None:
         """Put what arrived into the tree."""
@@ -268,16 +219,18 @@ class Prefetching:
             return
         taken, left = fetch.took(length_pages), fetch.left(length_pages)
         result = controller.tree.graft(prefetch.key.prefix(length_pages * size), taken)
-        controller.host.give_back(left)
-        controller.host.give_back(result.unused)
-        self._count_held(fetch, -1)
         prefetch.fetch = None
-        prefetch.tokens = (length_pages - found.base_pages) * size
-        self.tokens += prefetch.tokens
+        self._room.give_back(left)
+        self._room.hand_over(taken)
+        controller.host.give_back(result.unused)
+        before = prefetch.tokens
+        self._measure(prefetch, length_pages * size)
+        self.tokens += max(0, prefetch.tokens - before)
         for name, ids in taken.items():
             self.pages += ids.size
             self.size_bytes += ids.size * controller.value_bytes(name)
-        controller.known.add(found.digests[found.base_pages : length_pages])
+        if all(access.name in fetch.whole for access in controller.composition.paths):
+            controller.known.add(found.digests[found.base_pages : length_pages])
         self._end(prefetch)
 
     def _fail(self, prefetch: Prefetch, reason: str) -> None:
@@ -287,8 +240,7 @@ class Prefetching:
     def _end(self, prefetch: Prefetch) -> None:
         """Let go of everything; those who waited for it look again."""
         if prefetch.fetch is not None:
-            self._controller.host.give_back(prefetch.fetch.pages)
-            self._count_held(prefetch.fetch, -1)
+            self._room.give_back(prefetch.fetch.pages)
             prefetch.fetch = None
         for ticket in (prefetch.ticket, prefetch.vote):
             if ticket is not None:
@@ -301,11 +253,11 @@ class Prefetching:
             del self._by_place[prefetch.place]
             prefetch.place = None
         prefetch.has_ended = True
+        is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
         followers, prefetch.followers = prefetch.followers, []
         for follower in followers:
-            follower.tokens = prefetch.tokens
-            gave_up = follower.is_stopped and self._controller.ranks.is_alone
-            if not follower.is_wanted or gave_up or not self._start(follower):
+            in_vain = is_current and self._controller.ranks.is_alone and prefetch.is_in_vain_for(follower)
+            if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 
     def is_ready(self, request: Hashable) -> bool:
@@ -315,38 +267,41 @@ class Prefetching:
             return True
         now = self._clock()
         if now >= prefetch.deadline and not prefetch.is_stopped:
-            self._stop(prefetch)
+            prefetch.stop(now)
             if self._policy.mode is PrefetchMode.TIMEOUT:
                 self._controller.counters.drop("prefetch out of time")
         gave_up = prefetch.stopped_at is not None and self._controller.ranks.is_alone
         return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
 
-    def _stop(self, prefetch: Prefetch) -> None:
-        """Let it end with what it has."""
-        prefetch.stopped_at = self._clock()
-        if prefetch.fetch is not None:
-            prefetch.fetch.stop = True
+    def tokens_of(self, request: Hashable) -> int:
+        """See PrefixCache.prefetched_tokens."""
+        prefetch = self._by_request.get(request)
+        return 0 if prefetch is None else prefetch.tokens
 
     def leave(self, request: Hashable) -> int:
         """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
 
-        Returns by how many tokens its prefix on host grew.
+        Returns by how many tokens what it can resume from has grown.
         """
         prefetch = self._by_request.pop(request, None)
         if prefetch is None:
             return 0
-        if not prefetch.has_ended and not prefetch.is_stopped:
-            self._stop(prefetch)
+        prefetch.stop(self._clock())
+        leader = prefetch.leader
+        if leader is not None and leader.users == 1:
+            leader.stop(self._clock())  # it went on for this one only
         return prefetch.tokens
 
     def cancel(self, request: Hashable) -> None:
         """A request has no use for it any more; it is dropped, if nobody else has."""
         prefetch = self._by_request.pop(request, None)
-        if prefetch is None:
+        if prefetch is None or prefetch.has_ended:
             return
         prefetch.is_wanted = False
-        if not prefetch.has_ended and not prefetch.followers:
-            self._stop(prefetch)
+        bringing = prefetch.leader or prefetch
+        bringing.users -= 1
+        if not bringing.users:
+            bringing.stop(self._clock())
 
     def close(self) -> None:
         """End all of them; the jobs have been closed."""
@@ -355,9 +310,3 @@ class Prefetching:
         for prefetch in [*self._by_place.values()]:
             self._end(prefetch)
         self._by_request.clear()
-
-
-def _place(key: Key, base: Boundary, page_size: int) -> Place:
-    width = key.width_bytes
-    first_page = key.data[base.length * width : (base.length + page_size) * width]
-    return key.namespace, key.bigram, base.node, base.length, first_page

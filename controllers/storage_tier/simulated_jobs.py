@@ -59,10 +59,8 @@ class SimulatedJobs:
     def close(self) -> None:
         """See Jobs.close."""
         self._closed = True
-        for job in self._running:
-            job.error = "closed"
-            self._ended.append(job)
-        self._running.clear()
+        for job in list(self._running):
+            self._end(job, "closed")
 
     def _duration_ns(self) -> int:
         return int(self._step_ns * (1 + self._rng.random() * self._spread))
@@ -71,7 +69,13 @@ class SimulatedJobs:
         try:
             pause_s = next(job.steps)
         except StopIteration:
-            del self._running[job]
-            self._ended.append(job)
+            self._end(job, None)
+        except Exception as failure:  # as at a thread's edge
+            self._end(job, f"{type(failure).__name__}: {failure}")
         else:
             self._running[job] = due + int(pause_s * 1e9) + self._duration_ns()
+
+    def _end(self, job: Job, error: str | None) -> None:
+        del self._running[job]
+        job.error = error
+        self._ended.append(job)

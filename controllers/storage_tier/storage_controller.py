@@ -6,7 +6,6 @@ are pinned or belong to nobody else. What comes from the store is verified befor
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.stats import Counters
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
     from unified_tree.controllers.tier_pages import TierPages
+    from unified_tree.controllers.weights_versions import WeightsVersions
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
@@ -39,6 +39,7 @@ class StorageController:
         tier: settings; its engine and jobs are closed with the controller.
         counters: where figures go.
         generation: says which weights version of a namespace the tree holds now.
+        weights: what a store calls them.
         ranks: what must be heard before an answer of the store counts.
 
     Raises ConfigurationError for what the engine cannot keep, and pools or memory that do not fit the components.
@@ -51,6 +52,7 @@ class StorageController:
         tier: StorageTier,
         counters: Counters,
         generation: Callable[[str], object],
+        weights: WeightsVersions,
         ranks: RankAgreement,
     ) -> None:
         self.tree = tree
@@ -66,8 +68,7 @@ class StorageController:
         self.known = StoredMemory(tier.offload.known_pages, tier.offload.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
         self._required = {c.name for c in tree.components if c.required}
-        self._weights_version = tier.weights_version
-        self._versions: dict[str, str] = {}
+        self._weights = weights
         self.prefetching = Prefetching(self)
         self.offloading = Offloading(self)
         self._is_closed = False
@@ -82,8 +83,7 @@ class StorageController:
 
     def chain(self, namespace: str) -> KeyChain:
         """The keys of a namespace under the weights it has now."""
-        version = self._versions.get(namespace, self._weights_version)
-        return KeyChain(page_size=self.tree.page_size, weights_version=version)
+        return KeyChain(page_size=self.tree.page_size, weights_version=self._weights.of(namespace))
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
@@ -92,15 +92,6 @@ class StorageController:
     def backed_up(self, boundary: Boundary) -> None:
         """A boundary came to host."""
         self.offloading.add(boundary)
-
-    def invalidated(self, namespace: str | None, weights_version: str | None) -> None:
-        """The weights changed. Without a name for them, nothing stored under them is shared with anyone or found again."""
-        version = weights_version if weights_version is not None else f"{self._weights_version} {uuid.uuid4().hex}"
-        if namespace is None:
-            self._weights_version = version
-            self._versions.clear()
-        else:
-            self._versions[namespace] = version
 
     def poll(self) -> None:
         """Apply what has come or gone, and begin what is due. Never blocks. Cost: O(what ended and what begins)."""
@@ -114,6 +105,14 @@ class StorageController:
             self.tier.writing.wait()
             self.poll()
             self.ranks.tick()
+
+    def flush(self) -> None:
+        """Store every boundary that is on host, also what came there before this store did, and wait for that. Blocks."""
+        for boundary in self.tree.boundaries():
+            if self.offloading.is_full:
+                self.drain()
+            self.offloading.add(boundary)
+        self.drain()
 
     def close(self) -> None:
         """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do."""

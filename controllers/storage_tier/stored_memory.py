@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 
 class StoredMemory:
-    """Digests whose path pages, and those of all pages before, are in the store. Any thread may use it.
+    """Digests whose path pages are in the store. Any thread may use it.
 
     Args:
         capacity: digests; the oldest go first.
@@ -29,17 +29,20 @@ class StoredMemory:
         return len(self._seen)
 
     def known_pages(self, digests: Sequence[bytes]) -> int:
-        """How many of the first pages are stored, as far as is known. Cost: O(pages behind those)."""
+        """How many of the first pages are stored, as far as is known. Cost: O(those).
+
+        A page counts only by its own entry: that a later one was seen says nothing about those before it any more.
+        """
         oldest = self._clock() - self._keep_s
         with self._lock:
-            for count in range(len(digests), 0, -1):
-                seen = self._seen.get(digests[count - 1])
-                if seen is not None and seen >= oldest:
+            for count, digest in enumerate(digests):
+                seen = self._seen.get(digest)
+                if seen is None or seen < oldest:
                     return count
-        return 0
+        return len(digests)
 
     def add(self, digests: Sequence[bytes]) -> None:
-        """These were stored or found, and all before them."""
+        """These were stored or found."""
         now = self._clock()
         with self._lock:
             for digest in digests:

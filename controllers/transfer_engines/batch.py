@@ -3,6 +3,10 @@
 Copies of one component stand in one list, whichever transfers they belong to, and are cut into chunks of a bounded size: the
 most that has to pass before a cancel takes effect or a load overtakes. Steps are made as they are asked for, so that
 submitting costs nothing by the page.
+
+A load's layers come in groups of 1, 1, 2, 4, 8, … as far as a chunk holds that many of all its pages. So the first layer opens
+as soon as it can, and the few pages of a short load do not cost a call a layer, which takes longer than copying them: a layer
+waits for at most as many others behind it as have already come. Large loads go by single layers.
 """
 
 from __future__ import annotations
@@ -46,25 +50,33 @@ class Batch:
     def steps(self) -> Iterator[Step]:
         """All steps, in order. Cost: O(transfers) a layer, O(transfers in it) a step."""
         if self._direction is Direction.BACKUP:
-            yield from self._stage(list(self._copies), None)
+            yield from self._stage(dict.fromkeys(self._copies), None)
             return
-        kept: dict[int, list[str]] = {}
-        for component in self._copies:
-            for layer_id in self._movers[component].layer_ids:
-                kept.setdefault(layer_id, []).append(component)
-        for layer_id in sorted(kept):
-            yield from self._stage(kept[layer_id], layer_id)
+        layer_ids = sorted({layer_id for component in self._copies for layer_id in self._movers[component].layer_ids})
+        most_pages = max((sum(piece.source.size for piece in pieces) for pieces in self._copies.values()), default=1)
+        for group in _groups(layer_ids, max(1, self._chunk_blocks // most_pages)):
+            kept = {name: tuple(i for i in self._movers[name].layer_ids if group[0] <= i <= group[-1]) for name in self._copies}
+            yield from self._stage({name: layers for name, layers in kept.items() if layers}, group[-1])
 
-    def _stage(self, components: list[str], layer_id: int | None) -> Iterator[Step]:
-        """One layer of a load, or all of a backup. A transfer's stage lands with the last piece of its last component."""
+    def _stage(self, components: Mapping[str, tuple[int, ...] | None], through: int | None) -> Iterator[Step]:
+        """Some layers of a load, or all of a backup. A transfer's stages land with the last piece of its last component."""
         living = {name: [piece for piece in self._copies[name] if piece.progress.error is None] for name in components}
         last = {piece.progress: name for name, pieces in living.items() for piece in pieces}
-        for component in components:
+        for component, layer_ids in components.items():
             mover = self._movers[component]
-            layer_count = 1 if layer_id is not None else len(mover.layer_ids)
+            layer_count = len(mover.layer_ids if layer_ids is None else layer_ids)
             for pieces in _cut(living[component], max(1, self._chunk_blocks // layer_count)):
                 lands = [piece.progress for piece in pieces if piece.is_last and last[piece.progress] == component]
-                yield Step(component, mover, layer_id, pieces, lands, self._after)
+                yield Step(component, mover, layer_ids, through, pieces, lands, self._after)
+
+
+def _groups(layer_ids: list[int], most: int) -> Iterator[list[int]]:
+    """All layers, in groups of at most `most`, none larger than all before it together."""
+    begin = 0
+    while begin < len(layer_ids):
+        end = begin + min(max(1, begin), most)
+        yield layer_ids[begin:end]
+        begin = end
 
 
 def _cut(pieces: Iterable[Piece], page_count: int) -> Iterator[list[Piece]]:

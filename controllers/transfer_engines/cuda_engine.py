@@ -170,8 +170,10 @@ class CudaEngine:
             return False
         self._flying[direction].append((step, mark))
         if direction is Direction.LOAD:
+            assert step.through is not None
             for progress in step.lands:
-                self._gates.setdefault(progress.ticket, []).append(mark)
+                gates = self._gates.setdefault(progress.ticket, [])
+                gates += [mark] * (progress.stages_through(step.through) - len(gates))
         return True
 
     def _finish(self, step: Step) -> None:

@@ -40,6 +40,10 @@ class Progress:
         """How many stages of a load must have landed before a model layer may run. Cost: O(log layers)."""
         return bisect_right(self.layer_ids, layer_id)
 
+    def land(self, through: int | None) -> None:
+        """A load's stages through a model layer are there, or, for None, a backup."""
+        self.landed = self.stage_count if through is None else self.stages_through(through)
+
     def fail(self, error: str) -> None:
         """Note what went wrong, if nothing did before."""
         if self.error is None:

@@ -86,7 +86,7 @@ class Schedule:
     def finish(self, step: Step) -> None:
         """What a step was to move is there, or has failed."""
         for progress in step.lands:
-            progress.landed += 1
+            progress.land(step.through)
         for piece in step.pieces:
             progress = piece.progress
             progress.running -= 1

@@ -43,7 +43,7 @@ class SimulatedStage:
             if self.layer_id is None:
                 mover.backup(source, target)
             else:
-                mover.load_layer(self.layer_id, source, target)
+                mover.load_layers((self.layer_id,), source, target)
 
 
 def layers_of(transfer: Transfer, movers: Movers) -> tuple[int, ...]:

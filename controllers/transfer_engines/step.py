@@ -29,15 +29,17 @@ class Step:
 
     Attributes:
         component, mover: whose pages.
-        layer_id: the layer to load; None for a backup of all layers.
+        layer_ids: the component's layers to load; None for a backup of all.
+        through: the model layer through which `lands` have landed then; None for a backup.
         pieces: what to move, of living transfers.
-        lands: transfers of which a stage has landed once this step and all before it have passed.
+        lands: transfers of which a stage or more have landed once this step and all before it have passed.
         after: what the caller gave with the batch; see Schedule.submit.
     """
 
     component: str
     mover: PageMover
-    layer_id: int | None
+    layer_ids: tuple[int, ...] | None
+    through: int | None
     pieces: list[Piece]
     lands: list[Progress]
     after: object
@@ -69,11 +71,16 @@ class Step:
         else:
             source = np.concatenate([piece.source for piece in pieces])
             target = np.concatenate([piece.target for piece in pieces])
-        if self.layer_id is None:
+        if self.layer_ids is None:
             self.mover.backup(source, target)
         else:
-            self.mover.load_layer(self.layer_id, source, target)
+            self.mover.load_layers(self.layer_ids, source, target)
 
     def _describe(self, error: Exception) -> str:
-        what = "backup" if self.layer_id is None else f"load of layer {self.layer_id}"
+        if self.layer_ids is None:
+            what = "backup"
+        elif len(self.layer_ids) == 1:
+            what = f"load of layer {self.layer_ids[0]}"
+        else:
+            what = f"load of layers {self.layer_ids[0]} … {self.layer_ids[-1]}"
         return f"{self.component}: {what} failed: {type(error).__name__}: {error}"

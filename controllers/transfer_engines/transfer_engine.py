@@ -17,8 +17,9 @@ class TransferEngine(Protocol):
     completion; completions of one direction come in the order of submission; when a completion is there, nothing of that
     transfer is written any more; nothing hangs because a copy failed.
 
-    Loads go before backups that have not started. A load goes layer by layer, in ascending model layers over all its
-    components; a backup goes by pages, all layers of some and then of others, the paths first.
+    Loads go before backups that have not started. A load goes by layers, in ascending model layers over all its components:
+    the first on its own, later ones perhaps some together, and those then open or fail together. A backup goes by pages, all
+    layers of some and then of others, the paths first.
     """
 
     def submit(self, transfers: Sequence[Transfer]) -> None:

@@ -14,6 +14,7 @@ import hf3fs_service
 import mooncake_server
 import pytest
 import redis_server
+import simm_double
 from usrbio_double import UsrbioDouble
 
 from unified_tree.controllers.storage import (
@@ -30,6 +31,8 @@ from unified_tree.controllers.storage import (
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
+from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
+from unified_tree.controllers.storage.simm.simm_client import SimmClient
 from unified_tree.errors import PageError, StorageError
 
 SIZES = {"full": 1088, "mamba": 320}
@@ -43,8 +46,8 @@ ENGINES: dict[str, Callable[[Path], StorageEngine]] = {
 }
 
 
-SERVED = ("mooncake", "redis", "redis_cluster", "hf3fs", "hf3fs_mount", "hf3fs_usrbio")
-"""Engines of real servers: fixtures of these names, each giving what opens one on an empty store."""
+SERVED = ("mooncake", "redis", "redis_cluster", "simm", "hf3fs", "hf3fs_mount", "hf3fs_usrbio")
+"""Engines of real servers, SiMM of a double: fixtures of these names, each giving what opens one on an empty store."""
 RANKS = itertools.count()
 """Ranks of 3FS that nobody has used."""
 
@@ -73,6 +76,18 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         prefixes = (f"conformance-{number}" for number in itertools.count())
         yield lambda: RedisStorage(POOLS, RedisSettings(address=cluster.address, cluster=True, key_prefix=next(prefixes)))
+
+
+@pytest.fixture(scope="module")
+def simm() -> Iterator[Callable[[], StorageEngine]]:
+    with simm_double.SimmServer() as server:
+        prefixes = (f"conformance-{number}" for number in itertools.count())
+
+        def opened() -> StorageEngine:
+            settings = SimmSettings(manager_address=server.address, key_prefix=next(prefixes))
+            return SimmStorage(POOLS, settings, SimmClient(settings, simm_double.SimmModule(server)))
+
+        yield opened
 
 
 @pytest.fixture(scope="module")

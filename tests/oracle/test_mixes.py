@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 from oracle.families import FAMILIES
-from oracle.mix import Bench, Tiers, serve_mix
+from oracle.mix import EVENTS, Bench, Tiers, serve_mix
 from oracle.reference import Tally
-from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision
+from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_composition
 
 from unified_tree.controllers import WritePolicy
 
 POLICIES = list(WritePolicy)
+DEEP_MIXES = int(os.environ.get("ORACLE_MIXES", "8"))
 ROOMY = {"paths": 3.0, "windows": 3.0, "states": 10}
 TIGHT = {"paths": 1.5, "windows": 1.0, "states": 5}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Two threads gain nothing on models this small, and one adds up in the same order every time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def serve(family: Family, precision: Precision, seed: int, requests: int) -> Tally:
+def serve(family: Family, precision: Precision, seed: int, requests: int, directory: Path | None = None) -> Tally:
+    """One mix; the seed also picks what is behind the device, how much room there is, and the page size."""
+    pages = (family.page_size, 4, 32) if family.page_size == 8 else (family.page_size, 2 * family.page_size)
+    family = replace(family, page_size=pages[seed % len(pages)])
     room: dict[str, Any] = (TIGHT, ROOMY)[seed % 2]
-    tiers = Tiers(host=seed % 5 != 4, write_policy=POLICIES[seed % 3], **room)
+    storage = None
+    if directory is not None:
+        storage = {"name": "file", "options": {"directory": directory, "capacity_bytes": 1 << 28}}
+    tiers = Tiers(host=seed % 5 != 4 or directory is not None, write_policy=POLICIES[seed % 3], storage=storage, **room)
     with precision.context():
         bench = Bench(family, precision, tiers, Random(seed))
-        return serve_mix(bench, requests)
+        return serve_mix(bench, requests, None if directory is None else {**EVENTS, "restart": 0.2})
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -46,6 +46,13 @@ def test_a_mix_in_f32(name: str, seed: int, record_property: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_a_mix_over_a_store_that_outlives_servers(name: str, tmp_path: Path, record_property: Any) -> None:
+    tally = serve(FAMILIES[name], SINGLE, 9, 14, tmp_path)
+    record_property("operations", tally.runs)
+    assert tally.hits["store"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_mix_in_f64(name: str, record_property: Any) -> None:
     tally = serve(FAMILIES[name], DOUBLE, 3, 14)
     record_property("operations", tally.runs)
@@ -55,10 +62,11 @@ def test_a_mix_in_f64(name: str, record_property: Any) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", [SINGLE, DOUBLE], ids=["f32", "f64"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_long_mixes(name: str, precision: Precision, record_property: Any) -> None:
+def test_long_mixes(name: str, precision: Precision, tmp_path: Path, record_property: Any) -> None:
     """Prints the family's line of the table in the README."""
     total = Tally()
-    for seed in range(100, 130):
-        total += serve(FAMILIES[name], precision, seed, 40)
+    for seed in range(100, 100 + DEEP_MIXES):
+        total += serve(FAMILIES[name], precision, seed, 40, tmp_path / str(seed) if seed % 2 else None)
     record_property("operations", total.runs)
-    print(f"| {name} | {precision.dtype} | {total.row()} |")
+    kinds = ", ".join(component.name for component in tiny_composition(FAMILIES[name], precision).components)
+    print(f"| {name} | {kinds} | {precision.dtype} | {total.row()} |")

@@ -11,10 +11,12 @@ from sim_server import SimServer
 
 from unified_tree.controllers import LoadCost, WritePolicy
 from unified_tree.controllers.ranks import Consensus, LocalConsensus
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 
 TICKS = 80
-UNSHARED = ("cancel_transfer",)
-"""What happens to one rank alone, and would be told to its scheduler alone."""
+EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0, batch_pages=2)
+UNSHARED = ("cancel_transfer", "restart")
+"""What happens to one rank alone, and would be told to its scheduler alone; and what ends the consensus."""
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -32,11 +34,14 @@ def scenario_of(seed: int) -> Scenario:
         turns=1.0,
         letters=2,
         load_cost=LoadCost(least_tokens=1),
+        host_pages=dict.fromkeys(found.host_pages, 400),
+        longest=4,
+        store=None if found.store is None else replace(found.store, page_count=400, prefetch=EAGER, step_ns=2_000),
     )
 
 
 def one_rank(consensus: Consensus, rank: int, scenario: Scenario) -> SimServer:
-    server = SimServer(scenario, rank, consensus)
+    server = SimServer(scenario, rank=rank, ranks=consensus)
     server.run()
     return server
 
@@ -55,4 +60,4 @@ def test_ranks_do_the_same_whatever_their_stores_answer(ranks: int) -> None:
 
 def test_a_lone_rank_with_a_consensus_lives_too() -> None:
     for seed in range(20):
-        SimServer(Scenario.of(seed, TICKS), ranks=LocalConsensus()).run()
+        SimServer(scenario_of(seed), ranks=LocalConsensus()).run()

@@ -46,6 +46,7 @@ EVENTS = {
     "drop: prefetch failed: closed",
     "drop: offload queue full",
     "drop: offload incomplete: store failed",
+    "restart: done",
 }
 """What every batch of lives must have seen, or else it shows little."""
 
@@ -72,6 +73,18 @@ def test_lives(batch: int, record_property: Any) -> None:
         events.update(live(seed).events)
     assert {name for name in EVENTS if not events[name]} == set()
     record_property("operations", TICKS * LIVES)
+
+
+def test_lives_over_a_store_in_files(tmp_path: Path, record_property: Any) -> None:
+    """Which several tiers open, one after another, and two at a time while one is replaced."""
+    events: Counter[str] = Counter()
+    seeds = [seed for seed in range(500, 560) if Scenario.of(seed, TICKS).store is not None][:12]
+    for seed in seeds:
+        server = SimServer(Scenario.of(seed, TICKS), tmp_path / str(seed))
+        server.run()
+        events.update(server.events)
+    assert {name for name in ("restart: done", "storage_hits", "swap_store: attached") if not events[name]} == set()
+    record_property("operations", TICKS * len(seeds))
 
 
 def test_lives_of_this_commit(record_property: Any) -> None:

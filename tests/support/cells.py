@@ -15,23 +15,26 @@ Ids = NDArray[np.int64]
 
 class Cells:
     """A PageMover over two arrays [layer, page]. `watch(layer_id, source, target)` is called before each copy and may
-    raise or block; layer_id is None for a backup."""
+    raise or block; layer_id is None for a backup. `calls` has those layer by layer, `groups` the layers of each load."""
 
     def __init__(self, layer_ids: tuple[int, ...], pages: int, watch: Callable[[int | None, Ids, Ids], Any] | None = None):
         self.layer_ids = layer_ids
         self.device = np.arange(len(layer_ids) * pages).reshape(len(layer_ids), pages)
         self.host = -1 - self.device
         self.watch = watch
+        self.groups: list[tuple[int, ...]] = []
         self.calls: list[tuple[int | None, list[int], list[int]]] = []
 
     def backup(self, source: Ids, target: Ids) -> None:
         self._check(None, source, target)
         self.host[:, target] = self.device[:, source]
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        self._check(layer_id, source, target)
-        index = self.layer_ids.index(layer_id)
-        self.device[index, target] = self.host[index, source]
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        self.groups.append(layer_ids)
+        for layer_id in layer_ids:
+            self._check(layer_id, source, target)
+            index = self.layer_ids.index(layer_id)
+            self.device[index, target] = self.host[index, source]
 
     def put(self, *, device: bool, pages: Ids, values: Ids) -> None:
         (self.device if device else self.host)[:, pages] = values

@@ -91,13 +91,15 @@ class LaneCells(Cells):
         self._check(None, source, target)
         self._device.current.work.append(lambda: self._backup(source, target))
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        self._check(layer_id, source, target)
-        self._device.current.work.append(lambda: self._load(layer_id, source, target))
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        self.groups.append(layer_ids)
+        for layer_id in layer_ids:
+            self._check(layer_id, source, target)
+        self._device.current.work.append(lambda: self._load(layer_ids, source, target))
 
     def _backup(self, source: Ids, target: Ids) -> None:
         self.host[:, target] = self.device[:, source]
 
-    def _load(self, layer_id: int, source: Ids, target: Ids) -> None:
-        index = self.layer_ids.index(layer_id)
-        self.device[index, target] = self.host[index, source]
+    def _load(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        for index in map(self.layer_ids.index, layer_ids):
+            self.device[index, target] = self.host[index, source]

@@ -60,7 +60,7 @@ class HeldEngine:
         """One layer of a load arrives."""
         for copy in self.open[ticket].copies:
             if layer_id in self._movers[copy.component].layer_ids:
-                self._movers[copy.component].load_layer(layer_id, copy.source, copy.target)
+                self._movers[copy.component].load_layers((layer_id,), copy.source, copy.target)
         self._landed[ticket].add(layer_id)
 
     def _land(self, ticket: int) -> None:
@@ -70,8 +70,7 @@ class HeldEngine:
             if transfer.direction is Direction.BACKUP:
                 mover.backup(copy.source, copy.target)
             else:
-                for layer_id in mover.layer_ids:
-                    mover.load_layer(layer_id, copy.source, copy.target)
+                mover.load_layers(mover.layer_ids, copy.source, copy.target)
         self._end(ticket, None)
 
     def fail(self, ticket: int, error: str = "a bad cable") -> None:

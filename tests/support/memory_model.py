@@ -51,6 +51,7 @@ class Runner:
 
     Attributes:
         hoard: pages that nobody uses but that are taken all the same, by tier and component.
+        versions: how often each namespace, or all (None), was invalidated.
     """
 
     def __init__(self, cache: PrefixCache, components: Sequence[Component], memory: PageMemory | None = None) -> None:
@@ -60,16 +61,16 @@ class Runner:
         self.memory = PageMemory(components) if memory is None else memory
         self.requests: list[Request] = []
         self.hoard: dict[tuple[Tier, str], list[int]] = {}
-        self._versions: dict[str | None, int] = {}
+        self.versions: dict[str | None, int] = {}
 
     def version_of(self, namespace: str) -> int:
         """How often what a namespace holds was invalidated."""
-        return self._versions.get(None, 0) + self._versions.get(namespace, 0)
+        return self.versions.get(None, 0) + self.versions.get(namespace, 0)
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """New weights."""
         self.cache.invalidate(namespace, weights_version)
-        self._versions[namespace] = self._versions.get(namespace, 0) + 1
+        self.versions[namespace] = self.versions.get(namespace, 0) + 1
 
     def start(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = (), **options: Any) -> Request:
         """Acquire; verify every cached byte and copy the state, at once unless they are still on their way."""

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+from frozen import freeze, thaw
 
 PEER = """
 import sys
@@ -28,12 +28,12 @@ if code == 0:
     sys.stdin.read()
     store.close()
 """
-SETTINGS: dict[str, Any] = {"rpc_timeout_ms": 500, "transfer_timeout_s": 2, "retry_pause_s": 0.2}
-"""Of engines in tests: what waits, waits briefly."""
+SETTINGS: dict[str, Any] = {"rpc_timeout_ms": 1500, "transfer_timeout_s": 3, "retry_pause_s": 0.2}
+"""Of engines in tests: what waits, waits briefly, but longer than a busy machine may take."""
 ENVIRONMENT = {
-    "MC_RPC_TIMEOUT_MS": "500",
-    "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",
-    "MC_TCP_STATUS_TIMEOUT_SEC": "2",
+    "MC_RPC_TIMEOUT_MS": "1500",
+    "MC_TCP_PROGRESS_TIMEOUT_SEC": "3",
+    "MC_TCP_STATUS_TIMEOUT_SEC": "3",
     "MC_STORE_CLIENT_SETUP_RETRIES": "1",
 }
 
@@ -90,10 +90,10 @@ class Peer:
             raise AssertionError(f"the peer says {said!r}")
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        thaw(self.process)
 
     def kill(self) -> None:
         self.process.kill()
@@ -145,10 +145,10 @@ class Mooncake:
         return self.peers[-1]
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        thaw(self.process)
 
     def kill(self) -> None:
         self.process.kill()

@@ -26,19 +26,20 @@ class PageMemory:
         layers: of the model, ascending.
         host_pages: by component, as bytes for a store.
         busy: pages that a transfer reads or writes, so that nobody else may write them.
+        known: the content that a digest on host stands for; hand it to the next memory, and it understands a store's pages.
     """
 
-    def __init__(self, components: Sequence[Component]) -> None:
+    def __init__(self, components: Sequence[Component], known: dict[bytes, Content] | None = None) -> None:
         self.layers_of = {c.name: LAYERS[i % len(LAYERS)] for i, c in enumerate(components)}
         self.layers = sorted({layer for layers in self.layers_of.values() for layer in layers})
         self.busy: dict[Place, int] = {}
         self.host_pages = {name: HostPages(len(layers)) for name, layers in self.layers_of.items()}
-        known: dict[bytes, Content] = {}
+        self.known: dict[bytes, Content] = {} if known is None else known
         self._cells: dict[tuple[str, Tier, int], MutableMapping[int, Content]] = {}
         for name, layers in self.layers_of.items():
             for index, layer in enumerate(layers):
                 self._cells[name, Tier.DEVICE, layer] = {}
-                self._cells[name, Tier.HOST, layer] = HostCells(self.host_pages[name], index, known)
+                self._cells[name, Tier.HOST, layer] = HostCells(self.host_pages[name], index, self.known)
 
     def write(self, component: str, page: int, content: Content | None) -> None:
         """The model computes a device page, all layers; None leaves garbage."""
@@ -106,6 +107,7 @@ class MemoryMover:
         for layer in self.layer_ids:
             self._memory.move(self._component, layer, Tier.DEVICE, source, target)
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
-        """See PageMover.load_layer."""
-        self._memory.move(self._component, layer_id, Tier.HOST, source, target)
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
+        for layer_id in layer_ids:
+            self._memory.move(self._component, layer_id, Tier.HOST, source, target)

@@ -90,6 +90,19 @@ def random_run_over_group(group: Any, rank: int, **given: Any) -> list[Plain]:
         consensus.close()
 
 
+def random_run_over_new_group(group: Any, rank: int, *, store: str, **given: Any) -> list[Plain]:
+    """`random_run` as a server does it: a group of its own beside the default one, which is destroyed at work."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=group.size())
+    consensus = over(dist.new_group(backend="gloo"), 20)
+    agreements = random_run(consensus, rank, **given)
+    consensus.tick()
+    consensus.close()
+    dist.destroy_process_group()
+    return agreements
+
+
 def fault_at_fifth_tick(group: Any, rank: int, *, who: int, fault: str, timeout_s: float, delay_s: float = 0) -> Plain:
     """Tick until an error or the twentieth tick; one rank fails at its fifth.
 

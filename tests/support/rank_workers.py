@@ -53,7 +53,8 @@ class RankWorkers:
     def ready(self, count: int) -> None:
         """Start workers, or again those that died, until there are `count`; returns when all have imported torch."""
         self._workers = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
-        context = get_context("spawn")
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed"])  # imported once, for all workers
         fresh = []
         while len(self._workers) < count:
             ours, theirs = context.Pipe()
@@ -103,13 +104,13 @@ class RankWorkers:
         return results
 
     def end(self) -> list[int | None]:
-        """Have all workers end by themselves, and return how they did; one that does not is killed and a failure."""
-        for process, pipe in self._workers:
-            if process.is_alive():
-                pipe.send(None)
-        for process, _ in self._workers:
+        """Have those that are alive end by themselves, and return how they did; one that does not is killed: a failure."""
+        alive = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
+        for _, pipe in alive:
+            pipe.send(None)
+        for process, _ in alive:
             process.join(20)
-        codes = [process.exitcode for process, _ in self._workers]
+        codes = [process.exitcode for process, _ in alive]
         self.kill()
         return codes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -13,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from frozen import freeze, thaw
 
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command
+from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command, tls_context
 from unified_tree.controllers.storage.redis.resp_reader import Answer
 from unified_tree.errors import StorageError
 
@@ -51,9 +51,13 @@ class Redis:
         folder: its own, for its socket and files.
         options: further words of its command line.
         over: "tcp" or "unix".
+        settings: how `ask` gets in, if a password or TLS is needed.
+        address: where it listens, if the options say so.
     """
 
-    def __init__(self, folder: Path, *options: str, over: str = "tcp", settings: RedisSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, over: str = "tcp", settings: RedisSettings | None = None, address: str | None = None
+    ) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "s"
@@ -61,6 +65,7 @@ class Redis:
         self.port = 0 if self._is_unix else free_port()
         self._options = options
         self.address = f"unix:{self._socket}" if self._is_unix else f"127.0.0.1:{self.port}"
+        self.address = address or self.address
         self.settings = settings or RedisSettings(address=self.address)
         self.start()
 
@@ -92,10 +97,10 @@ class Redis:
             connection.close()
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        thaw(self.process)
 
     def stop(self) -> None:
         """Kill it; what it held is gone."""
@@ -109,8 +114,6 @@ class Redis:
         self.stop()
 
     def _connection(self) -> RespConnection:
-        from unified_tree.controllers.storage.redis.resp_connection import tls_context
-
         return RespConnection(self.address, self.settings, tls_context(self.settings))
 
     def _is_ready(self) -> bool:
@@ -122,15 +125,24 @@ class Redis:
 
 
 class Cluster:
-    """Masters that share the slots; a context manager that ends them."""
+    """Masters that share the slots; a context manager that ends them.
 
-    def __init__(self, folder: Path, masters: int = 3, *options: str) -> None:
+    Attributes:
+        servers: the masters.
+        replica: of the last master, if one was asked for.
+    """
+
+    def __init__(self, folder: Path, masters: int = 3, *options: str, with_replica: bool = False) -> None:
         mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
         self.servers: list[Redis] = []
+        self.replica: Redis | None = None
         try:
             for number in range(masters):
                 self.servers.append(Redis(folder / str(number), *mode, *options))
             self._join()
+            if with_replica:
+                self.replica = Redis(folder / "replica", *mode, *options)
+                self._follow(self.replica)
         except BaseException:
             self.stop()
             raise
@@ -149,6 +161,18 @@ class Cluster:
             assert time.monotonic() < deadline, "the cluster does not come together"
             time.sleep(0.05)
 
+    def _follow(self, replica: Redis) -> None:
+        _expect_ok(replica.ask("CLUSTER", "MEET", "127.0.0.1", str(self.servers[0].port)))
+        owner = self.servers[-1].ask("CLUSTER", "MYID")
+        assert isinstance(owner, bytes)
+        deadline = time.monotonic() + 30
+        while replica.ask("CLUSTER", "REPLICATE", owner) != b"OK":  # until it knows whom it should follow
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while b"master_link_status:up" not in _text(replica.ask("INFO", "replication")):
+            assert time.monotonic() < deadline, "the replica does not follow"
+            time.sleep(0.05)
+
     def move_slots(self, slots: Sequence[int], source: int, target: int) -> None:
         """Make another server the owner of empty slots, at once and everywhere."""
         owner = self.servers[target].ask("CLUSTER", "MYID")
@@ -158,7 +182,7 @@ class Cluster:
                 _expect_ok(server.ask("CLUSTER", "SETSLOT", str(slot), "NODE", owner))
 
     def stop(self) -> None:
-        for server in self.servers:
+        for server in (*self.servers, *([] if self.replica is None else [self.replica])):
             server.stop()
 
     def __enter__(self) -> Cluster:
@@ -172,6 +196,11 @@ def _expect_ok(answer: Answer) -> None:
     assert answer == b"OK", answer
 
 
+def _text(answer: Answer) -> bytes:
+    assert isinstance(answer, bytes), answer
+    return answer
+
+
 def _knows_all(server: Redis, masters: int) -> bool:
-    info, table = server.ask("CLUSTER", "INFO"), server.ask("CLUSTER", "SLOTS")
-    return isinstance(info, bytes) and b"cluster_state:ok" in info and isinstance(table, list) and len(table) == masters
+    table = server.ask("CLUSTER", "SLOTS")
+    return b"cluster_state:ok" in _text(server.ask("CLUSTER", "INFO")) and isinstance(table, list) and len(table) == masters

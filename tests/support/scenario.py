@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kinds import SETS
-from stored_pages import StoreScenario
+from sim_store import StoreScenario
 
 from unified_tree import POLICIES
 from unified_tree.controllers import LoadCost, WritePolicy
@@ -32,6 +32,7 @@ ACTIONS: dict[str, int] = {
     "forget": 3,
     "leave": 1,
     "swap_store": 1,
+    "restart": 1,
 }
 """What may happen in a tick, and how often. A seed leaves some of it out, so that what the rest leads to gets deep."""
 NEEDED = ("arrive", "step")

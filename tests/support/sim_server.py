@@ -12,13 +12,14 @@ import sys
 from collections import Counter, deque
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
 from scenario import Scenario
-from stored_pages import SimStore
+from sim_store import SimStore
 from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
@@ -30,9 +31,10 @@ Prompt = tuple[str, list[int]]
 
 
 class SimServer:
-    """One life of a server.
+    """One life of a server, or of several, one after another, over the same store.
 
     Args:
+        directory: for the store, where it shall lie in files.
         rank, ranks: of several servers with the same load, whose transfers and stores have luck of their own; their
             histories must be the same.
 
@@ -41,14 +43,37 @@ class SimServer:
         history: of one among ranks, what it did and what its tree was.
     """
 
-    def __init__(self, scenario: Scenario, rank: int = 0, ranks: Consensus | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, directory: Path | None = None, rank: int = 0, ranks: Consensus | None = None
+    ) -> None:
         s = self.scenario = scenario
         luck = s.seed + 1_000_003 * rank
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
         self.memory = PageMemory(self.kinds)
-        simulated = SimulatedEngine(luck, self.clock, s.latencies, s.faults, self.memory.movers())
+        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, luck, directory)
+        self.luck = luck
+        self.ranks = ranks
+        self.is_alone = ranks is None
+        self.history: list[str] = []
+        self.weights = 0
+        self.weights_name = "weights 0"
+        self.has_own_weights = False
+        self.tick = 0
+        self.starts = 0
+        self.started_at = 0
+        self._start()
+        self.swap_store()
+        self.waiting: deque[Prompt] = deque()
+        self.texts: list[Prompt] = []
+        self.events: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+
+    def _start(self) -> None:
+        """A cache that knows nothing yet, over memory that holds nothing."""
+        s = self.scenario
+        simulated = SimulatedEngine(self.luck + self.starts, self.clock, s.latencies, s.faults, self.memory.movers())
         self.engine = WatchedEngine(simulated, self.memory)
         tier = HostTier(
             page_counts=s.host_pages,
@@ -61,19 +86,9 @@ class SimServer:
             load_cost=s.load_cost,
         )
         self.cache = PrefixCache(
-            self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier, ranks=ranks
+            self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier, ranks=self.ranks
         )
-        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, luck)
-        self.is_alone = ranks is None
-        self.history: list[str] = []
-        self.weights = 0
-        self.tick = 0
-        self.swap_store()
         self.runner = Runner(self.cache, self.kinds, self.memory)
-        self.waiting: deque[Prompt] = deque()
-        self.texts: list[Prompt] = []
-        self.events: Counter[str] = Counter()
-        self._digest = hashlib.sha256()
 
     def run(self) -> str:
         """The whole life; the digest of its history."""
@@ -87,6 +102,11 @@ class SimServer:
             error.add_note(f"seed {seed} failed in tick {self.tick} of {ticks}: {self.scenario}")
             error.add_note(f"to replay: python tests/support/sim_server.py {ticks} {seed}")
             raise
+        self._add_up()
+        return self._digest.hexdigest()
+
+    def _add_up(self) -> None:
+        """A cache's figures, at its end."""
         stats = replace(self.cache.stats(), load_wait_s=0)
         self._note(f"{stats}")
         self._count_up(stats.drops)
@@ -94,10 +114,11 @@ class SimServer:
             loads=stats.loads, loaded=stats.loaded.count, backed_up=stats.backed_up.count, lost=stats.lost,
             host_hits=stats.host_hit_tokens, repeats=self.engine.repeats, storage_hits=stats.storage_hit_tokens,
         )  # fmt: skip
-        return self._digest.hexdigest()
 
     def _count_up(self, drops: object) -> None:
         assert isinstance(drops, dict)
+        bugs = [reason for reason in drops if "Error" in reason]
+        assert not bugs, bugs
         self.events.update({f"drop: {reason}": count for reason, count in drops.items()})
 
     def _note(self, what: str) -> None:
@@ -165,7 +186,8 @@ class SimServer:
         if self.runner.requests and rng.random() < s.twins:
             twin = rng.choice(self.runner.requests)
             return twin.lease.key.namespace, list(twin.tokens)
-        if self.texts and rng.random() < s.turns:
+        was_restarted = self.starts and self.tick < self.started_at + 30
+        if self.texts and (was_restarted or rng.random() < s.turns):
             namespace, old = rng.choice(self.texts)
         else:
             namespace, old = rng.choice(s.namespaces), []
@@ -281,8 +303,12 @@ class SimServer:
             return ""
         loading = any(request.lease.loading for request in self.runner.requests)
         self.weights += 1  # the same prompt has other bytes from now on, in a store, too
-        named = self.rng.random() < 0.5
-        self.runner.invalidate(self.rng.choice([None, *self.scenario.namespaces]), f"weights {self.weights}" if named else None)
+        name, named = f"weights {self.weights}", self.rng.random() < 0.5
+        namespace = self.rng.choice([None, *self.scenario.namespaces])
+        self.runner.invalidate(namespace, name if named else None)
+        self.has_own_weights = namespace is not None or self.has_own_weights
+        if namespace is None:
+            self.weights_name = name
         return "while loading" if loading else "done"
 
     def hoard(self) -> str:
@@ -367,8 +393,30 @@ class SimServer:
         if self.cache.storage is not None and self.rng.random() < 0.5:
             self.cache.detach_storage()
             return "detached"
-        self.cache.attach_storage(self.store.tier(f"weights {self.weights}"))
+        self.cache.attach_storage(self.store.tier(self.weights_name))
         return "attached"
+
+    def restart(self) -> str:
+        """The server ends, with all its requests, and another begins that has nothing but the store; seldom."""
+        if self.store is None or self.rng.random() < 0.6:
+            return ""
+        if self.rng.random() < 0.8:
+            with self._refusal():
+                self.cache.flush()
+        self._end()
+        self._add_up()
+        self.starts += 1
+        self.started_at = self.tick
+        self.waiting.clear()
+        if self.has_own_weights:  # the next one has a single name for all namespaces
+            self.weights += 1
+            self.weights_name, self.has_own_weights = f"weights {self.weights}", False
+        versions = self.runner.versions
+        self.memory = self.store.memory = PageMemory(self.kinds, self.memory.known)
+        self._start()
+        self.runner.versions = versions
+        self.cache.attach_storage(self.store.tier(self.weights_name))
+        return "done"
 
     def _end(self) -> None:
         """Everything is let go, in one of two ways; then every page is home."""

@@ -1,76 +1,50 @@
-"""A store for the simulated server: faulty, shared by one life's successive storage tiers, and understood by its memory."""
+"""Pages whose every byte follows from their number, for stores that evict, crash, or are read by other processes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hashlib import sha256
 
-from page_memory import PageMemory
-
-from unified_tree import Component
-from unified_tree.controllers.storage import FaultyStorage, MemoryStorage, StorageFaults, StoredPool
-from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchPolicy, SimulatedJobs, StorageTier
-from unified_tree.controllers.storage_tier.stored_composition import RECORDS
-from unified_tree.controllers.transfer_engines import VirtualClock
+from unified_tree.controllers.storage import StoredPool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreScenario:
-    """What one seed decides about a store.
+class Clock:
+    """Nanoseconds that pass when told to."""
 
-    Attributes:
-        page_count: of each pool, about, that it holds.
-        step_ns: virtual time of a store call.
-    """
+    def __init__(self) -> None:
+        self.now_ns = 10**18
 
-    page_count: int
-    faults: StorageFaults
-    prefetch: PrefetchPolicy
-    offload: OffloadPolicy
-    step_ns: int
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
 
 
-class Undying(MemoryStorage):
-    """A store that outlives whoever closes it, as one on another machine does."""
-
-    def close(self) -> None:
-        """Nothing."""
+def pool(value_bytes: int = 4160, name: str = "full") -> StoredPool:
+    return StoredPool(name=name, format_digest=sha256(f"{name} {value_bytes}".encode()).digest(), value_bytes=value_bytes)
 
 
-class SimStore:
-    """Makes storage tiers over one store."""
+def key(number: int) -> bytes:
+    return sha256(str(number).encode()).digest()
 
-    def __init__(
-        self, components: list[Component], scenario: StoreScenario, memory: PageMemory, clock: VirtualClock, seed: int
-    ):
-        self._scenario = scenario
-        self._memory = memory
-        self._clock = clock
-        self._seed = seed
-        self._tiers = 0
-        self.pools = {
-            c.name: StoredPool(
-                name=c.name, format_digest=bytes([i + 1]) * 32, value_bytes=memory.host_pages[c.name].value_bytes
-            )
-            for i, c in enumerate(components)
-        }
-        trailing = [c for c in components if c.required and type(c.coverage).__name__ != "Path"]
-        records = [record_pool([self.pools[c.name] for c in trailing], RECORDS)] if trailing else []
-        every = [*self.pools.values(), *records]
-        self.engine = Undying(every, capacity_bytes=sum(pool.value_bytes for pool in every) * scenario.page_count)
 
-    def tier(self, weights_version: str) -> StorageTier:
-        """A tier as after an attach; each fails in its own way."""
-        self._tiers += 1
-        s, seed = self._scenario, self._seed + self._tiers
-        return StorageTier(
-            engine=FaultyStorage(self.engine, s.faults, seed=seed),
-            pools=self.pools,
-            memory=self._memory.host_pages,
-            weights_version=weights_version,
-            prefetch=s.prefetch,
-            offload=s.offload,
-            reading=SimulatedJobs(seed, self._clock, s.step_ns),
-            writing=SimulatedJobs(seed + 1_000_000, self._clock, s.step_ns),
-            clock=lambda: self._clock.now / 1e9,
-        )
+def keys(numbers: range | list[int]) -> list[bytes]:
+    return [key(number) for number in numbers]
+
+
+def body(number: int, value_bytes: int = 4160) -> bytes:
+    """The first bytes of a page and the last belong to the number, and so do all between."""
+    unit = sha256(f"page {number}".encode()).digest()
+    return (unit * (value_bytes // len(unit) + 1))[:value_bytes]
+
+
+def page(number: int, value_bytes: int = 4160) -> memoryview:
+    return memoryview(bytearray(body(number, value_bytes)))
+
+
+def pages(numbers: range | list[int], value_bytes: int = 4160) -> list[memoryview]:
+    return [page(number, value_bytes) for number in numbers]
+
+
+def blanks(count: int, value_bytes: int = 4160) -> list[memoryview]:
+    return [memoryview(bytearray(value_bytes)) for _ in range(count)]

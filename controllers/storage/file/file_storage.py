@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.file.pool_table import PoolTable
+from unified_tree.controllers.storage.file.pool_table import PoolTable, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_shape import shapes_within
+from unified_tree.controllers.storage.file.table_writer import Seal
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
@@ -20,7 +21,6 @@ from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool,
 from unified_tree.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30
-_PIECE_BYTES = 1 << 18
 
 
 class FileStorage:
@@ -70,9 +70,7 @@ class FileStorage:
     @property
     def capabilities(self) -> Capabilities:
         """See StorageEngine.capabilities."""
-        return Capabilities(
-            zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True, piece_bytes=_PIECE_BYTES
-        )
+        return Capabilities(zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True)
 
     def register(self, buffers: Sequence[memoryview]) -> None:
         """See StorageEngine.register; any memory will do, so nothing is kept."""
@@ -89,30 +87,30 @@ class FileStorage:
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         """See StorageEngine.get; reads straight into the pages."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
-            outcomes = list(map(self._tables[pool].get, keys, pages))
-            self._tally.got(pool, outcomes)
-            return outcomes
+        return self._get(pool, keys, pages, None)
+
+    def get_verified(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Verify) -> list[Outcome]:
+        """See SealingEngine.get_verified."""
+        return self._get(pool, keys, pages, verify)
 
     def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than a second."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages)
-            outcomes = self._tables[pool].put(keys, pages)
-            self._tally.put(pool, outcomes)
-            return outcomes
+        return self._put(pool, keys, pages, None)
+
+    def put_sealed(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal) -> list[Outcome]:
+        """See SealingEngine.put_sealed."""
+        return self._put(pool, keys, pages, seal)
 
     def remove(self, pool: str, keys: Sequence[bytes]) -> None:
         """See StorageEngine.remove. Raises StorageError where the values may still be there."""
         with self._gate:
-            if not self._table(pool, keys).remove(keys):
+            if not self._table(pool, keys).writer.remove(keys):
                 raise StorageError(f"{pool}: values could not be removed: the file system fails, or somebody is writing")
 
     def clear(self) -> None:
         """See StorageEngine.clear; also what other processes put. Raises StorageError where values may still be there."""
         with self._gate:
-            left = [name for name, table in self._tables.items() if not table.clear()]
+            left = [name for name, table in self._tables.items() if not table.writer.clear()]
             if left:
                 raise StorageError(f"{', '.join(left)}: could not be cleared: the file system fails, or somebody is writing")
 
@@ -125,6 +123,26 @@ class FileStorage:
         if self._gate.close():
             for table in self._tables.values():
                 table.close()
+
+    def _get(
+        self,
+        pool: str,
+        keys: Sequence[bytes],
+        pages: Sequence[memoryview],
+        verify: Verify | None,
+    ) -> list[Outcome]:
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
+            outcomes = self._tables[pool].get(keys, pages, verify)
+            self._tally.got(pool, outcomes)
+            return outcomes
+
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
+        with self._gate:
+            known_pool(self._pools, pool).check_batch(keys, pages, writable=seal is not None)
+            outcomes = self._tables[pool].writer.put(keys, pages, seal)
+            self._tally.put(pool, outcomes)
+            return outcomes
 
     def _table(self, pool: str, keys: Sequence[bytes]) -> PoolTable:
         known_pool(self._pools, pool).check_keys(keys)

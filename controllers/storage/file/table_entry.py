@@ -14,6 +14,7 @@ is no list of free slots to lose. What the entries say about recency only decide
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
 from xxhash import xxh3_64_digest
 
@@ -53,24 +54,30 @@ def way_of(key: bytes, bucket: bytes, first_slot: int) -> int:
     return -1
 
 
+def last_use(found: bytes) -> int:
+    """Of the value of an entry, nanoseconds since 1970."""
+    return int.from_bytes(found[LAST_USE_AT : LAST_USE_AT + 8], "little")
+
+
 class LastUses:
-    """Reads the last uses of whole buckets of a number of entries."""
+    """Chooses what goes from buckets of a number of entries."""
 
     def __init__(self, ways: int) -> None:
         self._every = struct.Struct("<" + "48xQ8x" * ways)
-        self._one = struct.Struct("<Q")
 
-    def of(self, bucket: bytes, way: int) -> int:
-        """Of one entry, nanoseconds since 1970."""
-        found: int = self._one.unpack_from(bucket, way * ENTRY_BYTES + LAST_USE_AT)[0]
-        return found
+    def victim(self, bucket: bytes, now_ns: int, *, taken: Collection[int] = (), rather_used: bool = False) -> int:
+        """Which entry is to be replaced. At least one must not be taken.
 
-    def victim(self, bucket: bytes, now_ns: int, *, rather_used: bool = False) -> int:
-        """Which entry is to be replaced: an empty one, then one of a time to come, which only a flipped bit or a clock that
-        was set back can have written, then the least recently used. `rather_used` leaves empty ones for the last.
+        That is an empty one, then one of a time to come, which only a flipped bit or a clock that was set back can have
+        written, then the least recently used.
+
+        Args:
+            taken: entries that may not be.
+            rather_used: leave empty ones for the last.
         """
         uses = self._every.unpack(bucket)
-        if not rather_used and max(uses) <= now_ns:
+        if not taken and not rather_used and max(uses) <= now_ns:
             return uses.index(min(uses))
-        used = [way for way, use in enumerate(uses) if use] if rather_used else []
-        return min(used or range(len(uses)), key=lambda way: min(uses[way], 1) if uses[way] > now_ns else uses[way])
+        free = [way for way in range(len(uses)) if way not in taken]
+        used = [way for way in free if uses[way]] if rather_used else []
+        return min(used or free, key=lambda way: uses[way] if uses[way] <= now_ns else 1)

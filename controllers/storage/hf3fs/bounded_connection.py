@@ -17,10 +17,10 @@ class _BoundedSocket(socket.socket):
 
     deadline = 0.0
 
-    def recv_into(self, *arguments: Any) -> int:
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """Read, until the deadline."""
         self.hurry()
-        return super().recv_into(*arguments)
+        return super().recv_into(buffer, nbytes, flags)
 
     def hurry(self) -> None:
         """Set the time that is left."""

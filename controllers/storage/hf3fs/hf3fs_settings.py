@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -72,11 +73,11 @@ class Hf3fsSettings:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the metadata service. Raises ConfigurationError."""
-        try:
+        parts = urlsplit("")
+        host = port = None
+        with suppress(ValueError):
             parts = urlsplit(self.metadata)
             host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
         if not host or not port or parts.scheme != "http" or parts.path not in {"", "/"} or parts.query or parts.username:
             raise ConfigurationError(f"hf3fs: metadata must be http://host:port, not {self.metadata!r}")
         return host, port

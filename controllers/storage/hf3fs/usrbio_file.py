@@ -89,8 +89,8 @@ class _Ring:
         assert self._memory.buf is not None
         self._bytes = self._memory.buf
         try:
-            self._iov = usrbio.make_iovec(self._memory, mount)
-            self._ring = usrbio.make_ioring(mount, entries, for_read=is_reading)
+            self._iov: Any = usrbio.make_iovec(self._memory, mount)
+            self._ring: Any = usrbio.make_ioring(mount, entries, for_read=is_reading)
         except BaseException:
             self._iov = None
             self._memory.close()

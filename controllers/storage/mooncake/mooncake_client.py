@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.errors import ConfigurationError, StorageError
 
 NO_ROOM = -200
@@ -21,7 +22,9 @@ NOT_READY = -703
 NOT_FOUND = -704
 ALREADY_THERE = -705
 LEASE_EXPIRED = -707
-MASTER_AWAY = frozenset({-900, -901})
+RPC_FAILED = -900
+RPC_TIMED_OUT = -901
+MASTER_AWAY = frozenset({RPC_FAILED, RPC_TIMED_OUT})
 
 
 class MooncakeClient:
@@ -103,8 +106,7 @@ def _store_type() -> Any:
 
 def _check_listens(settings: MooncakeSettings) -> None:
     """Raise StorageError at once where nothing listens; the client takes its time."""
-    host, _, port = settings.master.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=settings.rpc_timeout_ms / 1000).close()
+        socket.create_connection(host_and_port(settings.master), timeout=settings.rpc_timeout_ms / 1000).close()
     except OSError as error:
         raise StorageError(f"mooncake: no master at {settings.master}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -50,9 +51,10 @@ class MooncakeSettings:
     retry_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
-        host, _, port = self.master.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigurationError(f"mooncake: master must be host:port, not {self.master!r}")
+        try:
+            host_and_port(self.master)
+        except ValueError as error:
+            raise ConfigurationError(f"mooncake: master must be host:port, not {self.master!r}") from error
         if self.protocol not in {"tcp", "rdma"}:
             raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
         if not _PREFIX.fullmatch(self.key_prefix):

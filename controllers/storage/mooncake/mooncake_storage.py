@@ -196,15 +196,13 @@ class MooncakeStorage:
         return _GET.get(code, Outcome.FAILED)
 
     def _run(self, move: _Move, names: list[str], pages: Sequence[memoryview], way: Way) -> Iterator[tuple[int, int]]:
-        """Each page's index and answer; when the master is lost the rest is not tried."""
+        """Each page's index and answer; when the master is lost, here or in another thread, the rest is not tried."""
         size = pages[0].nbytes if pages else 0
-        away: list[int] = []
+        failures = self._breaker.failures
 
         def call(indices: list[int], addresses: list[int]) -> list[int]:
-            if away:
-                return away[:1] * len(indices)
-            answers = self._answered(move([names[index] for index in indices], addresses, [size] * len(indices)))
-            away.extend(codes.MASTER_AWAY.intersection(answers))
-            return answers
+            if self._breaker.failures != failures:
+                return [codes.RPC_FAILED] * len(indices)
+            return self._answered(move([names[index] for index in indices], addresses, [size] * len(indices)))
 
         return self._transfer.answers(call, pages, way)

@@ -26,6 +26,7 @@ class RedisNode:
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[RespConnection] = []
+        self._is_retired = False
 
     def take(self) -> RespConnection:
         """A connection, an old one if it still stands. Raises as RespConnection."""
@@ -43,17 +44,25 @@ class RedisNode:
         """All answers were read."""
         self.breaker.succeeded()
         with self._lock:
-            self._idle.append(connection)
+            if not self._is_retired:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def lost(self, connection: RespConnection | None = None) -> None:
         """The connection failed, or could not be made; the others will not do either."""
         self.breaker.failed()
         if connection is not None:
             connection.close()
-        self.close()
+        self._hang_up()
 
-    def close(self) -> None:
-        """Hang up what is idle."""
+    def retire(self) -> None:
+        """Hang up what is idle, and what is given back later. Nothing is taken any more."""
+        with self._lock:
+            self._is_retired = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_:-]{1,32}")
@@ -52,7 +53,7 @@ class RedisSettings:
     batch_bytes: int = 32 << 20
 
     def __post_init__(self) -> None:
-        if not self.addresses or not all(map(_is_address, self.addresses)):
+        if not self.addresses or not all(map(is_address, self.addresses)):
             raise ConfigurationError(f"redis: address must be host:port or unix:PATH, not {self.address!r}")
         if len(self.addresses) > 1 and not self.cluster:
             raise ConfigurationError(f"redis: more than one address needs cluster: {self.address!r}")
@@ -76,8 +77,12 @@ class RedisSettings:
         return tuple(part.strip() for part in self.address.split(",") if part.strip())
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether a server can listen there."""
     if text.startswith(UNIX):
-        return len(text) > len(UNIX)
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 1 << 16
+        return len(text) > len(UNIX) and "\0" not in text
+    try:
+        host_and_port(text)
+    except ValueError:
+        return False
+    return True

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from unified_tree.controllers.storage.redis.redis_node import RedisNode
-from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings
+from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings, is_address
 from unified_tree.controllers.storage.redis.resp_connection import command, tls_context
 from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError
 from unified_tree.errors import ConfigurationError, StorageError
@@ -39,11 +39,17 @@ class RedisTopology:
         self._settings = settings
         self._tls = tls_context(settings)
         self._lock = threading.Lock()
-        self._nodes = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
+        self._seeds = {address: RedisNode(address, settings, self._tls) for address in settings.addresses}
+        self._nodes: dict[str, RedisNode] = {}
         self._owners: list[RedisNode | None] = []
         self._read_at = -math.inf
-        troubles = self._read(list(self._nodes.values()))
+        try:
+            troubles = self._read(list(self._seeds.values()))
+        except ConfigurationError:
+            self.close()
+            raise
         if troubles:
+            self.close()
             raise StorageError(f"redis: no server lets us in: {'; '.join(troubles)}")
 
     def owner(self, name: bytes) -> RedisNode | None:
@@ -59,7 +65,8 @@ class RedisTopology:
     def refresh(self) -> bool:
         """Ask a server that is there who keeps what now, at most once a pause; whether that was done.
 
-        Only a cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
+        The addresses of the settings are asked too, so that a cluster is found again that moved away altogether. Only a
+        cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
         """
         if not self._settings.cluster or not self._lock.acquire(blocking=False):
             return False
@@ -68,30 +75,38 @@ class RedisTopology:
             if now < self._read_at + self._settings.retry_pause_s:
                 return False
             self._read_at = now
-            return not self._read([node for node in self._nodes.values() if not node.breaker.is_open])
+            there = [node for node in self._nodes.values() if not node.breaker.is_open]
+            seeds = [node for address, node in self._seeds.items() if address not in self._nodes and node.breaker.admits()]
+            return not self._read([*there, *seeds])
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for node in list(self._nodes.values()):
-            node.close()
+        for node in (*self._nodes.values(), *self._seeds.values()):
+            node.retire()
 
     def _read(self, candidates: list[RedisNode]) -> list[str]:
         """Learn from the first that answers; else why not, an item each."""
         troubles = []
+        words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
         for node in candidates:
+            connection = None
             try:
                 connection = node.take()
                 connection.expect(time.monotonic() + self._settings.connect_timeout_s)
-                words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
                 connection.send(command(*words))
-                self._learn(connection.read(), node)
+                answer = connection.read()
             except (OSError, StorageError) as error:
-                node.lost()
+                node.lost(connection)
+                troubles.append(f"{node.address}: {error}")
+                continue
+            node.give_back(connection)
+            try:
+                self._learn(answer, node)
+            except StorageError as error:
                 troubles.append(f"{node.address}: {error}")
             else:
-                node.give_back(connection)
                 return []
         return troubles or ["no server is there to be asked"]
 
@@ -99,7 +114,7 @@ class RedisTopology:
         if not self._settings.cluster:
             if isinstance(answer, bytes) and b"cluster_enabled:1" in answer:
                 raise ConfigurationError(f"redis: {node.address} belongs to a cluster; set cluster")
-            self._owners = [node]
+            self._owners, self._nodes = [node], {node.address: node}
             return
         if isinstance(answer, RespError) and "cluster support disabled" in answer.text:
             raise ConfigurationError(f"redis: {node.address} is no cluster; do not set cluster")
@@ -107,12 +122,13 @@ class RedisTopology:
         nodes: dict[str, RedisNode] = {}
         for first, last, address in _ranges(answer, node.address):
             if address not in nodes:
-                nodes[address] = self._nodes.get(address) or RedisNode(address, self._settings, self._tls)
+                known = self._nodes.get(address) or self._seeds.get(address)
+                nodes[address] = known or RedisNode(address, self._settings, self._tls)
             owners[first : last + 1] = [nodes[address]] * (last + 1 - first)
-        gone = [known for address, known in self._nodes.items() if address not in nodes and known is not node]
-        self._owners, self._nodes = owners, {**nodes, node.address: node}
-        for known in gone:
-            known.close()
+        gone = [known for address, known in self._nodes.items() if address not in nodes and address not in self._seeds]
+        self._owners, self._nodes = owners, nodes
+        for lost in gone:
+            lost.retire()
 
 
 def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
@@ -124,6 +140,9 @@ def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
             case [int(first), int(last), [host, int(port), *_], *_] if 0 <= first <= last < SLOTS and 0 < port < 1 << 16:
                 name = host.decode("utf-8", "replace") if isinstance(host, bytes) else ""
                 own = "127.0.0.1" if asked.startswith(UNIX) else asked.rpartition(":")[0]
-                yield first, last, f"{name if name not in {'', '?'} else own}:{port}"
+                address = f"{name if name not in {'', '?'} else own}:{port}"
+                if not is_address(address):
+                    raise StorageError(f"redis: CLUSTER SLOTS holds {entry!r}")
+                yield first, last, address
             case _:
                 raise StorageError(f"redis: CLUSTER SLOTS holds {entry!r}")

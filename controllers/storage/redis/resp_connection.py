@@ -11,6 +11,7 @@ from itertools import islice
 
 from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings
 from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError, RespReader
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.errors import ConfigurationError, StorageError
 
 _PIECES = 512
@@ -137,9 +138,8 @@ def _connected(address: str, timeout_s: float, tls: ssl.SSLContext | None) -> so
             plain.close()
             raise
         return plain
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    plain = socket.create_connection((host, int(port)), timeout=timeout_s)
+    host, port = host_and_port(address)
+    plain = socket.create_connection((host, port), timeout=timeout_s)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is None:
         return plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,12 +18,19 @@ from unified_tree.component import Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
+from unified_tree.controllers.reference_engine.engine import Sampler
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.node import Tier
 
 NAMESPACES = ("", "other")
 ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
 """Models this small are computed faster than they are loaded."""
+EVENTS = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06}
+"""How often what happens to a server, a step. `restart` is not among them; it wants a store."""
+EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +43,10 @@ class Tiers:
         paths: device pages of whole prefixes, as a multiple of what one long request needs.
         windows: device pages of windows, as a multiple of what one request needs.
         states: device pages of states.
+        storage: options of `TensorTiers.storage_tier`, its `name` among them; None for no store.
     """
 
+    storage: Mapping[str, Any] | None = None
     host: bool = True
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     paths: float = 3.0
@@ -52,7 +62,11 @@ class Bench:
         precision: that it computes in.
         tiers: behind the device.
         random: decides the scheduler's settings, and every token.
-        engine: the class of the engine.
+        settings: of the scheduler; None to draw them.
+        engine, runner: their classes.
+        composition: changes what the library makes of the model.
+        sampler: picks tokens; None to draw them.
+        draft: the configuration of a draft model whose state is kept, too.
     """
 
     def __init__(
@@ -62,38 +76,63 @@ class Bench:
         tiers: Tiers,
         random: Random,
         *,
+        settings: EngineSettings | None = None,
         engine: type[OracleEngine] = OracleEngine,
         runner: type[ModelRunner] = ModelRunner,
         composition: Callable[[Composition], Composition] = lambda composition: composition,
+        sampler: Sampler | None = None,
+        draft: Family | None = None,
     ) -> None:
         self.family = family
         self.precision = precision
         self.random = random
         self._runner = runner
-        self.composition = composition(tiny_composition(family, precision))
+        self.composition = composition(tiny_composition(family, precision, draft))
+        self.draft = None if draft is None else tiny_model(draft, precision, 77)
         models = {name: tiny_model(family, precision, seed) for seed, name in enumerate(NAMESPACES)}
-        self.tiers = self._tiers(models[""], tiers)
-        device = {name: pool.page_count for name, pool in self.tiers.device.items()}
-        owners = {c.name for c in self.composition.components if c.shares is None}
-        host = self.tiers.host_tier(write_policy=tiers.write_policy, load_cost=ALWAYS_LOAD) if tiers.host else None
-        self.cache = PrefixCache(
-            self.composition.components,
-            family.page_size,
-            {name: count for name, count in device.items() if name in owners},
-            host=host,
-        )
-        self.engine = engine(
-            self.cache,
-            self.tiers.device,
-            {name: self._runner(model, self.composition) for name, model in models.items()},
-            settings=EngineSettings(
-                most_running=random.randint(2, 4),
-                chunk_tokens=random.choice(family.chunk_tokens),
-                commit_pages=random.randint(0, 2),
-            ),
-            sampler=lambda _: random.randrange(self.vocabulary),
+        self._behind = tiers
+        self._versions: dict[str, str] = {}
+        self._hits: dict[str, int] = {}
+        self.tiers, self.cache = self._started(models[""])
+        self._engine = partial(
+            engine,
+            settings=settings or _drawn_settings(family, random),
+            sampler=sampler or (lambda _: random.randrange(self.vocabulary)),
             tolerance=precision.tolerance,
         )
+        runners = {name: self._runner(model, self.composition) for name, model in models.items()}
+        self.engine = self._engine(self.cache, self.tiers.device, runners)
+
+    def _started(self, model: Any) -> tuple[TensorTiers, PrefixCache]:
+        """New pools and a cache that knows nothing, over the store there is."""
+        behind = self._behind
+        tiers = self._tiers(model, behind)
+        owners = {c.name for c in self.composition.components if c.shares is None}
+        host = tiers.host_tier(write_policy=behind.write_policy, load_cost=ALWAYS_LOAD) if behind.host else None
+        storage = None
+        if behind.storage is not None:
+            given = {"weights_version": "first", "prefetch": EAGER, **behind.storage}
+            storage = tiers.storage_tier(given.pop("name"), **given)
+        cache = PrefixCache(
+            self.composition.components,
+            self.family.page_size,
+            {name: pool.page_count for name, pool in tiers.device.items() if name in owners},
+            host=host,
+            storage=storage,
+        )
+        for namespace, version in self._versions.items():
+            cache.invalidate(namespace, version)
+        return tiers, cache
+
+    def restart(self) -> None:
+        """The server stops and another starts: what is left is in the store. Nothing may be running."""
+        assert not self.engine.running and not self.engine.waiting
+        self.cache.flush()
+        self._end()
+        runners, tally = self.engine.runners, self.engine.tally
+        self.tiers, self.cache = self._started(runners[""].model)
+        self.engine = self._engine(self.cache, self.tiers.device, runners)
+        self.engine.tally = tally
 
     @property
     def vocabulary(self) -> int:
@@ -106,8 +145,14 @@ class Bench:
             self.composition,
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
-            formats=model_formats(model, self.composition),
+            formats=self._formats(model),
         )
+
+    def _formats(self, model: Any) -> dict[str, PageFormat]:
+        formats = model_formats(model, self.composition)
+        if self.draft is not None:
+            formats |= model_formats(self.draft, self.composition, full="draft")
+        return formats
 
     def _page_counts(self, tiers: Tiers) -> dict[str, int]:
         size = self.family.page_size
@@ -130,23 +175,52 @@ class Bench:
             for weight in model.parameters():
                 weight.mul_(1 + 0.2 * self.random.uniform(-1, 1)).add_(0.05 * torch.randn_like(weight))
         self.engine.runners[namespace] = self._runner(model, self.composition)
-        self.cache.invalidate(namespace)
+        self._versions[namespace] = f"changed {self.random.random()}"
+        self.cache.invalidate(namespace, self._versions[namespace])
+
+    def serve(self, request: Request) -> Request:
+        """Serve one request to its end."""
+        with self.precision.context():
+            self.engine.submit(request)
+            self.engine.run()
+        return request
+
+    def evict(self, *names: str) -> None:
+        """Evict all that can be evicted from the device, of some components or of all."""
+        for name in names or [c.name for c in self.composition.components if c.shares is None]:
+            count = self.cache.tree.evictable_pages(name, Tier.DEVICE)
+            if count:
+                self.cache.device.take_in(self.cache.tree.evict({name: count}))
 
     def close(self) -> Tally:
         """End it; every page must be back. Returns what was compared."""
+        self._end()
+        self.engine.tally.hits = self._hits
+        return self.engine.tally
+
+    def _end(self) -> None:
         stats = self.cache.stats()
-        tally = self.engine.tally
-        tally.hits = {
+        hits = {
             "device": stats.hit_tokens - stats.host_hit_tokens,
-            "host": stats.host_hit_tokens,
+            "host": stats.host_hit_tokens - stats.storage_hit_tokens,
+            "store": stats.storage_hit_tokens,
             "replayed": stats.replayed_tokens,
             "prompt": stats.prompt_tokens,
         }
+        self._hits = {name: count + self._hits.get(name, 0) for name, count in hits.items()}
         self.cache.drain()
         self.cache.tree.check()
         assert self.cache.lease_count == 0
+        assert not any(pool.leased for pool in self.cache.stats().pools.values())
         self.cache.close()
-        return tally
+
+
+def _drawn_settings(family: Family, random: Random) -> EngineSettings:
+    return EngineSettings(
+        most_running=random.randint(2, 4),
+        chunk_tokens=random.choice(family.chunk_tokens),
+        commit_pages=random.randint(0, 2),
+    )
 
 
 class Prompts:
@@ -174,13 +248,15 @@ class Prompts:
 
 def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = None) -> Tally:
     """Serve random requests; a step in so many something happens (see `events`). Returns what was compared."""
-    random, engine, cache = bench.random, bench.engine, bench.cache
+    random = bench.random
     prompts = Prompts(random, bench.vocabulary, bench.family.prompt_tokens)
-    chances = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03} if events is None else events
+    chances = EVENTS if events is None else events
+    ends = [c.name for c in bench.composition.components if c.shares is None and not isinstance(c.coverage, Path)]
     left = requests
     served: list[Request] = []
     with bench.precision.context():
-        while left or engine.waiting or engine.running:
+        while left or bench.engine.waiting or bench.engine.running:
+            engine, cache = bench.engine, bench.cache
             while left and len(engine.waiting) < 2:
                 prompt = prompts.draw()
                 points = [random.randint(1, len(prompt)) for _ in range(random.choice((0, 0, 1, 2)))]
@@ -201,8 +277,13 @@ def serve_mix(bench: Bench, requests: int, events: Mapping[str, float] | None = 
                 engine.preempt(random.choice(engine.running))
             if random.random() < chances.get("weights", 0):
                 bench.change_weights(random.choice(NAMESPACES))
+            if random.random() < chances.get("evict", 0):
+                bench.evict(*random.choice((ends, ends, [])))
             if random.random() < chances.get("drain", 0):
                 cache.drain()
             if random.random() < chances.get("flush", 0):
                 cache.flush()
+            if left and random.random() < chances.get("restart", 0):
+                engine.run()
+                bench.restart()
     return bench.close()

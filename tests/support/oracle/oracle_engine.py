@@ -64,12 +64,9 @@ class OracleEngine(Engine):
         if first < run.start + len(run.logits):
             served.said.append(Said(running.runner, first, run.logits[first - run.start :]))
 
-    def preempt(self, request: Request) -> None:
-        """What was said so far is compared later."""
-        super().preempt(request)
-
-    def _finish(self, request: Request, running: Running) -> None:
-        super()._finish(request, running)
+    def finish(self, request: Request, running: Running) -> None:
+        """Compare all that was said."""
+        super().finish(request, running)
         served = self._served.pop(request)
         for said in served.said:
             end = said.start + len(said.logits)
@@ -81,11 +78,12 @@ class OracleEngine(Engine):
                     f" after {served.leases}, {request.preemptions} preemptions"
                 )
 
-    def _grow(self, request: Request, end: int) -> bool:
+    def grow(self, request: Request, end: int) -> bool:
+        """Fill what is new."""
         assert request.running is not None
         lease = request.running.lease
         before = {name: table.size for name, table in lease.tables.items()}
-        grown = super()._grow(request, end)
+        grown = super().grow(request, end)
         if grown:
             self._poison(lease, before)
         return grown

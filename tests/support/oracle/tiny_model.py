@@ -79,7 +79,7 @@ def tiny_model(family: Family, precision: Precision, seed: int) -> Any:
     return model.to(DTYPES[precision.dtype]).eval()
 
 
-def tiny_composition(family: Family, precision: Precision, draft: Mapping[str, Any] | None = None) -> Composition:
+def tiny_composition(family: Family, precision: Precision, draft: Family | None = None) -> Composition:
     """What the library makes of the family's configuration."""
     size = DTYPES[precision.dtype].itemsize
     return from_hf_config(
@@ -89,5 +89,5 @@ def tiny_composition(family: Family, precision: Precision, draft: Mapping[str, A
         kv_dtype=size,
         conv_dtype=size,
         state_dtype=size,
-        draft=draft,
+        draft=None if draft is None else tiny_config(draft).to_dict(),
     )

@@ -8,9 +8,12 @@ from pathlib import Path
 import hf3fs_service
 import mooncake_server
 import pytest
+import redis_server
 
+from benches.engines import main as engines_main
 from benches.storage_hf3fs import main as hf3fs_main
 from benches.storage_mooncake import main as mooncake_main
+from benches.storage_redis import main as redis_main
 
 
 def test_the_mooncake_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +23,25 @@ def test_the_mooncake_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [row["contestant"] for row in rows] == ["bare client", "engine", "engine, checksum on"] * 2
     assert all(row["right"] and row["put_gib_per_s"] > 0 and row["get_ratio"] > 0 for row in rows)
     assert "of bare" in capsys.readouterr().out
+
+
+def test_the_redis_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    redis_server.skip_unless_it_runs()
+    pytest.importorskip("redis", reason="redis-py is the rival: pip install redis hiredis")
+    assert redis_main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["contestant"] for row in rows] == ["redis-py", "engine", "engine, checksum on"] * 4
+    assert [row["over"] for row in rows] == ["tcp"] * 6 + ["unix"] * 6
+    assert all(row["right"] and row["put_gib_per_s"] > 0 and row["get_ratio"] > 0 for row in rows)
+    assert "of bare" in capsys.readouterr().out
+
+
+def test_the_bench_of_all_engines_runs(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="the 3FS engine's service: pip install 'unified-tree[hf3fs]'")
+    assert engines_main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert {"memory", "file", "hf3fs, posix"} <= {row["contestant"] for row in rows}
+    assert all(row["right"] for row in rows)
 
 
 def test_the_3fs_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

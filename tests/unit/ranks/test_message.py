@@ -34,15 +34,16 @@ def test_the_layout_is_as_documented() -> None:
 
 def test_bytes_of_a_small_message() -> None:
     ballot = Ballot(SMALL, 1, 2)
-    ballot.message()
     ballot.tickets.open(b"x", 3)
+    assert ballot.message().tobytes()[50] == 0b11111101, "opened and not voted"
+    assert ballot.message().tobytes()[83] == 0
     ballot.tickets.propose(0, np.array([True, False, True, True]))
     ballot.finished("load", 0, failed=False)
     ballot.finished("load", 2, failed=True)
     message = ballot.message().tobytes()
     assert len(message) == 48 + 2 + 2 * 34
     assert message[:24] == b"\xff" * 24, "another rank's view"
-    assert message[24:32] == (1).to_bytes(8, "little")
+    assert message[24:32] == (2).to_bytes(8, "little")
     assert message[48:50] == bytes([0b101, 0b11111011])
     assert message[50] == 0xFF, "opened, voted, wanted"
     assert bytes(a ^ b for a, b in zip(message[51:67], message[67:83], strict=True)) == b"\xff" * 16

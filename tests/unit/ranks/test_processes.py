@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_scripts import fault_at_fifth_tick, missing_page, other_settings, random_run_over_group
+from rank_scripts import fault_at_fifth_tick, missing_page, other_settings, random_run_over_group, random_run_over_new_group
 from rank_workers import Died, RankWorkers
+
+from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
 
 ROOT = Path(__file__).resolve().parents[3]
 SHORT_S, LONG_S = 1.2, 20.0
@@ -30,6 +34,13 @@ def test_four_ranks_agree(workers: RankWorkers) -> None:
     results = workers.run(random_run_over_group, 4, seed=5, tickets=30, operations=20, ticks=70)
     assert all(agreements == results[0] for agreements in results)
     assert sum(len(decisions) + len(cancelled) for _, decisions, cancelled, _ in results[0]) == 30
+
+
+def test_a_group_beside_the_default_one(workers: RankWorkers, tmp_path: Path) -> None:
+    store = str(tmp_path / "default group")
+    results = workers.run(random_run_over_new_group, 2, store=store, seed=6, tickets=10, operations=5, ticks=30)
+    assert results[0] == results[1]
+    assert results[0] == workers.run(random_run_over_group, 2, seed=6, tickets=10, operations=5, ticks=30)[0]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -56,29 +67,6 @@ def test_a_rank_that_is_too_slow(workers: RankWorkers, ranks: int) -> None:
         assert again.startswith("ranks disagree since tick") and text in again, kind
 
 
-def test_a_rank_that_stops_with_its_connections_open(workers: RankWorkers) -> None:
-    results = workers.run(fault_at_fifth_tick, 4, stops=3, who=3, fault="stop", timeout_s=SHORT_S)
-    assert results[3] == Died(9)
-    assert any(kind == "RankTimeoutError" for _, kind, *_ in results[:3])
-    assert all(f"time-out of {SHORT_S} s" in text for _, _, text, *_ in results[:3])
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_that_is_killed(workers: RankWorkers, ranks: int) -> None:
-    results = workers.run(fault_at_fifth_tick, ranks, who=1, fault="die", timeout_s=LONG_S)
-    assert results[1] == Died(9)
-    for rank, (agreed, kind, text, *_) in enumerate(result for result in results if not isinstance(result, Died)):
-        assert kind in ("RankError", "RankTimeoutError"), (rank, text)
-        assert agreed in (5, 6)
-        assert "anew together" in text
-
-
-def test_a_rank_that_closes_first(workers: RankWorkers) -> None:
-    left, other = workers.run(fault_at_fifth_tick, 2, who=0, fault="close", timeout_s=LONG_S)
-    assert left[1] == "closed"
-    assert other[1] in ("RankError", "RankTimeoutError")
-
-
 def test_a_rank_that_went_another_way_is_named_on_all(workers: RankWorkers) -> None:
     results = workers.run(fault_at_fifth_tick, 4, who=2, fault="diverge", timeout_s=LONG_S)
     assert {result[:3] for result in results} == {results[0][:3]}, "on all ranks in the same tick"
@@ -96,10 +84,32 @@ def test_ranks_that_do_not_belong_together(workers: RankWorkers, setting: str, t
     assert text in results[0][1]
 
 
+def test_a_rank_that_closes_first(workers: RankWorkers) -> None:
+    left, other = workers.run(fault_at_fifth_tick, 2, who=0, fault="close", timeout_s=LONG_S)
+    assert left[1] == "closed"
+    assert other[1] in ("RankError", "RankTimeoutError")
+
+
+def test_a_rank_that_stops_with_its_connections_open(workers: RankWorkers) -> None:
+    results = workers.run(fault_at_fifth_tick, 4, stops=3, who=3, fault="stop", timeout_s=SHORT_S)
+    assert results[3] == Died(9)
+    assert any(kind == "RankTimeoutError" for _, kind, *_ in results[:3])
+    assert all(f"time-out of {SHORT_S} s" in text for _, _, text, *_ in results[:3])
+
+
+@pytest.mark.parametrize("ranks", [4, 2])  # in an order that has few workers started again
+def test_a_rank_that_is_killed(workers: RankWorkers, ranks: int) -> None:
+    results = workers.run(fault_at_fifth_tick, ranks, who=1, fault="die", timeout_s=LONG_S)
+    assert results[1] == Died(9)
+    for rank, (agreed, kind, text, *_) in enumerate(result for result in results if not isinstance(result, Died)):
+        assert kind in ("RankError", "RankTimeoutError"), (rank, text)
+        assert agreed in (5, 6)
+        assert "anew together" in text
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e9])
 def test_a_time_out_that_is_none(seconds: float) -> None:
     from unified_tree.controllers.ranks import DistributedConsensus
-    from unified_tree.errors import ConfigurationError
 
     nothing: Any = object()
     with pytest.raises(ConfigurationError, match="timeout_s must be"):
@@ -108,50 +118,109 @@ def test_a_time_out_that_is_none(seconds: float) -> None:
         DistributedConsensus(nothing)
 
 
-class _NeverDone:
-    """What gloo has under way when the others never send."""
+class SlowWork:
+    """What gloo has under way: not done before so many waits, each of which is in vain."""
 
-    waits: list[float]
-
-    def __init__(self) -> None:
-        self.waits = []
-        self.now = 0
+    def __init__(self, done_after: int, *, fails: bool = False) -> None:
+        self.done_after = done_after
+        self.fails = fails
+        self.waits: list[float] = []
+        self.now_ns = 0
 
     def is_completed(self) -> bool:
-        return False
+        return len(self.waits) >= self.done_after
 
-    def wait(self, limit: Any) -> None:
+    def wait(self, limit: Any = None) -> None:
+        if limit is None:
+            if self.fails:
+                raise RuntimeError("Connection closed by peer")
+            return
         assert limit.total_seconds() > 0, "0 means for ever"
         assert limit.microseconds % 1000 == 0, "torch drops what is less than a millisecond"
-        self.now += round(limit.total_seconds() * 1e9 * 0.999)
+        self.now_ns += round(limit.total_seconds() * 1e9 * 0.999)
         self.waits.append(limit.total_seconds())
         raise RuntimeError("Operation timed out!")
 
 
-def test_waiting_ends_by_the_given_clock() -> None:
+class LoneGroup:
+    """A group that has only this work."""
+
+    def __init__(self, work: SlowWork | None) -> None:
+        self.work = work
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def allreduce(self, *_: Any) -> SlowWork:
+        if self.work is None:
+            raise RuntimeError("no backend for cpu")
+        return self.work
+
+
+def started(work: SlowWork | None) -> Any:
     from unified_tree.controllers.ranks.gloo_reduction import GlooReduction
-    from unified_tree.errors import RankTimeoutError
 
-    work = _NeverDone()
+    group: Any = LoneGroup(work)
+    reduction = GlooReduction(group, timeout_s=1, join_timeout_s=3.5, clock=lambda: 0 if work is None else work.now_ns)
+    reduction.start(np.arange(4, dtype=np.uint8))
+    return reduction
 
-    class Group:
-        def rank(self) -> int:
-            return 0
 
-        def size(self) -> int:
-            return 2
-
-        def allreduce(self, *_: Any) -> _NeverDone:
-            return work
-
-    group: Any = Group()
-    reduction = GlooReduction(group, timeout_s=1, join_timeout_s=3.5, clock=lambda: work.now)
-    reduction.start(np.zeros(4, np.uint8))
+def test_waiting_ends_by_the_given_clock() -> None:
+    work = SlowWork(done_after=1000)
+    reduction = started(work)
     with pytest.raises(RankTimeoutError, match=r"time-out of 3\.5 s"):
         reduction.finish()
     assert 4 <= len(work.waits) < 12 and max(work.waits) < 1.1
     reduction.close()
     reduction.close()
+
+
+@pytest.mark.parametrize(("elapsed_ns", "error"), [(3_499_999_999, RankError), (3_500_000_000, RankTimeoutError)])
+def test_what_fails_after_the_time_out_was_too_late(elapsed_ns: int, error: type[RankError]) -> None:
+    work = SlowWork(done_after=0, fails=True)
+    reduction = started(work)
+    work.now_ns = elapsed_ns
+    with pytest.raises(RankError) as caught:
+        reduction.finish()
+    assert caught.type is error
+    assert ("Connection closed by peer" in str(caught.value)) == (error is RankError)
+
+
+def test_who_lost_a_rank_lets_go_of_the_group() -> None:
+    """Or its connections stay open, and others wait for what could have been told them at once."""
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    def broken(group: Any) -> DistributedConsensus:
+        consensus = DistributedConsensus(group)
+        with suppress(RankError):
+            consensus.tick()
+        consensus.close()
+        return consensus
+
+    group = LoneGroup(SlowWork(done_after=0, fails=True))
+    there = weakref.ref(group)
+    kept = broken(group)
+    del group
+    assert there() is None, kept
+
+
+def test_a_message_that_comes_just_as_a_wait_ends_has_come() -> None:
+    work = SlowWork(done_after=3)
+    reduction = started(work)
+    assert reduction.finish().tolist() == [0, 1, 2, 3]
+    reduction.start(np.zeros(4, np.uint8))
+    assert work.is_completed()
+    work.now_ns += 10**12
+    assert reduction.finish().tolist() == [0] * 4, "it came long ago, and nobody looked"
+
+
+def test_a_group_that_cannot_says_why() -> None:
+    with pytest.raises(RankError, match=r"as gloo can.*no backend for cpu"):
+        started(None)
 
 
 def test_the_benchmark_runs_and_ranks_agree(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rank_threads import RankThreads
 
 import unified_tree.controllers.ranks as package
-from unified_tree.controllers.ranks import Consensus, LocalConsensus, MessageShape
+from unified_tree.controllers.ranks import Consensus, Finished, LocalConsensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.controllers.ranks.message import reduce_messages
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError, TicketError
@@ -105,6 +105,18 @@ def test_tickets_and_numbers_that_are_none() -> None:
             consensus.finished("load", 0)
         consensus.tick()
     assert consensus.open(b"x", 0) == 0, "nothing of all this left a trace"
+
+
+def test_numbers_may_be_numpys() -> None:
+    consensus = LocalConsensus()
+    ticket = consensus.open(b"x", np.int64(3))  # type: ignore[arg-type]
+    consensus.propose(np.int64(ticket), everything(3))  # type: ignore[arg-type]
+    for number in np.arange(150):
+        consensus.finished("load", number, failed=np.bool_(number == 100))  # type: ignore[arg-type]
+    consensus.tick()
+    agreement = consensus.tick()
+    assert [decision.ticket for decision in agreement.decisions] == [0]
+    assert agreement.finished == (Finished(kind="load", numbers=range(150), failed=frozenset({100})),)
 
 
 def test_a_burst_of_completions_comes_in_order() -> None:

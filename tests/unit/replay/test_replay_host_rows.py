@@ -191,7 +191,7 @@ def misplace(original: Callable[..., None]) -> Callable[..., None]:
     return wrong
 
 
-@pytest.mark.parametrize("name", ["backup", "load_layer"])
+@pytest.mark.parametrize("name", ["backup", "load_layers"])
 def test_a_wrong_copy_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagePair, name, misplace(getattr(PagePair, name)))
     assert wrong_bytes(run(plan_of())) > 0
@@ -200,13 +200,13 @@ def test_a_wrong_copy_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "qwen3-next-80b-a3b"])
 def test_a_copy_that_is_not_made_is_seen(model: str, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PagePair.load_layer
+    original = PagePair.load_layers
 
-    def forgetful(self: PagePair, layer_id: int, source: Any, target: Any) -> None:
-        if layer_id != layer:
-            original(self, layer_id, source, target)
+    def forgetful(self: PagePair, layer_ids: tuple[int, ...], source: Any, target: Any) -> None:
+        if kept := tuple(layer_id for layer_id in layer_ids if layer_id != layer):
+            original(self, kept, source, target)
 
-    monkeypatch.setattr(PagePair, "load_layer", forgetful)
+    monkeypatch.setattr(PagePair, "load_layers", forgetful)
     assert wrong_bytes(run(plan_of(model))) > 0
 
 
@@ -238,7 +238,7 @@ def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytes
     def broken(*_: Any) -> None:
         raise TransferError("no bus")
 
-    monkeypatch.setattr(PagePair, "load_layer", broken)
+    monkeypatch.setattr(PagePair, "load_layers", broken)
     row = run(plan_of())
     assert row.host is not None
     assert row.host.drops["load failed"] > 0

@@ -107,7 +107,9 @@ def generated_session_trace(path: Path) -> Path:
             turns, size = [], 100
             for turn in range(20):
                 size += int(draw.integers(1, 30))
-                runs = [1, size - turn, 5000 + turn, turn][: 4 if turn else 2]
+                runs = [1, size - turn, 5000 + 100 * turn, turn][
+                    : 4 if turn else 2
+                ]  # an id stands for a block behind its prefix
                 turns.append({"t": 9.0 * turn, "in": 64 * size + 3, "out": 20, "hash_runs": runs})
             nested = {"t": 50.0, "requests": [{"t": 1.0, "in": 700, "out": 1, "hash_runs": [1, 10]}]}
             stream.write(json.dumps({"block_size": 64, "hash_id_scope": "local", "requests": [*turns, nested]}) + "\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
+from unified_tree.controllers.replay.served_request import ServedRequest
 from unified_tree.controllers.replay.server import Server
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.timed_cache import TimedCache
@@ -49,8 +50,15 @@ class CountingCache:
         return SimpleNamespace(pools={"full": pool})
 
     def acquire(
-        self, key: Key, checkpoints: tuple[int, ...] = (), *, priority: int = 0, save_output: bool = True
+        self,
+        key: Key,
+        checkpoints: tuple[int, ...] = (),
+        *,
+        priority: int = 0,
+        save_output: bool = True,
+        request: int | None = None,
     ) -> CountedLease:
+        assert request is None, "there is no store that it could have waited for"
         assert (priority, save_output) == (0, False), "a trace cannot show who goes on from an answer"
         assert all(0 < length <= len(key) for length in checkpoints)
         if not self.free:
@@ -84,6 +92,7 @@ class Events:
     def __init__(self) -> None:
         self.admitted_s: dict[int, float] = {}
         self.served: list[int] = []
+        self.first_token_steps: dict[int, int] = {}
         self.rejected: list[int] = []
         self.preemptions = 0
         self.clock: Callable[[], float] = float
@@ -92,13 +101,22 @@ class Events:
     def offered(self, request: Request, prompt: Int64s) -> None:
         assert prompt.size == request.prompt_tokens
 
-    def admitted(self, request: Request, lease: Lease, now_s: float) -> None:
+    def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         assert request.index not in self.admitted_s, "told once"
         assert not lease.cached_tokens
+        assert not fetched_tokens
         self.admitted_s[request.index] = now_s
+
+    def fetched(self, request: Request, waited_s: float) -> None:
+        raise AssertionError(f"there is no store that request {request.index} could have waited {waited_s} s for")
 
     def loaded(self, request: Request, waited_s: float) -> None:
         raise AssertionError(f"there is no host to load request {request.index} from in {waited_s} s")
+
+    def first_token(self, entry: ServedRequest) -> None:
+        assert entry.request.index not in self.first_token_steps, "told once"
+        assert entry.decoding_from is not None
+        self.first_token_steps[entry.request.index] = entry.decoding_from
 
     def preempted(self) -> None:
         self.preemptions += 1

@@ -23,6 +23,7 @@ def test_all_calls_pass_until_one_fails() -> None:
     assert not breaker.is_open
     breaker.failed()
     assert not breaker.admits()
+    assert breaker.failures == 1
 
 
 def test_one_call_a_pause_until_one_succeeds() -> None:

@@ -72,7 +72,7 @@ def test_everything_wrong_is_named_at_once(tmp_path: Path) -> None:
         "'adress'",
         "is_fast",
         "'maybe'",
-        "UNIFIED_TREE_WIRE_SIZE",
+        "the environment (UNIFIED_TREE_WIRE_…) has an unknown setting 'size'",
         "address is missing: give it, or set UNIFIED_TREE_WIRE_ADDRESS",
         "storage.yaml",
     ):
@@ -86,7 +86,9 @@ def test_a_setting_of_the_wrong_type_is_not_called_missing_too() -> None:
 
 
 def test_a_wrong_number_in_the_environment_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="UNIFIED_TREE_WIRE_SIZE_BYTES must be int, not '7 MiB'"):
+    with pytest.raises(
+        ConfigurationError, match=r"size_bytes in the environment \(UNIFIED_TREE_WIRE_…\) must be int, not '7 MiB'"
+    ):
         load(UNIFIED_TREE_WIRE_ADDRESS="a", UNIFIED_TREE_WIRE_SIZE_BYTES="7 MiB")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
@@ -150,6 +152,38 @@ def test_when_the_master_is_lost_nothing_more_is_tried(code: int) -> None:
     assert not client.calls
 
 
+def test_who_waited_for_the_bounce_buffer_while_the_master_was_lost_does_not_try() -> None:
+    engine, client = made()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def lose(keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        client.calls.append(("get", list(keys)))
+        inside.set()
+        assert len(addresses) == len(sizes) and go_on.wait(10)
+        return [-900] * len(keys)
+
+    client.get_into = lose  # type: ignore[method-assign]
+    outcomes: list[Outcome] = []
+
+    def ask(key: bytes) -> None:
+        outcomes.extend(engine.get("full", [key], pages(1)))
+
+    threads = [threading.Thread(target=ask, args=(key,)) for key in KEYS]
+    for thread in threads:
+        thread.start()
+    assert inside.wait(10)
+    deadline = time.monotonic() + 10
+    while engine._gate._calls < len(KEYS):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    time.sleep(0.05)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(outcomes) == 5 and set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
+    assert len(client.of("get")) == 1
+
+
 @pytest.mark.parametrize("code", [-900, -901])
 def test_a_query_or_a_put_that_loses_the_master_says_so(code: int) -> None:
     engine, client = made()
@@ -216,6 +250,8 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
     [
         ({}, "master is missing: give it, or set UNIFIED_TREE_MOONCAKE_MASTER"),
         ({"master": "somewhere"}, "master must be host:port"),
+        ({"master": "x" * 70 + ":1"}, "master must be host:port"),
+        ({"master": "a:0"}, "master must be host:port"),
         ({"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
         ({"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
         ({"master": "h:1", "key_prefix": ""}, "key_prefix must be"),

@@ -27,9 +27,9 @@ class Fragile:
         self._use()
         self.mover.backup(source, target)
 
-    def load_layer(self, layer_id: int, source: Ids, target: Ids) -> None:
+    def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         self._use()
-        self.mover.load_layer(layer_id, source, target)
+        self.mover.load_layers(layer_ids, source, target)
 
     def _use(self) -> None:
         if self.broken:

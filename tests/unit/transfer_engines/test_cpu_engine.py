@@ -84,11 +84,54 @@ def test_layers_ascend_over_all_components(engines: list[CpuEngine]) -> None:
     engines.append(engine := CpuEngine(cells))
     engine.submit([transfer(1, LOAD, full=([0], [1]), mamba=([0], [1]))])
     assert outcomes(engine) == {1: None}
-    assert order == [("mamba", 0), ("full", 3), ("mamba", 3), ("mamba", 5), ("full", 7)]
+    assert order == [("mamba", 0), ("full", 3), ("mamba", 3), ("full", 7), ("mamba", 5)], "5 and 7 go together"
     order.clear()
     engine.submit([transfer(2, BACKUP, full=([0], [1]), mamba=([0], [1]))])
     assert outcomes(engine) == {2: None}
     assert order == [("full", None), ("mamba", None)], "the paths first"
+
+
+def test_layers_come_in_groups_as_long_as_all_before_them(engines: list[CpuEngine]) -> None:
+    cells = Cells(tuple(range(0, 46, 2)), 16)
+    engines.append(engine := CpuEngine({"full": cells}))
+    engine.submit([transfer(1, LOAD, full=([1], [2]))])
+    engine.drain()
+    assert [len(group) for group in cells.groups] == [1, 1, 2, 4, 8, 7]
+    assert sum(cells.groups, ()) == cells.layer_ids
+
+
+@pytest.mark.parametrize(("pages", "sizes"), [(2, [1, 1, 2, 4, 5, 5, 2]), (3, [1, 1, 2, 3, 3, 3, 3, 3, 1]), (11, [1] * 20)])
+def test_a_group_is_no_more_than_a_chunk_of_all_its_pages(pages: int, sizes: list[int], engines: list[CpuEngine]) -> None:
+    cells = Cells(tuple(range(20)), 16)
+    engines.append(engine := CpuEngine({"full": cells}, chunk_blocks=11))
+    engine.submit([transfer(page, LOAD, full=([page], [page])) for page in range(pages)])
+    engine.drain()
+    assert [len(group) for group in cells.groups] == sizes
+    assert (cells.device[:, :pages] == cells.host[:, :pages]).all()
+
+
+def test_a_group_opens_all_its_layers_of_every_transfer(engines: list[CpuEngine]) -> None:
+    stop = Stop(lambda layer_id, _: layer_id == 4)
+    full, mamba = Cells(tuple(range(8)), 4, stop), Cells((2, 3, 6), 4)
+    engines.append(engine := CpuEngine({"full": full, "mamba": mamba}))
+    engine.submit(
+        [
+            transfer(1, LOAD, full=([0], [1])),
+            transfer(2, LOAD, mamba=([0], [1])),
+            transfer(3, LOAD, full=([2], [3]), mamba=([2], [3])),
+        ]
+    )
+    stop.wait_until_reached()
+    for ticket in (1, 2, 3):
+        for layer_id in range(4):
+            engine.wait_layer(ticket, layer_id)
+    assert (full.device[:4, [1, 3]] == full.host[:4, [0, 2]]).all()
+    assert (full.device[4:, [1, 3]] != full.host[4:, [0, 2]]).all()
+    assert (mamba.device[:2, [1, 3]] == mamba.host[:2, [0, 2]]).all()
+    assert engine.poll() == []
+    stop.go_on()
+    assert outcomes(engine) == {1: None, 2: None, 3: None}
+    assert (mamba.device[:, [1, 3]] == mamba.host[:, [0, 2]]).all()
 
 
 def test_a_batch_is_merged_and_cut_into_chunks(engines: list[CpuEngine]) -> None:
@@ -189,7 +232,7 @@ def test_a_layer_that_fails_raises_at_its_gate(engines: list[CpuEngine]) -> None
     engines.append(engine := CpuEngine({"full": Cells((0, 1, 2, 3), 4, watch)}))
     engine.submit([transfer(1, LOAD, full=([0], [1]))])
     engine.wait_layer(1, 1)
-    message = "full: load of layer 2 failed: OSError: the bus is on fire"
+    message = "full: load of layers 2 … 3 failed: OSError: the bus is on fire"
     for layer_id in (2, 3):
         with pytest.raises(TransferError, match=message):
             engine.wait_layer(1, layer_id)
@@ -327,7 +370,7 @@ from unified_tree.errors import TransferError
 class Slow:
     layer_ids = tuple(range(1000))
     def backup(self, source, target): pass
-    def load_layer(self, layer_id, source, target): time.sleep(0.01)
+    def load_layers(self, layer_ids, source, target): time.sleep(0.01)
 
 def load(ticket):
     copy = PoolCopy(component="full", source=np.arange(2), target=np.arange(2))

@@ -37,7 +37,7 @@ class Bench:
 
 
 def test_a_lane_holds_no_more_than_a_window() -> None:
-    bench = Bench()
+    bench = Bench(chunk_blocks=1)
     bench.engine.submit([transfer(1, LOAD, full=([1], [2]))])
     assert len(bench.cells.calls) == 4
     assert bench.engine.poll() == []
@@ -50,7 +50,7 @@ def test_a_lane_holds_no_more_than_a_window() -> None:
 
 
 def test_a_gate_holds_the_callers_stream_and_not_the_host() -> None:
-    bench = Bench()
+    bench = Bench(chunk_blocks=1)
     bench.engine.submit([transfer(1, LOAD, full=([1], [2]))])
     bench.engine.wait_layer(1, 2)
     assert len(bench.cells.calls) == 4
@@ -69,6 +69,24 @@ def test_a_gate_holds_the_callers_stream_and_not_the_host() -> None:
     assert len(bench.device.caller.work) == held, "nothing to wait for"
 
 
+def test_the_layers_of_a_group_have_one_mark() -> None:
+    bench = Bench(window_steps=3)
+    bench.engine.submit([transfer(1, LOAD, full=([1], [2]))])
+    assert bench.cells.groups == [(0,), (1,), (2, 3)]
+    bench.engine.wait_layer(1, 3)
+    bench.device.caller.run(1)
+    assert (bench.cells.device[:4, 2] == bench.cells.host[:4, 1]).all()
+    bench.engine.wait_layer(1, 5)
+    assert bench.cells.groups[3:] == [(4, 5, 6, 7)]
+    bench.device.caller.run(1)
+    assert (bench.cells.device[:8, 2] == bench.cells.host[:8, 1]).all()
+    assert (bench.cells.device[8:, 2] != bench.cells.host[8:, 1]).all()
+    for layer_id in (0, 2, 7):
+        bench.engine.wait_layer(1, layer_id)
+    assert len(bench.cells.groups) == 4
+    assert bench.finish() == [Completion(ticket=1, error=None)]
+
+
 def test_transfers_follow_what_the_caller_had_launched_by_then() -> None:
     bench = Bench()
     written: list[int] = []
@@ -83,7 +101,7 @@ def test_transfers_follow_what_the_caller_had_launched_by_then() -> None:
 
 
 def test_backups_get_onto_their_lane_when_all_loads_are_on_theirs() -> None:
-    bench = Bench()
+    bench = Bench(chunk_blocks=1)
     bench.engine.submit([transfer(1, BACKUP, full=([1], [1])), transfer(2, LOAD, full=([2], [2]))])
     assert bench.waiting(bench.backup) == 0
     assert len(bench.cells.calls) == 4
@@ -125,10 +143,10 @@ def test_a_layer_that_cannot_be_launched_raises_at_its_gate_and_the_ones_before_
     bench.cells.watch = watch
     bench.engine.submit([transfer(1, LOAD, full=([1], [1]))])
     bench.engine.wait_layer(1, 1)
-    with pytest.raises(TransferError, match="full: load of layer 2 failed: ValueError: no"):
+    with pytest.raises(TransferError, match="full: load of layers 2 … 3 failed: ValueError: no"):
         bench.engine.wait_layer(1, 2)
     assert bench.engine.poll() == [], "two layers of it are on their way"
-    assert bench.finish() == [Completion(ticket=1, error="full: load of layer 2 failed: ValueError: no")]
+    assert bench.finish() == [Completion(ticket=1, error="full: load of layers 2 … 3 failed: ValueError: no")]
     bench.engine.wait_layer(1, 1)
 
 

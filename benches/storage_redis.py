@@ -1,0 +1,100 @@
+"""`python -m benches.storage_redis`: the Redis engine beside redis-py with hiredis, on one server, over TCP and a unix socket.
+
+Question: what does it gain to send pages from where they lie and to receive them where they belong?
+Not: what a network would leave of it; server and client share this machine's cores.
+
+redis-py stores and reads the same pages in one pipeline, and copies what it read into the pages, as an engine over it must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.contestants import ROOT
+from benches.machine import commit, machine
+from benches.storage_rounds import HEAD, Contestant, Pages, engine_contestants, line_of, measure, pool_of
+from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
+
+sys.path.append(str(ROOT / "tests" / "support"))
+CASES = ((64 << 10, 16), (256 << 10, 16), (1 << 20, 16), (2 << 20, 16), (256 << 10, 128), (1 << 20, 64))
+"""Page bytes and batch."""
+QUICK_CASES = ((4 << 10, 4), (64 << 10, 4))
+
+
+def bare(address: str) -> Contestant:
+    """redis-py, in one pipeline a batch."""
+    redis: Any = importlib.import_module("redis")
+    where: dict[str, Any] = {}
+    if address.startswith("unix:"):
+        where["unix_socket_path"] = address.removeprefix("unix:")
+    else:
+        where["host"], where["port"] = address.split(":")
+    client = redis.Redis(**where)
+
+    def put(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for key, view in zip(keys, views, strict=True):
+            pipeline.set(key.hex(), view)
+        if not all(pipeline.execute()):
+            raise RuntimeError("redis-py's put failed")
+
+    def get(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.get(key.hex())
+        for value, view in zip(pipeline.execute(), views, strict=True):
+            view[:] = value
+
+    return Contestant(name="redis-py", put=put, get=get, remove=lambda keys: client.unlink(*(key.hex() for key in keys)))
+
+
+def rows(address: str, cases: Sequence[tuple[int, int]], rounds: int) -> list[dict[str, Any]]:
+    """Measure everything on one server, printing a line each."""
+    found = []
+    for page_bytes, batch in cases:
+        pages = Pages(page_bytes, batch)
+        engine = RedisStorage([pool_of(page_bytes)], RedisSettings(address=address))
+        turns = rounds * (1 if page_bytes * batch > 16 << 20 else 3)
+        for row in measure([bare(address), *engine_contestants(engine)], pages, turns):
+            found.append(row)
+            print(line_of(row), flush=True)
+        engine.close()
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and report; 1 if bytes did not arrive as they were sent, 2 where there is no server or no redis-py."""
+    parser = argparse.ArgumentParser(prog="python -m benches.storage_redis", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two small cases and two rounds, to see that it runs")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns")
+    parser.add_argument("--json", type=Path, help="file to write the rows to")
+    options = parser.parse_args(arguments)
+    import redis_server
+
+    if redis_server.program() is None or importlib.util.find_spec("redis") is None:
+        print("this needs redis-server (Debian's package of that name), and pip install redis hiredis", file=sys.stderr)
+        return 2
+    where = {"machine": machine(), "commit": commit()}
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}")
+    found = []
+    for over in ("tcp", "unix"):
+        print(f"\n{over}\n{HEAD}")
+        with tempfile.TemporaryDirectory() as folder, redis_server.Redis(Path(folder), over=over) as server:
+            some = rows(server.address, QUICK_CASES if options.quick else CASES, 2 if options.quick else options.rounds)
+            found += [row | {"over": over} for row in some]
+    if options.json is not None:
+        options.json.write_text(json.dumps([row | where for row in found], indent=1) + "\n")
+        print(f"\nwrote {options.json}")
+    return 0 if all(row["right"] for row in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""Prefixes kept elsewhere by something that knows tokens and fills device pages itself: the seam, and what uses it."""
+
+if __name__ != "unified_tree.controllers.prefix_linker":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.prefix_linker, not as {__name__}")
+
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, linked_pools
+from unified_tree.controllers.prefix_linker.linked_prefixes import LinkCounts, LinkedPrefixes
+from unified_tree.controllers.prefix_linker.memory_linker import MemoryLinker
+from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
+
+__all__ = [
+    "LinkCounts",
+    "LinkedPool",
+    "LinkedPrefixes",
+    "MemoryLinker",
+    "PrefixLinker",
+    "Progress",
+    "Span",
+    "linked_pools",
+]

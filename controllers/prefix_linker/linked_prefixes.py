@@ -1,0 +1,298 @@
+"""A prefix cache's link to prefixes kept elsewhere, beside its own tiers.
+
+When a prompt arrives it is looked up; what was found beyond what this cache has is retrieved into pages of a lease that
+belongs to the link alone, and committed from there to the tree. So the request itself does nothing new: it waits until it is
+ready, then acquires, and finds a longer prefix, or computes what did not come. A retrieve that is late keeps its lease, and
+with it its pages, until it has ended; nobody else can be handed a page that is still being written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.admission import admit
+from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
+from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.errors import ConfigurationError, OutOfPagesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+    from unified_tree.keys import Key
+    from unified_tree.receipt import Receipt
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkCounts:
+    """Since the link was made.
+
+    Attributes:
+        lookups, found_tokens: prompts looked up, and what was found of them, that which the cache had itself included.
+        retrieved_tokens, stored_tokens: of transfers that succeeded.
+        retrieves_failed, retrieves_late, stores_failed: transfers.
+        no_room: retrieves not begun for want of device pages; also a find that came too late to matter.
+        stores_dropped: not begun, for there were too many under way, or the peer was away.
+    """
+
+    lookups: int = 0
+    found_tokens: int = 0
+    retrieved_tokens: int = 0
+    stored_tokens: int = 0
+    retrieves_failed: int = 0
+    retrieves_late: int = 0
+    stores_failed: int = 0
+    no_room: int = 0
+    stores_dropped: int = 0
+
+
+class _Stage(Enum):
+    LOOKING = "looking"
+    FETCHING = "fetching"
+    READY = "ready"
+
+
+class LinkedPrefixes:
+    """A cache and a linker. One thread calls, the cache's; no call waits.
+
+    A request: `arrive`, then `ready` after each `poll` until it is, then `PrefixCache.acquire` as ever; after a commit `store`;
+    at its end `leave`. The cache's own `prefetch` may run at the same time.
+
+    Args:
+        cache: without windows, states or ranks: what `linked_pools` refuses cannot be in it.
+        linker: over the cache's device pools; closed with the link.
+        pools: the same that the linker was given.
+        weights_version: of the model now; who uses another finds nothing of it.
+        wait_s: how long a request waits for all of it, from its arrival.
+        least_tokens: a retrieve must bring at least so many.
+        store_limit: stores under way at once; their pages cannot be evicted meanwhile.
+        clock: seconds; a test's own.
+
+    Raises ConfigurationError for a cache that cannot be linked.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        linker: PrefixLinker,
+        pools: Sequence[LinkedPool],
+        *,
+        weights_version: str,
+        wait_s: float = 1.0,
+        least_tokens: int = 1,
+        store_limit: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check_cache(cache, linker)
+        self.cache = cache
+        self.linker = linker
+        self.counts = LinkCounts()
+        self._owners = {pool.name: pool.owner for pool in pools}
+        self._lacking = [c.name for c in cache.tree.components if c.name not in self._owners]
+        self._salt = PrefixSalt(weights_version, cache.generation)
+        self._wait_s = wait_s
+        self._least_tokens = least_tokens
+        self._store_limit = store_limit
+        self._clock = clock
+        self._names = (f"{secrets.token_hex(4)}-{number}" for number in itertools.count())
+        self._requests: dict[Hashable, _Request] = {}
+        self._late: dict[str, Lease] = {}
+        self._stores: dict[str, tuple[Receipt, int]] = {}
+
+    def arrive(self, request: Hashable, key: Key) -> None:
+        """A prompt has arrived: begin to look for it, at most its length less one token. Another of that name is left first."""
+        self.leave(request)
+        name, salt = next(self._names), self._salt.of(key.namespace)
+        arrived = self._requests[request] = _Request(key, name, salt, self.cache.generation(key.namespace), self._clock())
+        tokens = _tokens(key)[: key.length - 1]
+        if key.bigram or tokens.size < self.linker.chunk_tokens:
+            arrived.stage = _Stage.READY  # a bigram page holds more than its tokens say
+            return
+        self.counts.lookups += 1
+        self.linker.lookup(name, tokens, salt)
+
+    def ready(self, request: Hashable) -> bool:
+        """Whether a request should go on to `acquire`; one that never arrived should. Ask again after the next `poll`."""
+        arrived = self._requests.get(request)
+        return arrived is None or arrived.stage is _Stage.READY
+
+    def poll(self) -> None:
+        """Once a scheduler step: take in what has ended and begin what was found. Cost: O(requests that wait and transfers)."""
+        for arrived in self._requests.values():
+            if arrived.stage is _Stage.LOOKING:
+                self._look(arrived)
+            if arrived.stage is _Stage.FETCHING:
+                self._take_in(arrived)
+        for name in [name for name in self._late if self.linker.progress(name) is not Progress.RUNNING]:
+            self.cache.release(self._late.pop(name))
+            self.linker.release(name)
+        for name in [name for name in self._stores if self.linker.progress(name) is not Progress.RUNNING]:
+            self._end_store(name)
+
+    def store(self, request: Hashable, lease: Lease) -> None:
+        """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived."""
+        arrived = self._requests[request]
+        boundary, namespace = lease.boundary, lease.key.namespace
+        end = min(boundary.length, *(self._reach(lease, name) for name in self._owners))
+        end = end // self.linker.chunk_tokens * self.linker.chunk_tokens
+        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
+        if lease.key.bigram or lease.loading or end <= arrived.stored or not is_current:
+            return
+        if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
+            self.counts.stores_dropped += 1
+            return
+        begin, page = arrived.stored, self.cache.page_size
+        pages = {pool: lease.pages(owner)[begin // page : end // page] for pool, owner in self._owners.items()}
+        name, receipt = next(self._names), self.cache.tree.lock(boundary, components=self.cache.paths)
+        tokens = _tokens(lease.key)[:end]
+        self.linker.store(name, Span(tokens=tokens, salt=arrived.salt, begin=begin, end=end, pages=pages))
+        self._stores[name] = (receipt, end - begin)
+        arrived.stored = end
+
+    def leave(self, request: Hashable) -> None:
+        """A request is over or cancelled; one that is not known is left alone. Stores go on."""
+        arrived = self._requests.pop(request, None)
+        if arrived is not None:
+            self._stop(arrived)
+
+    def close(self) -> None:
+        """Close the linker, as it does, and let go of all leases. The cache goes on.
+
+        Raises LinkError where a transfer was not known to have ended; its pages stay out of use for good.
+        """
+        for request in list(self._requests):
+            self.leave(request)
+        self.poll()
+        self.linker.close()
+        for lease in self._late.values():
+            self.cache.release(lease)
+        for receipt, _ in self._stores.values():
+            receipt.release()
+        self._late.clear()
+        self._stores.clear()
+
+    def _look(self, arrived: _Request) -> None:
+        found = self.linker.found(arrived.name)
+        if found is None:
+            if self._clock() - arrived.since > self._wait_s:
+                self._stop(arrived)
+            return
+        self.counts.found_tokens += found
+        arrived.stored = found
+        if not self._begin(arrived, found):
+            self._stop(arrived)
+
+    def _begin(self, arrived: _Request, found: int) -> bool:
+        """Whether a retrieve was begun; not where it is not worth it, or there is no room."""
+        cache, key = self.cache, arrived.key
+        if arrived.generation != cache.generation(key.namespace):
+            return False
+        there = cache.tree.match_prefix(key, limit=key.length - 1, touch=False)
+        if found - max(there.device.length, there.reachable.length) < self._least_tokens:
+            return False
+        lease = admit(cache, key, (), 0, False, may_load=False)
+        try:
+            cache.allocate(lease, found)
+        except OutOfPagesError:
+            self.counts.no_room += 1
+            cache.release(lease)
+            return False
+        begin, chunk, page = lease.cached_tokens, self.linker.chunk_tokens, cache.page_size
+        first = begin // chunk * chunk
+        pages = {pool: _own(lease, owner, first // page, found // page) for pool, owner in self._owners.items()}
+        span = Span(tokens=_tokens(key)[:found], salt=arrived.salt, begin=begin, end=found, pages=pages)
+        self.linker.retrieve(arrived.name, span)
+        arrived.lease, arrived.end, arrived.stage = lease, found, _Stage.FETCHING
+        return True
+
+    def _take_in(self, arrived: _Request) -> None:
+        lease = arrived.lease
+        assert lease is not None
+        progress = self.linker.progress(arrived.name)
+        if progress is Progress.RUNNING:
+            if self._clock() - arrived.since > self._wait_s:
+                self.counts.retrieves_late += 1
+                self._stop(arrived)
+            return
+        if progress is Progress.DONE:
+            self.counts.retrieved_tokens += arrived.end - lease.cached_tokens
+            self.cache.commit(lease, arrived.end, without=self._lacking)
+        else:
+            self.counts.retrieves_failed += 1
+        arrived.lease = None
+        self.cache.release(lease)
+        self._stop(arrived)
+
+    def _stop(self, arrived: _Request) -> None:
+        """Whatever it waits for, it waits no longer."""
+        if arrived.lease is not None:
+            self._late[arrived.name] = arrived.lease
+            arrived.lease = None
+        elif arrived.stage is not _Stage.READY:
+            self.linker.release(arrived.name)
+        arrived.stage = _Stage.READY
+
+    def _end_store(self, name: str) -> None:
+        receipt, tokens = self._stores.pop(name)
+        receipt.release()
+        if self.linker.progress(name) is Progress.DONE:
+            self.counts.stored_tokens += tokens
+        else:
+            self.counts.stores_failed += 1
+        self.linker.release(name)
+
+    def _reach(self, lease: Lease, component: str) -> int:
+        """Up to which token a component's own state is in what the lease has committed."""
+        return int(self.cache.tree.pages(lease.boundary, component).size) * self.cache.page_size
+
+
+@dataclass(slots=True)
+class _Request:
+    """Attributes:
+    stored: tokens that the peer has, or was asked to keep.
+    end: up to which the retrieve under way goes.
+    """
+
+    key: Key
+    name: str
+    salt: str
+    generation: tuple[int, int]
+    since: float
+    stage: _Stage = _Stage.LOOKING
+    stored: int = 0
+    end: int = 0
+    lease: Lease | None = None
+
+
+def _own(lease: Lease, component: str, first: int, last: int) -> NDArray[np.int64]:
+    """Page ids of a table; where it has a hole, which is before what is retrieved, a page of the lease's own."""
+    ids = lease.tables[component].slice(first, last)
+    return np.where(ids < 0, ids[-1], ids)
+
+
+def _tokens(key: Key) -> NDArray[np.int64]:
+    return np.frombuffer(key.data, np.int64, key.length * key.width_bytes // 8)
+
+
+def _check_cache(cache: PrefixCache, linker: PrefixLinker) -> None:
+    if cache.saves:
+        raise ConfigurationError(
+            "a prefix linker carries neither windows nor states, so a cache with these cannot be linked: "
+            f"{', '.join([name for name, _ in cache.windows] + ([cache.point] if cache.point else []))}"
+        )
+    if not cache.ranks.is_alone:
+        raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")
+    if linker.chunk_tokens % cache.page_size:
+        raise ConfigurationError(f"chunks of {linker.chunk_tokens} tokens are no multiple of pages of {cache.page_size}")

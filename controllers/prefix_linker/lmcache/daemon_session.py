@@ -1,0 +1,168 @@
+"""What one life of a daemon knows of this process: a connection, and the pools registered under a number of their own.
+
+A daemon takes a number that it knows for the memory it knows; and what was sent to one that has ended may reach the one that
+takes its place. So every session has a new number, and nothing of an old one can write to the pools.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
+from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.errors import ConfigurationError, LinkError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.prefix_linker.prefix_linker import Span
+
+_INSTALL = "pip install 'unified-tree[lmcache]', and as its page says"
+
+
+class DaemonSession:
+    """Registered with the daemon, or not made at all.
+
+    Attributes:
+        client: the daemon's calls; each gives a future.
+        chunk_tokens: the daemon's.
+        losses: of the watch, when this session began.
+
+    Raises ConfigurationError without the package, for a chunk that is no multiple of the page, and for CPU pools that the
+    daemon cannot map; LinkError where the daemon does not answer.
+    """
+
+    def __init__(self, settings: LmcacheSettings, pools: Sequence[LinkedPool], losses: int) -> None:
+        self.losses = losses
+        self._settings = settings
+        self._pools = pools
+        self._model = f"{settings.model}-{format_digest(pools)}"
+        self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
+        self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
+        self._groups = _groups(pools)
+        context = _module("zmq").Context.instance()
+        factory = _module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
+        self.client = factory.create(f"tcp://{settings.daemon}", context=context)
+        try:
+            self.chunk_tokens = self._asked_chunk()
+            transfer = _module("lmcache.v1.multiprocess.transfer_context").LMCacheDrivenTransferContext
+            self._transfer = transfer(secrets.randbits(62), self.client)
+            self.register()
+        except BaseException:
+            self.client.close()
+            raise
+
+    def register(self) -> None:
+        """Make the pools known to the daemon, again if it has forgotten them. Raises as the constructor. Blocks."""
+        addresses = [tensor.data_ptr() for tensor in self._tensors.values()]
+        try:
+            self._transfer.register(
+                self._tensors,
+                self._model,
+                1,
+                self.chunk_tokens // self._pools[0].page_tokens,
+                self._settings.answer_timeout_s,
+                layout_hints={"kv_layout": "NHD"},
+                engine_group_infos=[group for group, _ in self._groups],
+            )
+        except TimeoutError as error:
+            raise self._no_answer() from error
+        if addresses != [tensor.data_ptr() for tensor in self._tensors.values()]:
+            raise ConfigurationError(
+                "lmcache: the daemon cannot map the device pools: call share_pools on them before anything else uses them"
+            )
+
+    def ping(self) -> bool:
+        """Whether the daemon answers in time. Blocks."""
+        return bool(self.client.ping(None).wait(timeout=self._settings.answer_timeout_s))
+
+    def key(self, request: str, tokens: tuple[int, ...], salt: str, begin: int, end: int, *, worker: int | None) -> Any:
+        """The daemon's key of a range of tokens; for lookups and locks without a worker."""
+        return self._key(
+            model_name=self._model,
+            world_size=1,
+            worker_id=worker,
+            token_ids=tokens,
+            start=begin,
+            end=end,
+            request_id=request,
+            cache_salt=salt,
+            num_kv_readers=1,
+        )
+
+    def retrieve(self, request: str, span: Span) -> Any:
+        """Begin to fill pages; a future of whether it did."""
+        begin = span.first_token(self.chunk_tokens)
+        key = self.key(request, _ids(span), span.salt, begin, span.end, worker=0)
+        event = self._transfer.create_recorded_event()
+        return self._transfer.submit_retrieve(
+            request, key, self._tensors, self._blocks(span), event, 0, skip_first_n_tokens=span.begin - begin
+        )
+
+    def store(self, name: str, span: Span) -> Any:
+        """Begin to read pages; a future of whether it did."""
+        key = self.key(name, _ids(span), span.salt, span.begin, span.end, worker=0)
+        event = self._transfer.create_recorded_event()
+        return self._transfer.submit_store(name, key, self._tensors, self._blocks(span), event, 0)
+
+    def close(self, *, is_lost: bool) -> None:
+        """Make the daemon forget the pools, if it is still there, and let go of the connection. Blocks."""
+        if not is_lost:
+            future = self._transfer.unregister()
+            if future is not None:
+                future.wait(timeout=self._settings.answer_timeout_s)
+        self._transfer.close()
+        self.client.close()
+
+    def _asked_chunk(self) -> int:
+        try:
+            chunk_tokens = int(self.client.get_chunk_size().result(timeout=self._settings.answer_timeout_s))
+        except TimeoutError as error:
+            raise self._no_answer() from error
+        page_tokens = self._pools[0].page_tokens
+        if chunk_tokens % page_tokens:
+            raise ConfigurationError(
+                f"lmcache: the daemon's --chunk-size {chunk_tokens} is no multiple of the page size {page_tokens}"
+            )
+        return chunk_tokens
+
+    def _no_answer(self) -> LinkError:
+        return LinkError(
+            f"lmcache: no answer from {self._settings.daemon} within {self._settings.answer_timeout_s} s: "
+            "check `daemon`, and that `lmcache server` runs there"
+        )
+
+    def _blocks(self, span: Span) -> list[list[int]]:
+        """Page ids by group."""
+        return [span.pages[pool].tolist() for _, pool in self._groups]
+
+
+def _groups(pools: Sequence[LinkedPool]) -> list[tuple[Any, str]]:
+    """The daemon's groups, tensors under one component's page ids and of one shape, each with a pool of that owner."""
+    group_info = _module("lmcache.v1.multiprocess.group_view").EngineGroupInfo
+    owners = list(dict.fromkeys(pool.owner for pool in pools))
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    pool_of = {pool.owner: pool.name for pool in pools}
+    owned = [(pool.owner, tensor) for pool in pools for tensor in pool.tensors]
+    for index, (owner, tensor) in enumerate(owned):
+        alike.setdefault((owner, tuple(tensor.shape)), []).append(index)
+    tokens = pools[0].page_tokens
+    return [
+        (
+            group_info(engine_group_id=owners.index(owner), layer_indices=tuple(indices), tokens_per_block=tokens),
+            pool_of[owner],
+        )
+        for (owner, _), indices in alike.items()
+    ]
+
+
+def _ids(span: Span) -> tuple[int, ...]:
+    return tuple(span.tokens.tolist())
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(f"lmcache: the package cannot be imported ({error}): {_INSTALL}") from error

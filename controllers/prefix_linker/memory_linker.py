@@ -1,0 +1,135 @@
+"""A prefix linker that keeps prefixes in this process: for tests, and to try the rest without a daemon."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
+from unified_tree.errors import LinkError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+
+class MemoryLinker:
+    """A PrefixLinker whose calls are done when they return.
+
+    Args:
+        pools: the device pools, all of one page size.
+        chunk_tokens: a multiple of that.
+        capacity_chunks: the least recently used go first; those that are locked stay.
+    """
+
+    def __init__(self, pools: Sequence[LinkedPool], chunk_tokens: int, capacity_chunks: int) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self._page_tokens = pools[0].page_tokens
+        assert chunk_tokens % self._page_tokens == 0
+        self._chunk_tokens = chunk_tokens
+        self._capacity_chunks = capacity_chunks
+        self._chunks: OrderedDict[bytes, list[torch.Tensor]] = OrderedDict()
+        self._locked: dict[str, list[bytes]] = {}
+        self._progress: dict[str, Progress] = {}
+        self._is_closed = False
+
+    @property
+    def chunk_tokens(self) -> int:
+        """See PrefixLinker.chunk_tokens."""
+        return self._chunk_tokens
+
+    @property
+    def is_healthy(self) -> bool:
+        """See PrefixLinker.is_healthy."""
+        return not self._is_closed
+
+    @property
+    def locks(self) -> int:
+        """How many chunks are locked, each as often as it is."""
+        return sum(map(len, self._locked.values()))
+
+    def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
+        """See PrefixLinker.lookup."""
+        self._check_open()
+        assert request not in self._locked, f"{request!r} was used before"
+        locked = self._locked[request] = []
+        for digest in self._digests(tokens, salt, tokens.size):
+            if digest not in self._chunks:
+                break
+            self._chunks.move_to_end(digest)
+            locked.append(digest)
+
+    def found(self, request: str) -> int | None:
+        """See PrefixLinker.found."""
+        self._check_open()
+        return len(self._locked[request]) * self._chunk_tokens
+
+    def retrieve(self, request: str, span: Span) -> None:
+        """See PrefixLinker.retrieve."""
+        self._check_open()
+        check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
+        first = span.first_token(self._chunk_tokens)
+        digests = list(self._digests(span.tokens, span.salt, span.end))
+        assert self._locked[request][: len(digests)] == digests, "what is retrieved was not found"
+        skipped = (span.begin - first) // self._page_tokens
+        a_chunk = self._chunk_tokens // self._page_tokens
+        for index, digest in enumerate(digests[first // self._chunk_tokens :]):
+            kept = iter(self._chunks[digest])
+            for pool in self._pools.values():
+                ids = span.pages[pool.name][index * a_chunk : (index + 1) * a_chunk]
+                own = max(0, skipped - index * a_chunk)
+                for tensor in pool.tensors:
+                    tensor[ids[own:].copy()] = next(kept)[own:]
+        self._locked[request] = []
+        self._progress[request] = Progress.DONE
+
+    def store(self, name: str, span: Span) -> None:
+        """See PrefixLinker.store."""
+        self._check_open()
+        check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
+        assert span.begin % self._chunk_tokens == 0, "whole chunks are stored"
+        a_chunk = self._chunk_tokens // self._page_tokens
+        digests = list(self._digests(span.tokens, span.salt, span.end))[span.begin // self._chunk_tokens :]
+        for index, digest in enumerate(digests):
+            ids = {pool: pages[index * a_chunk : (index + 1) * a_chunk].copy() for pool, pages in span.pages.items()}
+            self._chunks[digest] = [tensor[ids[pool.name]] for pool in self._pools.values() for tensor in pool.tensors]
+            self._chunks.move_to_end(digest)
+        self._shrink()
+        self._progress[name] = Progress.DONE
+
+    def progress(self, name: str) -> Progress:
+        """See PrefixLinker.progress."""
+        self._check_open()
+        return self._progress[name]
+
+    def release(self, name: str) -> None:
+        """See PrefixLinker.release."""
+        self._locked.pop(name, None)
+        self._progress.pop(name, None)
+
+    def close(self) -> None:
+        """See PrefixLinker.close."""
+        self._is_closed = True
+        self._chunks = OrderedDict()
+
+    def _shrink(self) -> None:
+        locked = Counter(digest for digests in self._locked.values() for digest in digests)
+        for digest in [digest for digest in self._chunks if digest not in locked]:
+            if len(self._chunks) <= self._capacity_chunks:
+                return
+            del self._chunks[digest]
+
+    def _digests(self, tokens: NDArray[np.int64], salt: str, end: int) -> Iterator[bytes]:
+        """Of the whole chunks up to `end`, each over all tokens before it."""
+        digest = sha256(salt.encode()).digest()
+        for begin in range(0, end - self._chunk_tokens + 1, self._chunk_tokens):
+            digest = sha256(digest + tokens[begin : begin + self._chunk_tokens].tobytes()).digest()
+            yield digest
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LinkError("the memory linker was closed")

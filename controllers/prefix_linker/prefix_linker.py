@@ -1,0 +1,118 @@
+"""The seam between the cache and a cache of prefixes elsewhere, which knows tokens and fills device pages itself.
+
+It is no store of pages: it has its own keys, locks what a lookup found until that is read or given back, and reads and writes
+the pages of the device pools on its own, at its own time. So whoever hands it pages must leave them alone until it says that
+it is done with them, and what it wrote is as good as its own word: nothing here verifies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Pages = Mapping[str, "NDArray[np.int64]"]
+"""By pool: device page ids."""
+
+
+class Progress(Enum):
+    """How far a transfer is."""
+
+    RUNNING = "running"
+    """The linker may read or write its pages at any moment."""
+    DONE = "done"
+    """All of it; the pages are the caller's again."""
+    FAILED = "failed"
+    """Not all of it, and what the pages hold is undefined; they are the caller's again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Some tokens of a prefix and their pages.
+
+    Attributes:
+        tokens: all of the prefix, int64, from the first on; at least `end`.
+        salt: tokens with another salt are another prefix.
+        begin: first token to move, at a page's start; of a retrieve, the pages before it must not be written.
+        end: one past the last, a multiple of the linker's chunk.
+        pages: by pool, the page ids from `first_token` to `end`.
+    """
+
+    tokens: NDArray[np.int64]
+    salt: str
+    begin: int
+    end: int
+    pages: Pages
+
+    def first_token(self, chunk_tokens: int) -> int:
+        """Where the chunk begins that `begin` lies in."""
+        return self.begin // chunk_tokens * chunk_tokens
+
+
+class PrefixLinker(Protocol):
+    """Finds prefixes by their tokens, and moves them between wherever it keeps them and device pages.
+
+    A request is any string, used once: `lookup`, then `found` until that is known, then at most one `retrieve`, then `release`.
+    Stores are named by strings of their own. No call waits for anybody. One thread calls.
+
+    The linker guarantees: a transfer that is RUNNING ends, or its memory cannot be written any more and it is FAILED; after
+    DONE or FAILED it touches the pages no more; a retrieve writes all pages of [begin, end) and no other, or is FAILED; a peer
+    that is away finds nothing. Calls after `close` raise LinkError, but for `release` and `close`.
+    """
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Prefixes are found, retrieved and stored in multiples of so many tokens; a multiple of the page size."""
+        ...
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the peer answered lately. What is asked of one that did not, fails at once."""
+        ...
+
+    def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
+        """Begin to look for the longest prefix of these tokens, and to lock what is found for this request."""
+        ...
+
+    def found(self, request: str) -> int | None:
+        """How many tokens were found and are locked; None while that is not known. 0 where the peer is away."""
+        ...
+
+    def retrieve(self, request: str, span: Span) -> None:
+        """Begin to fill pages with what was found, or part of it. Its locks go with the retrieve."""
+        ...
+
+    def store(self, name: str, span: Span) -> None:
+        """Begin to copy pages to the peer, which may keep them, or not."""
+        ...
+
+    def progress(self, name: str) -> Progress:
+        """Of the retrieve of a request, or of a store. What has ended is known until `release`."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Forget a request or a store: locks that no retrieve has taken are given back. Any time but during a transfer.
+
+        Raises LinkError while its transfer runs; nothing for a name that is not known.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wait for transfers under way, at most as long as the linker's time limit, and let go; twice is as good as once.
+
+        Raises LinkError, closed all the same, if some were not known to have ended: their pages must never be used again.
+        """
+        ...
+
+
+def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Any) -> None:
+    """Assert that a span is one: aligned, with as many pages as it needs. Cost: O(pools)."""
+    assert 0 <= span.begin < span.end <= span.tokens.size, (span.begin, span.end, span.tokens.size)
+    assert span.begin % page_tokens == 0 and span.end % chunk_tokens == 0, (span.begin, span.end)
+    count = (span.end - span.first_token(chunk_tokens)) // page_tokens
+    assert {name: ids.size for name, ids in span.pages.items()} == dict.fromkeys(pools, count), (span, count)

@@ -1,0 +1,33 @@
+"""What keeps prefixes apart that have the same tokens: namespace and weights version, in a word that any peer takes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
+
+
+class PrefixSalt:
+    """Salts of a cache's namespaces.
+
+    After `PrefixCache.invalidate` a namespace's salt is one that nobody else has: what is computed from then on is found by
+    this process only, until a link is made with the new weights version.
+
+    Args:
+        weights_version: of the model at the time.
+        generation: `PrefixCache.generation`.
+    """
+
+    def __init__(self, weights_version: str, generation: Callable[[str], tuple[int, int]]) -> None:
+        self._weights_version = weights_version
+        self._generation = generation
+        self._overall = generation("")[0]
+        self._secret = secrets.token_hex(16)
+
+    def of(self, namespace: str) -> str:
+        """32 hexadecimal digits."""
+        generation = self._generation(namespace)
+        parts: tuple[object, ...] = (namespace, self._weights_version)
+        if generation != (self._overall, 0):
+            parts = (*parts, self._secret, generation)
+        return sha256(repr(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,104 @@
+"""One row's part of a store: opened under names that a later replay of the same row finds again, and paced on its clock.
+
+A row's pages are found by replays of the same workload (by its name), model, page size and kind of content only: block numbers
+mean something within one workload, and pages without bytes must not be taken for pages with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.replay.metered_storage import MeteredStorage
+from unified_tree.controllers.replay.paced_jobs import PacedJobs
+from unified_tree.controllers.replay.page_store import raw_layers
+from unified_tree.controllers.storage import StorageRegistry
+from unified_tree.controllers.storage_tier import StorageTier, stored_pools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
+    from unified_tree.controllers.storage import StorageEngine, StoredPool
+    from unified_tree.controllers.storage_tier import PageMemory
+    from unified_tree.controllers.transfer_engines import VirtualClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStorage:
+    """A storage tier, and what paces it.
+
+    Attributes:
+        tier: for the row's cache, which closes it.
+        meter: what the calls have moved.
+        reading, writing: jobs on the replay's clock.
+    """
+
+    tier: StorageTier
+    meter: MeteredStorage
+    reading: PacedJobs
+    writing: PacedJobs
+
+    @property
+    def next_event_ns(self) -> int | None:
+        """When the next job has something to do; None if there is none."""
+        return min((ns for jobs in (self.reading, self.writing) if (ns := jobs.next_event_ns) is not None), default=None)
+
+
+def open_storage(
+    settings: StorageSettings,
+    composition: Composition,
+    *,
+    row: str,
+    workload: str,
+    content: str,
+    page_bytes: Mapping[str, int],
+    memory: Mapping[str, PageMemory],
+    clock: VirtualClock,
+) -> RowStorage:
+    """Open a row's part of the store.
+
+    Args:
+        composition: the row's.
+        row: its name, letters, digits and -.
+        workload: what it is a replay of.
+        content: what kind of bytes the pages hold.
+        page_bytes: by component, of the pages that really go to the store.
+        memory: host pages by component.
+
+    Raises ConfigurationError and StorageError as the engine.
+    """
+    engine, pools = open_engine(settings, composition, row=row, content=content, page_bytes=page_bytes)
+    true_bytes = {component.name: component.page_bytes for component in composition.components}
+    meter = MeteredStorage(engine, true_bytes)
+    reading, writing = (PacedJobs(clock, meter, settings.cost) for _ in range(2))
+    tier = StorageTier(
+        engine=meter,
+        pools={pool.name: pool for pool in pools if pool.name in true_bytes},
+        memory=memory,
+        weights_version=f"{row} of {workload}",
+        prefetch=settings.prefetch,
+        reading=reading,
+        writing=writing,
+        clock=lambda: clock.now / 1e9,
+    )
+    return RowStorage(tier=tier, meter=meter, reading=reading, writing=writing)
+
+
+def open_engine(
+    settings: StorageSettings, composition: Composition, *, row: str, content: str, page_bytes: Mapping[str, int]
+) -> tuple[StorageEngine, list[StoredPool]]:
+    """The engine of a row's part of the store, and the pools it was opened for. Arguments and errors as of `open_storage`."""
+    true_bytes = sorted((component.name, component.page_bytes) for component in composition.components)
+    pools = stored_pools(
+        composition.components,
+        {name: raw_layers(name, size) for name, size in page_bytes.items()},
+        model=f"replay of {composition.name}, {content}, true pages of {true_bytes} bytes",
+        layout=HostLayout.PAGE_FIRST_DIRECT,
+        page_size=composition.page_size,
+        trailer_bytes=TRAILER_BYTES,
+    )
+    return StorageRegistry().open(settings.engine, pools, **settings.row_options(row, pools)), pools

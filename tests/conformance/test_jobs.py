@@ -1,0 +1,164 @@
+"""What both ways to run jobs promise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from unified_tree.controllers.storage_tier import Jobs, SimulatedJobs, ThreadJobs
+from unified_tree.controllers.storage_tier.jobs import Job, Steps
+from unified_tree.controllers.transfer_engines import VirtualClock
+
+MAKERS: dict[str, Callable[[], Jobs]] = {
+    "threads": ThreadJobs,
+    "two threads": lambda: ThreadJobs(2),
+    "simulated": lambda: SimulatedJobs(0, VirtualClock()),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
+    made = MAKERS[request.param]()
+    yield made
+    made.close()
+
+
+def counting(log: list[object], name: object, steps: int, pause_s: float = 0.0) -> Steps:
+    for step in range(steps):
+        log.append((name, step))
+        yield pause_s
+    log.append((name, "end"))
+
+
+def finished(jobs: Jobs) -> list[Job]:
+    jobs.wait()
+    return jobs.ended()
+
+
+def test_a_job_runs_to_its_end_and_is_named_once(jobs: Jobs) -> None:
+    log: list[object] = []
+    job = jobs.start(counting(log, "a", 3))
+    assert finished(jobs) == [job]
+    assert job.error is None
+    assert log == [("a", 0), ("a", 1), ("a", 2), ("a", "end")]
+    assert jobs.ended() == []
+    jobs.wait()
+
+
+def test_a_job_without_steps_ends_too(jobs: Jobs) -> None:
+    job = jobs.start(counting([], "a", 0))
+    assert finished(jobs) == [job]
+
+
+def test_every_job_ends_and_begins_in_the_order_of_starting() -> None:
+    for make in (ThreadJobs, lambda: SimulatedJobs(0, VirtualClock(), spread=0)):
+        jobs = make()
+        log: list[object] = []
+        started = [jobs.start(counting(log, name, 2)) for name in range(20)]
+        assert finished(jobs) == started
+        assert [entry for entry in log if isinstance(entry, tuple) and entry[1] == 0] == [(name, 0) for name in range(20)]
+        jobs.close()
+
+
+def failing(error: Exception) -> Steps:
+    yield 0.0
+    raise error
+
+
+def test_an_error_is_the_jobs_and_the_next_one_runs(jobs: Jobs) -> None:
+    bad, good = jobs.start(failing(ValueError("no such page"))), jobs.start(counting([], "b", 2))
+    assert set(finished(jobs)) == {bad, good}
+    assert (bad.error, good.error) == ("ValueError: no such page", None)
+
+
+def test_a_pause_takes_its_time(jobs: Jobs) -> None:
+    log: list[object] = []
+    jobs.start(counting(log, "a", 2, pause_s=0.01))
+    assert len(finished(jobs)) == 1
+    assert log[-1] == ("a", "end")
+
+
+def test_a_closed_one_takes_no_step(jobs: Jobs) -> None:
+    jobs.close()
+    log: list[object] = []
+    job = jobs.start(counting(log, "a", 2))
+    assert finished(jobs) == [job]
+    assert (job.error, log) == ("closed", [])
+    jobs.close()
+
+
+def test_closing_breaks_off_between_two_steps_and_begins_no_other() -> None:
+    jobs = ThreadJobs()
+    log: list[object] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Steps:
+        entered.set()
+        go_on.wait(60)
+        log.append("a step is not cut")
+        yield 0.0
+        log.append("never")
+
+    jobs_under_way = [jobs.start(slow()), *(jobs.start(counting(log, name, 2)) for name in range(5))]
+    assert entered.wait(60)
+    closing = threading.Thread(target=jobs.close)
+    closing.start()
+    while not jobs._closing.is_set():
+        pass
+    go_on.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert log == ["a step is not cut"]
+    jobs.wait()
+    assert {job: job.error for job in jobs.ended()} == dict.fromkeys(jobs_under_way, "closed")
+
+
+def test_closing_does_not_wait_for_a_pause() -> None:
+    jobs = ThreadJobs()
+    log: list[object] = []
+    paused = threading.Event()
+
+    def pausing() -> Steps:
+        paused.set()
+        yield 1e6
+        log.append("never")
+
+    job = jobs.start(pausing())
+    assert paused.wait(60)
+    jobs.close()
+    assert jobs.ended() == [job]
+    assert (job.error, log) == ("closed", [])
+
+
+def test_simulated_jobs_that_are_closed_end_where_they_are() -> None:
+    clock = VirtualClock()
+    log: list[object] = []
+    jobs = SimulatedJobs(0, clock, step_ns=100, spread=0)
+    first, second = jobs.start(counting(log, "a", 1)), jobs.start(counting(log, "b", 5))
+    clock.advance(250)
+    assert jobs.ended() == [first]
+    jobs.close()
+    assert jobs.ended() == [second]
+    assert (first.error, second.error) == (None, "closed")
+    assert ("b", "end") not in log
+
+
+def test_simulated_time_is_the_seeds() -> None:
+    def history(seed: int) -> list[int]:
+        clock = VirtualClock()
+        jobs = SimulatedJobs(seed, clock)
+        for name in range(5):
+            jobs.start(counting([], name, 4, pause_s=1e-6))
+        jobs.wait()
+        return [clock.now]
+
+    assert history(1) == history(1) != history(2)
+
+
+def test_waiting_does_not_name_the_ended(jobs: Jobs) -> None:
+    job = jobs.start(counting([], "a", 1))
+    jobs.wait()
+    jobs.wait()
+    assert jobs.ended() == [job]

@@ -1,0 +1,113 @@
+"""A real `lmcache server` on loopback, a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+CHUNK_TOKENS = 16
+QUIET = pytest.mark.filterwarnings("ignore:.LoggingHandler. in .opentelemetry-sdk. is deprecated:DeprecationWarning")
+"""For tests that import the package: it makes such a handler a module."""
+MODULES = ("lmcache", "zmq", "msgspec", "numba", "uvicorn", "opentelemetry")
+
+
+def program() -> str | None:
+    """The `lmcache` script, which pip puts beside the interpreter."""
+    beside = Path(sys.executable).with_name("lmcache")
+    return str(beside) if beside.exists() else shutil.which("lmcache")
+
+
+def why_not() -> str | None:
+    """Why no daemon can run here; None if it can."""
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}; pip install 'unified-tree[lmcache]', and as its page says"
+    return None if program() is not None else "there is no program `lmcache`"
+
+
+def skip_unless_it_runs() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"lmcache: {reason}", allow_module_level=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+class Lmcache:
+    """Started on entry, killed on exit; the same ports after a restart."""
+
+    def __init__(self, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self.port, self._http_port = free_port(), free_port()
+        self._chunk_tokens = chunk_tokens
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Lmcache:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        self._log.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Blocks until it serves."""
+        command = [
+            *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", "0.25"),
+            *("--chunk-size", str(self._chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
+            *("--disable-observability",),
+        ]
+        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while not self._serves():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._log.seek(0)
+                raise RuntimeError(f"lmcache server does not serve: {self._log.read()[-2000:]!r}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self.resume()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        while not all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.glob("*/stat")):
+            time.sleep(0.001)  # each of its threads stops on its own
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _serves(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/healthcheck", timeout=1) as answer:
+                return b"healthy" in answer.read()
+        except OSError:
+            return False

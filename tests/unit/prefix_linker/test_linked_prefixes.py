@@ -1,0 +1,382 @@
+"""A cache and a linker: what a request finds, and what becomes of pages when the linker fails, is late, or goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from held_linker import HeldLinker
+from linked_tensors import COMPONENTS, PAGE, LinkedTensors
+from numpy.typing import NDArray
+
+from unified_tree import Component, Key, Path, Point, Trailing
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.lease import Lease
+from unified_tree.controllers.pools import DevicePool, PageFormat, Part
+from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
+from unified_tree.errors import ConfigurationError, LinkError
+
+CHUNK = 16
+PAGES = 40
+Ids = NDArray[np.int64]
+
+
+class Rig:
+    """A cache, its tensors, and a server that computes what is not cached."""
+
+    def __init__(self, inner: MemoryLinker | None = None, weights_version: str = "v1", page_count: int = PAGES) -> None:
+        self.now = 0.0
+        self.tensors = LinkedTensors(page_count)
+        self.memory = MemoryLinker(self.tensors.linked, CHUNK, 1000)
+        if inner is not None:
+            self.memory._chunks = inner._chunks
+        self.linker = HeldLinker(self.memory, self.tensors)
+        self.cache = PrefixCache(COMPONENTS, PAGE, {"full": page_count})
+        self.link = LinkedPrefixes(
+            self.cache,
+            self.linker,
+            self.tensors.linked,
+            weights_version=weights_version,
+            store_limit=4,
+            clock=lambda: self.now,
+        )
+
+    def arrive(self, name: str, ids: Ids, namespace: str = "") -> None:
+        self.link.arrive(name, Key(ids, namespace))
+
+    def begin(self, name: str, ids: Ids, namespace: str = "") -> Lease:
+        """Acquire, see that what is cached is right, compute the rest, commit and store it."""
+        assert self.link.ready(name)
+        lease = self.cache.acquire(Key(ids, namespace), request=name)
+        self.check(lease, ids, namespace)
+        self.cache.allocate(lease, ids.size)
+        first = lease.compute_from // PAGE
+        own = lease.pages("full")[first:]
+        assert not np.isin(own, self.linker.busy_pages).any(), "a page that may still be written was handed out"
+        assert not np.isin(own, self.linker.read_pages).any(), "a page that is still being read was handed out"
+        self.tensors.write(ids, namespace, own, first)
+        self.cache.commit(lease, ids)
+        self.link.store(name, lease)
+        return lease
+
+    def check(self, lease: Lease, ids: Ids, namespace: str) -> None:
+        assert self.tensors.holds(ids, namespace, lease.pages("full")[: lease.cached_tokens // PAGE])
+
+    def run(self, name: str, ids: Ids, namespace: str = "") -> int:
+        """A whole request; how much of it was cached."""
+        self.arrive(name, ids, namespace)
+        self.link.poll()
+        lease = self.begin(name, ids, namespace)
+        cached = lease.cached_tokens
+        self.cache.release(lease)
+        self.link.leave(name)
+        self.link.poll()
+        return cached
+
+    def forget(self) -> None:
+        self.cache.invalidate()
+        self.link = LinkedPrefixes(
+            self.cache,
+            self.linker,
+            self.tensors.linked,
+            weights_version="v1",
+            store_limit=4,
+            clock=lambda: self.now,
+        )
+
+    def check_all_free(self) -> None:
+        assert not self.cache.tree.check()
+        pool = self.cache.stats().pools["full"]
+        assert not pool.leased and not pool.protected, pool
+
+
+def prompt(seed: int, count: int = 5 * CHUNK) -> Ids:
+    return np.random.default_rng(seed).integers(0, 50_000, count)
+
+
+def successor(rig: Rig, **settings: object) -> Rig:
+    """A server that is started after another, with the same linker's content."""
+    return Rig(rig.memory, **settings)  # type: ignore[arg-type]
+
+
+def test_a_later_server_finds_what_an_earlier_one_computed() -> None:
+    first = Rig()
+    assert first.run("a", prompt(1)) == 0
+    second = successor(first)
+    assert second.run("a", prompt(1)) == 4 * CHUNK, "whole chunks, of its length less one token"
+    assert second.link.counts.retrieved_tokens == 4 * CHUNK
+    assert second.run("b", prompt(1)) == 5 * CHUNK - PAGE, "which it has itself by now"
+    assert second.link.counts.retrieved_tokens == 4 * CHUNK
+    assert not second.memory.locks
+    second.check_all_free()
+
+
+def test_only_what_the_cache_lacks_is_retrieved() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.run("a", prompt(1)[: CHUNK + 2 * PAGE])
+    before = second.link.counts.retrieved_tokens
+    assert second.run("b", prompt(1)) == 4 * CHUNK
+    assert second.link.counts.retrieved_tokens - before == 4 * CHUNK - (CHUNK + 2 * PAGE)
+    second.check_all_free()
+
+
+def test_namespaces_and_weights_versions_share_nothing() -> None:
+    first = Rig()
+    first.run("a", prompt(1), "tenant")
+    assert successor(first).run("a", prompt(1)) == 0
+    assert successor(first, weights_version="v2").run("a", prompt(1), "tenant") == 0
+    assert successor(first).run("a", prompt(1), "tenant") == 4 * CHUNK
+
+
+def test_after_an_invalidation_nothing_of_before_is_found() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.arrive("a", prompt(1))
+    second.cache.invalidate()
+    second.link.poll()
+    assert second.begin("a", prompt(1)).cached_tokens == 0
+    assert not second.link.counts.retrieved_tokens
+    second.link.leave("a")
+    assert second.run("b", prompt(1)) == 5 * CHUNK - PAGE, "what was computed after it"
+    assert successor(second).run("c", prompt(1)) == 4 * CHUNK, "what was computed before it, by the version's name"
+    third = successor(first)
+    third.linker.holds_transfers = True
+    third.arrive("a", prompt(1))
+    third.link.poll()
+    third.cache.invalidate()
+    third.linker.let_go()
+    third.link.poll()
+    assert third.begin("a", prompt(1)).cached_tokens == 0, "what arrives after it"
+
+
+def test_a_failed_retrieve_is_computed() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.linker.holds_transfers = second.linker.fails = True
+    second.arrive("a", prompt(1))
+    second.link.poll()
+    assert not second.link.ready("a")
+    second.linker.let_go()
+    second.link.poll()
+    lease = second.begin("a", prompt(1))
+    assert lease.cached_tokens == 0
+    second.linker.let_go()
+    second.cache.release(lease)
+    second.link.leave("a")
+    second.link.poll()
+    assert second.link.counts.retrieves_failed == second.link.counts.stores_failed == 1
+    assert not second.memory.locks
+    second.check_all_free()
+
+
+def test_a_late_retrieve_keeps_its_pages_and_the_request_goes_on() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.linker.holds_transfers = True
+    second.arrive("a", prompt(1))
+    second.link.poll()
+    busy = second.linker.busy_pages
+    assert busy.size == 4 * CHUNK // PAGE
+    second.now = 2.0
+    second.link.poll()
+    lease = second.begin("a", prompt(1))
+    assert lease.cached_tokens == 0 and second.link.counts.retrieves_late == 1
+    second.link.poll()  # and something is written there now
+    assert second.tensors.holds(prompt(1), "", lease.pages("full"))
+    second.cache.release(lease)
+    second.link.leave("a")
+    second.linker.let_go()
+    second.link.poll()
+    assert not second.memory.locks
+    second.check_all_free()
+
+
+def test_a_lookup_that_takes_too_long_is_not_waited_for() -> None:
+    rig = Rig()
+    rig.linker.holds_lookups = True
+    rig.arrive("a", prompt(1))
+    rig.link.poll()
+    assert not rig.link.ready("a")
+    rig.now = 1.5
+    rig.link.poll()
+    assert rig.link.ready("a")
+    rig.link.leave("a")
+
+
+def test_a_cancelled_request_gives_its_locks_back() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.arrive("a", prompt(1))
+    assert second.memory.locks
+    second.link.leave("a")
+    second.link.leave("a")
+    assert not second.memory.locks
+    second.linker.holds_transfers = True
+    second.arrive("b", prompt(1))
+    second.link.poll()
+    second.link.leave("b")
+    second.link.poll()
+    assert second.linker.busy_pages.size
+    second.linker.let_go()
+    second.link.poll()
+    assert not second.memory.locks
+    second.check_all_free()
+
+
+def test_without_room_nothing_is_retrieved() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first, page_count=20)
+    held = second.cache.acquire(Key(prompt(9)))
+    second.cache.allocate(held, 10 * PAGE)
+    second.arrive("a", prompt(1))
+    second.link.poll()
+    assert second.link.ready("a") and second.link.counts.no_room == 1
+    assert not second.memory.locks
+    second.cache.release(held)
+    second.check_all_free()
+
+
+def test_a_peer_that_is_away_is_not_asked_to_store() -> None:
+    rig = Rig()
+    rig.linker.is_healthy = False
+    assert rig.run("a", prompt(1)) == 0
+    assert rig.link.counts.stores_dropped == 1 and not rig.link.counts.stored_tokens
+
+
+def test_pages_that_are_being_stored_are_not_evicted() -> None:
+    rig = Rig(page_count=24)
+    rig.linker.holds_transfers = True
+    rig.run("a", prompt(1))
+    read = rig.linker.read_pages
+    assert read.size == 5 * CHUNK // PAGE
+    assert rig.cache.stats().pools["full"].protected == 5 * CHUNK // PAGE
+    rig.linker.let_go()
+    rig.link.poll()
+    rig.check_all_free()
+    assert rig.link.counts.stored_tokens == 5 * CHUNK
+
+
+def test_too_many_stores_are_dropped() -> None:
+    rig = Rig()
+    rig.linker.holds_transfers = True
+    for seed in range(6):
+        rig.run(str(seed), prompt(seed, CHUNK))
+    assert len(rig.linker.running) == 4 and rig.link.counts.stores_dropped == 2
+    rig.linker.let_go()
+    rig.link.poll()
+
+
+def test_a_draft_that_was_not_computed_is_not_stored() -> None:
+    rig = Rig()
+    ids = prompt(1)
+    rig.arrive("a", ids)
+    rig.link.poll()
+    lease = rig.cache.acquire(Key(ids))
+    rig.cache.allocate(lease, ids.size)
+    rig.cache.commit(lease, ids, without=["draft"])
+    rig.link.store("a", lease)
+    assert not rig.memory._chunks
+    rig.cache.release(lease)
+
+
+def test_closing_lets_go_of_everything() -> None:
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.arrive("a", prompt(1))
+    second.link.close()
+    second.check_all_free()
+    third = successor(first)
+    third.linker.holds_transfers = True
+    third.arrive("a", prompt(1))
+    third.link.poll()
+    with pytest.raises(LinkError, match="running"):
+        third.link.close()
+    assert third.cache.stats().pools["full"].leased == 4 * CHUNK // PAGE, "they stay out of use"
+
+
+def test_bigrams_are_not_linked() -> None:
+    rig = Rig()
+    rig.link.arrive("a", Key(prompt(1), bigram=True))
+    assert rig.link.ready("a") and not rig.link.counts.lookups
+
+
+def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
+    raw = PageFormat(component="x", layer_ids=(0,), parts=(Part("raw", "uint8", (4,)),), slots_per_page=PAGE)
+    pools = {name: DevicePool(raw, 2) for name in ("full", "swa", "mamba")}
+    components = [
+        Component(name="full", coverage=Path()),
+        Component(name="swa", coverage=Trailing(8)),
+        Component(name="mamba", coverage=Point()),
+    ]
+    with pytest.raises(ConfigurationError, match=r"swa: of a window only .*; mamba: its state is saved at single positions"):
+        linked_pools(components, pools, PAGE)
+    cache = PrefixCache(components[:2], PAGE, {"full": 2, "swa": 2})
+    linker = MemoryLinker(linked_pools(components[:1], pools, PAGE), CHUNK, 1)
+    with pytest.raises(ConfigurationError, match="cannot be linked: swa"):
+        LinkedPrefixes(cache, linker, [], weights_version="v1")
+    odd = PrefixCache(components[:1], 6, {"full": 2})
+    with pytest.raises(ConfigurationError, match="chunks of 16 tokens are no multiple of pages of 6"):
+        LinkedPrefixes(odd, linker, [], weights_version="v1")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_lives(seed: int, record_property: Callable[[str, object], None]) -> None:
+    choose = random.Random(seed)
+    rig, steps = Rig(), 400
+    leases: dict[str, Lease] = {}
+    waiting: dict[str, tuple[Ids, str]] = {}
+    for step in range(steps):
+        act = choose.random()
+        rig.linker.holds_lookups, rig.linker.holds_transfers = choose.random() < 0.3, choose.random() < 0.5
+        rig.linker.fails, rig.linker.is_healthy = choose.random() < 0.2, choose.random() < 0.9
+        if act < 0.35:
+            ids = prompt(choose.randrange(3), choose.randrange(1, 6) * CHUNK + choose.randrange(PAGE))
+            namespace = choose.choice(("", "n"))
+            waiting[str(step)] = (ids, namespace)
+            rig.arrive(str(step), ids, namespace)
+        elif act < 0.5:
+            rig.linker.let_go()
+        elif act < 0.55 and waiting:
+            name = choose.choice(list(waiting))
+            del waiting[name]
+            rig.link.leave(name)
+        elif act < 0.58:
+            rig.cache.invalidate(choose.choice((None, "", "n")))
+        elif act < 0.62 and not leases and not rig.linker.running and not waiting:
+            rig.link.poll()
+            rig.check_all_free()
+            rig = successor(rig)
+        elif act < 0.7 and leases:
+            name = choose.choice(list(leases))
+            rig.cache.release(leases.pop(name))
+            rig.link.leave(name)
+        else:
+            for name in [name for name in waiting if rig.link.ready(name)]:
+                ids, namespace = waiting[name]
+                pool = rig.cache.stats().pools["full"]
+                if PAGES - pool.leased - pool.protected > ids.size // PAGE + 1:
+                    del waiting[name]
+                    leases[name] = rig.begin(name, ids, namespace)
+        rig.now += choose.random()
+        rig.link.poll()
+        rig.tensors.spoil(rig.linker.busy_pages)
+        assert not rig.cache.tree.check()
+    for name in [*waiting, *leases]:
+        rig.link.leave(name)
+    for lease in leases.values():
+        rig.cache.release(lease)
+    rig.linker.let_go()
+    rig.link.poll()
+    rig.check_all_free()
+    assert not rig.memory.locks
+    record_property("operations", steps)

@@ -1,0 +1,331 @@
+"""LMCache's daemon, the real one: absent, killed, frozen, restarted, slow; and what killed clients leave behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcache_server
+import numpy as np
+import pytest
+from linked_tensors import COMPONENTS, FORMATS, PAGE, LinkedTensors
+from lmcache_server import CHUNK_TOKENS, Lmcache
+
+from unified_tree import Key
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
+from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon, remove_leftovers
+from unified_tree.errors import ConfigurationError, LinkError
+
+lmcache_server.skip_unless_it_runs()
+pytestmark = lmcache_server.QUIET
+
+CHUNK = CHUNK_TOKENS
+PAGES = 96
+IDS = np.random.default_rng(1).integers(0, 50_000, 8 * CHUNK)
+SEGMENTS = Path("/dev/shm")
+
+
+@pytest.fixture(scope="module")
+def tensors() -> LinkedTensors:
+    return LinkedTensors(PAGES, share=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Lmcache]:
+    with Lmcache() as running:
+        yield running
+
+
+@pytest.fixture
+def linker(server: Lmcache, tensors: LinkedTensors) -> Iterator[DaemonLinker]:
+    made = opened(server, tensors)
+    yield made
+    made.close()
+
+
+def opened(server: Lmcache, tensors: LinkedTensors, model: str = "tests") -> DaemonLinker:
+    return open_daemon(
+        tensors.linked, daemon=server.address, model=model, answer_timeout_s=1.0, heartbeat_s=0.1, drain_timeout_s=0.3
+    )
+
+
+def until(ask: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def span(tensors: LinkedTensors, begin: int, end: int, first_page: int, salt: str) -> Span:
+    ids = np.arange(first_page, first_page + (end - begin) // PAGE)
+    return Span(tokens=IDS, salt=salt, begin=begin, end=end, pages=tensors.pages(ids))
+
+
+def put(linker: DaemonLinker, tensors: LinkedTensors, salt: str, end: int = 4 * CHUNK) -> Progress:
+    tensors.write(IDS, salt, np.arange(end // PAGE))
+    name = f"put {salt} {time.monotonic()}"
+    linker.store(name, span(tensors, 0, end, 0, salt))
+    until(lambda: linker.progress(name) is not Progress.RUNNING)
+    progress = linker.progress(name)
+    linker.release(name)
+    return progress
+
+
+def find(linker: DaemonLinker, salt: str, at_least: int = 4 * CHUNK) -> tuple[str, int]:
+    deadline = time.monotonic() + 5
+    for attempt in range(10_000):
+        name = f"find {salt} {attempt} {time.monotonic()}"
+        linker.lookup(name, IDS, salt)
+        until(lambda name=name: linker.found(name) is not None)  # type: ignore[misc]
+        found = linker.found(name)
+        assert found is not None
+        if found >= at_least or time.monotonic() > deadline:
+            return name, found
+        linker.release(name)
+    raise AssertionError
+
+
+def get(linker: DaemonLinker, tensors: LinkedTensors, salt: str) -> bool:
+    """Whether what was put comes, and is right."""
+    name, found = find(linker, salt)
+    if found < 4 * CHUNK:
+        linker.release(name)
+        return False
+    target = np.arange(32, 32 + found // PAGE)
+    tensors.spoil(target)
+    linker.retrieve(name, span(tensors, 0, found, 32, salt))
+    until(lambda: linker.progress(name) is not Progress.RUNNING)
+    is_done = linker.progress(name) is Progress.DONE
+    linker.release(name)
+    assert not is_done or tensors.holds(IDS, salt, target)
+    return is_done
+
+
+def polled_until(link: LinkedPrefixes, ask: Callable[[], object]) -> None:
+    def polled() -> object:
+        link.poll()
+        return ask()
+
+    until(polled)
+
+
+def settle(link: LinkedPrefixes) -> None:
+    polled_until(link, lambda: link.ready("one"))
+
+
+def test_what_is_stored_outlives_the_server_that_stored_it(server: Lmcache, tensors: LinkedTensors) -> None:
+    first = opened(server, tensors)
+    assert put(first, tensors, "outlives") is Progress.DONE
+    first.close()
+    second = opened(server, tensors)
+    assert get(second, tensors, "outlives")
+    second.close()
+    third = opened(server, tensors, model="another")
+    assert find(third, "outlives", 1)[1] == 0, "another model's"
+    third.close()
+
+
+def test_without_a_daemon_the_error_says_what_to_check(tensors: LinkedTensors) -> None:
+    address = f"127.0.0.1:{lmcache_server.free_port()}"
+    with pytest.raises(LinkError, match=f"no answer from {address} within 0.3 s: check `daemon`, and that `lmcache server`"):
+        open_daemon(tensors.linked, daemon=address, model="tests", answer_timeout_s=0.3)
+
+
+def test_a_killed_daemon_is_noticed_and_the_next_one_is_picked_up(tensors: LinkedTensors) -> None:
+    with Lmcache() as server:
+        linker = opened(server, tensors)
+        assert put(linker, tensors, "killed") is Progress.DONE
+        name, found = find(linker, "killed")
+        server.kill()
+        until(lambda: not linker.is_healthy, 5)
+        linker.retrieve(name, span(tensors, 0, found, 32, "killed"))
+        assert linker.progress(name) is Progress.FAILED
+        linker.release(name)
+        linker.lookup("gone", IDS, "killed")
+        assert linker.found("gone") == 0
+        linker.store("gone too", span(tensors, 0, CHUNK, 0, "killed"))
+        assert linker.progress("gone too") is Progress.FAILED
+        server.start()
+        until(lambda: linker.is_healthy)
+        assert find(linker, "killed", 1)[1] == 0, "the new one's memory is empty"
+        assert put(linker, tensors, "killed") is Progress.DONE
+        assert get(linker, tensors, "killed")
+        linker.close()
+
+
+def test_a_frozen_daemon_may_write_until_it_is_killed(tensors: LinkedTensors) -> None:
+    with Lmcache() as server:
+        linker = opened(server, tensors)
+        assert put(linker, tensors, "frozen") is Progress.DONE
+        name, found = find(linker, "frozen")
+        server.pause()
+        tensors.spoil(np.arange(32, 64))
+        linker.retrieve(name, span(tensors, 0, found, 32, "frozen"))
+        linker.lookup("while frozen", IDS, "frozen")
+        until(lambda: linker.found("while frozen") == 0, 5)
+        until(lambda: not linker.is_healthy, 5)
+        assert linker.progress(name) is Progress.RUNNING, "it may go on at any moment"
+        with pytest.raises(LinkError, match="runs, so it cannot be released"):
+            linker.release(name)
+        linker.release("while frozen")
+        server.kill()
+        until(lambda: linker.progress(name) is Progress.FAILED, 5)
+        linker.release(name)
+        linker.close()
+
+
+def test_a_daemon_that_thaws_ends_what_it_had_begun(tensors: LinkedTensors) -> None:
+    with Lmcache() as server:
+        linker = opened(server, tensors)
+        assert put(linker, tensors, "thawed") is Progress.DONE
+        name, found = find(linker, "thawed")
+        server.pause()
+        target = np.arange(32, 32 + found // PAGE)
+        tensors.spoil(target)
+        linker.retrieve(name, span(tensors, 0, found, 32, "thawed"))
+        until(lambda: not linker.is_healthy, 5)
+        server.resume()
+        until(lambda: linker.progress(name) is Progress.DONE)
+        assert tensors.holds(IDS, "thawed", target)
+        linker.release(name)
+        until(lambda: linker.is_healthy)
+        assert get(linker, tensors, "thawed")
+        linker.close()
+
+
+def test_closing_beside_a_frozen_daemon_ends_and_says_what_it_left(tensors: LinkedTensors) -> None:
+    with Lmcache() as server:
+        linker = opened(server, tensors)
+        assert put(linker, tensors, "left") is Progress.DONE
+        name, found = find(linker, "left")
+        server.pause()
+        linker.retrieve(name, span(tensors, 0, found, 32, "left"))
+        with pytest.raises(LinkError, match=f"transfers of \\['{name}'\\] have not ended"):
+            linker.close()
+        linker.close()
+
+
+def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, linker: DaemonLinker) -> None:
+    for turn in range(2):
+        cache = PrefixCache(COMPONENTS, PAGE, {"full": PAGES})
+        link = LinkedPrefixes(cache, linker, tensors.linked, weights_version="v1", wait_s=10)
+        tensors.spoil(np.arange(PAGES))
+        deadline = time.monotonic() + 5
+        while True:
+            link.arrive("one", Key(IDS, "tenant"))
+            settle(link)
+            if turn == 0 or link.counts.retrieved_tokens or time.monotonic() > deadline:
+                break
+        with cache.acquire(Key(IDS, "tenant")) as lease:
+            assert lease.cached_tokens == turn * 7 * CHUNK
+            cached = lease.cached_tokens // PAGE
+            assert tensors.holds(IDS, "tenant", lease.pages("full")[:cached])
+            cache.allocate(lease, IDS.size)
+            tensors.write(IDS, "tenant", lease.pages("full")[cached:], cached)
+            cache.commit(lease, IDS)
+            link.store("one", lease)
+        polled_until(link, lambda link=link: not link._stores)  # type: ignore[misc]
+        link.leave("one")
+        assert link.counts.stored_tokens == (CHUNK if turn else 8 * CHUNK)
+        assert not cache.tree.check()
+
+
+def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTensors) -> None:
+    with Lmcache() as server:
+        linker = opened(server, tensors)
+        assert put(linker, tensors, "unused") is Progress.DONE
+        cache = PrefixCache(COMPONENTS, PAGE, {"full": PAGES})
+        link = LinkedPrefixes(cache, linker, tensors.linked, weights_version="v1", wait_s=0.3)
+        key = Key(IDS)
+        salt = link._salt.of("")
+        assert put(linker, tensors, salt) is Progress.DONE
+        linker.release(find(linker, salt)[0])
+        link.arrive("one", key)
+        name = link._requests["one"].name
+        until(lambda: linker.found(name) is not None)
+        server.pause()
+        link.poll()
+        settle(link)
+        assert link.counts.retrieves_late == 1
+        with cache.acquire(key) as lease:
+            assert lease.cached_tokens == 0
+        assert cache.stats().pools["full"].leased == 4 * CHUNK // PAGE, "whose pages it may still write"
+        server.kill()
+        polled_until(link, lambda: not cache.stats().pools["full"].leased)
+        link.leave("one")
+        link.close()
+
+
+def test_pools_that_the_daemon_cannot_map_are_refused(server: Lmcache) -> None:
+    with pytest.raises(ConfigurationError, match="call share_pools on them before"):
+        opened(server, LinkedTensors(4))
+
+
+def test_chunks_that_are_no_multiple_of_the_page_are_refused(tensors: LinkedTensors) -> None:
+    with (
+        Lmcache(chunk_tokens=6) as server,
+        pytest.raises(ConfigurationError, match="--chunk-size 6 is no multiple of the page"),
+    ):
+        opened(server, tensors)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"daemon": "127.0.0.1:1"}, "model is missing"),
+        ({"daemon": "tcp://127.0.0.1:1", "model": "m"}, "daemon must be host:port"),
+        ({"daemon": "127.0.0.1:1", "model": "a/b"}, "model must be"),
+        ({"daemon": "127.0.0.1:1", "model": "m", "heartbeat_s": 0.0}, "heartbeat_s must be positive"),
+        ({"daemon": "127.0.0.1:1", "model": "m", "demon": 1}, "unknown setting 'demon'"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(tensors: LinkedTensors, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        open_daemon(tensors.linked, **given)
+
+
+CLIENT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from linked_tensors import LinkedTensors
+tensors = LinkedTensors(4, share=True)
+print("shared", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_client_left_is_removed_at_the_next_start(server: Lmcache, tensors: LinkedTensors) -> None:
+    support = str(Path(lmcache_server.__file__).parent)
+    with subprocess.Popen([sys.executable, "-c", CLIENT, support], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None and client.stdout.readline() == "shared\n"
+        theirs = [name for name in os.listdir(SEGMENTS) if name.startswith(f"lmcache_kv_{client.pid}_")]
+        assert len(theirs) == sum(len(page_format.parts) for page_format in FORMATS.values())
+        opened(server, tensors).close()
+        assert set(theirs) <= set(os.listdir(SEGMENTS)), "it lives"
+        client.send_signal(signal.SIGKILL)
+    ours = [name for name in os.listdir(SEGMENTS) if name.startswith(f"lmcache_kv_{os.getpid()}_")]
+    assert ours and set(theirs) <= set(os.listdir(SEGMENTS))
+    opened(server, tensors).close()
+    left = set(os.listdir(SEGMENTS))
+    assert not left & set(theirs) and set(ours) <= left
+
+
+def test_segments_of_a_process_with_a_number_used_before(tmp_path: Path) -> None:
+    segments, processes = tmp_path / "segments", tmp_path / "processes"
+    segments.mkdir()
+    processes.mkdir()
+    for name in ("lmcache_kv_7_0", "lmcache_kv_8_0", "lmcache_kv_x", "lmcache_kv_7_0_1", "other"):
+        (segments / name).touch()
+        time.sleep(0.02)
+    (processes / "7").mkdir()
+    assert remove_leftovers(segments, processes) == ["lmcache_kv_7_0", "lmcache_kv_8_0"], "made before process 7 began"
+    (segments / "lmcache_kv_7_0").touch()
+    assert remove_leftovers(segments, processes) == []
+    assert sorted(path.name for path in segments.iterdir()) == ["lmcache_kv_7_0", "lmcache_kv_7_0_1", "lmcache_kv_x", "other"]

@@ -1,0 +1,123 @@
+"""The command line with a store: every engine, a second run that finds what the first stored, and input that is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import mooncake_server
+import pytest
+import redis_server
+from click.testing import CliRunner, Result
+
+from unified_tree.controllers.replay.commands import app
+
+SMALL = ["replay", "--requests", "40", "--device-gib", "1", "--concurrency", "8", "--jobs", "1", "--policy", "lru"]
+HOST = ["--host-gib", "2"]
+FIELDS = {
+    "hit_rate_storage",
+    "prefetched_gib",
+    "offloaded_gib",
+    "offloads",
+    "prefetches",
+    "waited_for_storage",
+    "storage_errors",
+}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def rows_of(tmp_path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
+    out = tmp_path / "rows.json"
+    result = run(*SMALL, *HOST, *arguments, "--json", out)
+    assert result.exit_code == 0, result.output
+    return {row["policy"]: row for row in json.loads(out.read_text())}
+
+
+def check_warm_restart(tmp_path: Path, *arguments: object) -> None:
+    """A second replay on the same store hits more than the first, by what the store had."""
+    cold, warm = rows_of(tmp_path, *arguments), rows_of(tmp_path, *arguments)
+    for name in ("lru", "clairvoyant", "ungated"):
+        assert cold[name]["offloaded_gib"] > 0, name
+        assert warm[name]["hit_tokens_storage"] > cold[name]["hit_tokens_storage"], name
+        assert warm[name]["hit_tokens"] > cold[name]["hit_tokens"], name
+        assert warm[name]["storage_errors"] == warm[name]["quarantined_pages"] == 0, name
+    assert warm["unbounded"]["hit_tokens"] == cold["unbounded"]["hit_tokens"]
+    assert not warm["unbounded"].keys() & FIELDS, "nothing leaves its device"
+
+
+def test_a_second_run_on_a_directory_is_warm_and_the_report_says_so(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    spec = f"file:{tmp_path / 'store'}"
+    check_warm_restart(tmp_path, "--storage", spec, "--storage-gib", 20, "--verify")
+    result = run(*SMALL, *HOST, "--storage", spec, "--storage-gb-per-s", 3, "--storage-latency-us", 50, "--csv", table)
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 120 for line in result.stdout.splitlines() if str(tmp_path) not in line)
+    for words in ("20 GiB; modelled at 3 GB/s each way and 50 µs a call", "Storage: hits by tier", "prefetch timeout"):
+        assert words in result.stdout
+    with table.open(newline="") as stream:
+        row = next(csv.DictReader(stream))
+    assert row.keys() >= FIELDS
+    assert float(row["hit_rate"]) == pytest.approx(sum(float(row[f"hit_rate_{n}"]) for n in ("device", "host", "storage")))
+    assert int(row["hit_tokens"]) == sum(int(row[f"hit_tokens_{name}"]) for name in ("device", "host", "storage"))
+
+
+def test_rows_in_processes_of_their_own_say_the_same(tmp_path: Path) -> None:
+    one = rows_of(tmp_path, "--storage", f"file:{tmp_path / 'one'}")
+    more = rows_of(tmp_path, "--storage", f"file:{tmp_path / 'more'}", "--jobs", 2)
+    for name, row in one.items():
+        assert {key: value for key, value in row.items() if "us_per" not in key and key[:3] not in ("us_", "wal")} == {
+            key: value for key, value in more[name].items() if "us_per" not in key and key[:3] not in ("us_", "wal")
+        }
+
+
+def test_memory_forgets_with_the_replay(tmp_path: Path) -> None:
+    cold, again = rows_of(tmp_path, "--storage", "memory"), rows_of(tmp_path, "--storage", "memory")
+    assert cold["lru"]["hit_tokens_storage"] == again["lru"]["hit_tokens_storage"]
+    assert cold["lru"]["offloaded_gib"] > 0
+
+
+def test_redis_over_tcp_and_over_a_socket(tmp_path: Path) -> None:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Redis(tmp_path / "tcp") as server:
+        check_warm_restart(tmp_path, "--storage", f"redis:{server.address}", "--verify")
+    with redis_server.Redis(tmp_path / "s", over="unix") as server:
+        check_warm_restart(tmp_path, "--storage", f"redis:{server.address.removeprefix('unix:')}", "--verify")
+
+
+def test_mooncake(tmp_path: Path) -> None:
+    mooncake_server.skip_unless_it_runs()
+    with mooncake_server.Mooncake(segment_bytes=256 << 20) as server:
+        check_warm_restart(tmp_path, "--storage", f"mooncake:{server.master}", "--verify")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--storage", "memory"], "--storage needs a host tier"),
+        (["--storage-gib", "5"], "--storage-gib needs a store"),
+        (["--prefetch", "timeout"], "--prefetch needs a store"),
+        ([*HOST, "--storage", "nowhere"], "engine is called 'nowhere'"),
+        ([*HOST, "--storage", "file"], "file:DIR"),
+        ([*HOST, "--storage", "redis"], "redis:HOST:PORT"),
+        ([*HOST, "--storage", "redis:here"], "address must be host:port"),
+        ([*HOST, "--storage", "redis:127.0.0.1:1"], "127.0.0.1:1"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "-1"], "must be above zero"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "nan"], "must be above zero"),
+        ([*HOST, "--storage", "redis:127.0.0.1:1", "--storage-gib", "5"], "its own business"),
+        ([*HOST, "--storage", "memory", "--storage-gib", "0.001"], "budget"),
+        ([*HOST, "--storage", "memory", "--storage-gb-per-s", "0"], "must be a number above 0"),
+        ([*HOST, "--storage", "memory", "--storage-latency-us", "-1"], "must be a number of zero or more"),
+        ([*HOST, "--storage", "null:a"], "a=b,c=d"),
+        ([*HOST, "--storage", "file:/proc/nothing"], "/proc/nothing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
+    result = run(*SMALL, *arguments)
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert words in result.stderr

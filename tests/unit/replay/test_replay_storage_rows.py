@@ -1,0 +1,298 @@
+"""Replays with a store behind the host tier: what it gives back, that a later replay finds it, and that every byte is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_tree.components import composition_for
+from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.pools import propose_page_counts
+from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.host_settings import HostSettings
+from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
+from unified_tree.controllers.replay.row_result import RowResult
+from unified_tree.controllers.replay.row_specs import report_specs
+from unified_tree.controllers.replay.row_tiers import Verification
+from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.storage_cost import StorageCost
+from unified_tree.controllers.replay.storage_settings import StorageSettings, table_bytes
+from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
+from unified_tree.controllers.storage.checked_storage import CheckedStorage
+from unified_tree.controllers.storage.file.table_shape import shape_within
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.fetch import Fetch
+from unified_tree.errors import ConfigurationError, StorageError
+from unified_tree.keys import Key
+from unified_tree.node import Tier
+
+GIB = 1 << 30
+MODELS = {
+    "llama-3.1-8b": (3.0, 3.0),
+    "gpt-oss-20b": (0.6, 0.9),
+    "qwen3-next-80b-a3b": (2.5, 2.0),
+    "deepseek-v4-flash": (0.7, 0.5),
+}
+"""GiB on device and host: less than the workload asks for."""
+WORKLOAD = synthetic_workload(
+    SyntheticOptions(request_count=60, session_gap_s=4, system_tokens=(500, 3000), most_context_tokens=16_000)
+)
+
+
+def plan_of(model: str = "gpt-oss-20b", verification: Verification = Verification.SHRUNK, **storage: Any) -> Plan:
+    composition = composition_for(model)
+    device_gib, host_gib = MODELS[model]
+    host = HostSettings(
+        page_counts=propose_page_counts(composition, host_bytes=int(host_gib * GIB)), size_bytes=int(host_gib * GIB)
+    )
+    size_bytes = storage.pop("size_bytes", 40 * GIB)
+    settings = {
+        "engine": "memory",
+        "place": "",
+        "size_bytes": size_bytes,
+        "page_counts": propose_page_counts(composition, host_bytes=size_bytes),
+    }
+    return Plan(
+        workload=WORKLOAD,
+        composition=composition,
+        device_bytes=int(device_gib * GIB),
+        settings=ServerSettings(concurrency=4, chunk_tokens=2048),
+        host=host,
+        storage=StorageSettings(**settings | storage),
+        verification=verification,
+    )
+
+
+def in_files(directory: Path, model: str = "gpt-oss-20b", **given: Any) -> Plan:
+    return plan_of(model, engine="file", place=str(directory), **given)
+
+
+def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowResult:
+    page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts))
+
+
+def wrong_bytes(row: RowResult) -> int:
+    assert row.verified is not None
+    assert row.verified.checked_bytes > 0
+    return row.verified.wrong_bytes
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_later_replay_finds_what_an_earlier_one_has_stored_byte_for_byte(model: str, tmp_path: Path) -> None:
+    cold, warm = run(in_files(tmp_path, model)), run(in_files(tmp_path, model))
+    assert wrong_bytes(cold) == wrong_bytes(warm) == 0
+    assert cold.stored is not None
+    assert warm.stored is not None
+    assert cold.stored.offloads > 0
+    assert cold.stored.written_bytes > 0
+    assert warm.storage_hit_tokens > cold.storage_hit_tokens
+    assert warm.hit_rate > cold.hit_rate + 0.05
+    assert warm.stored.read_bytes > cold.stored.read_bytes
+    assert warm.stored.written_bytes < cold.stored.written_bytes / 2, "what is stored is not stored again"
+    for row in (cold, warm):
+        assert row.stored is not None
+        assert 0 <= row.storage_hit_tokens <= row.host_hit_tokens <= row.hit_tokens <= row.prompt_tokens
+        assert (row.stored.quarantined, row.stored.errors, row.rejected) == (0, 0, 0)
+
+
+def test_a_store_gives_back_what_host_has_forgotten() -> None:
+    small, behind = replace(plan_of(), storage=None), plan_of()
+    without, with_store = run(small), run(behind)
+    assert without.stored is None
+    assert with_store.storage_hit_tokens > 0
+    assert with_store.hit_tokens >= without.hit_tokens
+    assert wrong_bytes(with_store) == 0
+
+
+def figures(row: RowResult) -> tuple[object, ...]:
+    assert row.host is not None
+    host = replace(row.host, us_polling_per_request=0)
+    return row.hit_tokens, row.evictions, row.lost_tokens, row.virtual_s, row.timeline, host, row.stored
+
+
+@pytest.mark.parametrize("engine", ["file", "memory"])
+def test_a_row_repeats_and_bytes_change_nothing(engine: str, tmp_path: Path) -> None:
+    kinds = (Verification.OFF, Verification.OFF, Verification.SHRUNK)
+    rows = [run(plan_of(verification=kind, engine=engine, place=str(tmp_path / str(i)))) for i, kind in enumerate(kinds)]
+    assert figures(rows[0]) == figures(rows[1]) == figures(rows[2])
+
+
+def test_rows_share_nothing(tmp_path: Path) -> None:
+    plan = in_files(tmp_path)
+    specs = report_specs(["lru", "cost"], split_for_server(plan.composition, plan.device_bytes, plan.settings))
+    together = [figures(run_row(plan, spec)) for spec in specs if spec.kind is not RowKind.UNBOUNDED]
+    assert {path.name for path in tmp_path.iterdir()} == {"lru", "cost", "clairvoyant", "ungated"}
+    alone = run(in_files(tmp_path / "other"), policy="cost")
+    assert figures(alone) == together[1]
+
+
+def test_every_row_of_a_report_is_compared(tmp_path: Path) -> None:
+    plan = in_files(tmp_path)
+    specs = report_specs(["lru"], split_for_server(plan.composition, plan.device_bytes, plan.settings))
+    for _ in range(2):
+        rows = [run_row(plan, spec) for spec in specs]
+        assert [wrong_bytes(row) for row in rows] == [0] * 4
+        assert [row.stored is not None for row in rows] == [row.policy != "unbounded" for row in rows]
+
+
+def test_pages_without_content_another_workload_and_another_model_are_not_found(tmp_path: Path) -> None:
+    run(in_files(tmp_path, verification=Verification.OFF))
+    with_bytes = run(in_files(tmp_path))
+    assert wrong_bytes(with_bytes) == 0
+    cold = run(plan_of())
+    assert with_bytes.hit_tokens == cold.hit_tokens, "nothing was there to be found"
+    renamed = replace(in_files(tmp_path), workload=replace(WORKLOAD, name="another"))
+    assert run(renamed).hit_tokens == cold.hit_tokens
+    half = replace(in_files(tmp_path), composition=composition_for("gpt-oss-20b", kv_dtype="fp8"))
+    assert run(half).hit_rate < 0.999
+    assert wrong_bytes(run(in_files(tmp_path))) == 0
+
+
+def test_true_page_sizes(tmp_path: Path) -> None:
+    options = SyntheticOptions(
+        request_count=12, system_tokens=(500, 900), turn_tokens=150, output_tokens=9, most_context_tokens=2500
+    )
+    plan = replace(
+        in_files(tmp_path, verification=Verification.FULL, size_bytes=GIB // 2), workload=synthetic_workload(options)
+    )
+    composition = plan.composition
+    small = HostSettings(page_counts=propose_page_counts(composition, host_bytes=GIB // 4), size_bytes=GIB // 4)
+    spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16})
+    rows = [run_row(replace(plan, host=small), spec) for _ in range(2)]
+    assert [wrong_bytes(row) for row in rows] == [0, 0]
+    assert rows[1].storage_hit_tokens > 0
+
+
+def test_a_slow_store_makes_requests_wait_and_patience_ends(tmp_path: Path) -> None:
+    run(in_files(tmp_path / "a"))
+    run(in_files(tmp_path / "b"))
+    run(in_files(tmp_path / "c"))
+    fast = run(in_files(tmp_path / "a"))
+    complete = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE)
+    slow = run(in_files(tmp_path / "b", cost=StorageCost(bytes_per_s=5e8), prefetch=complete))
+    hasty = run(
+        in_files(tmp_path / "c", cost=StorageCost(bytes_per_s=5e6), prefetch=PrefetchPolicy(base_s=0.05, per_token_s=0))
+    )
+    assert fast.stored is not None
+    assert slow.stored is not None
+    assert hasty.stored is not None
+    assert hasty.host is not None
+    assert fast.stored.fetch_wait_s / fast.stored.waited < slow.stored.fetch_wait_s / slow.stored.waited
+    assert hasty.host.drops["prefetch out of time"] > 0
+    assert hasty.stored.fetch_wait_s / hasty.stored.waited < 0.3, "patience, grace and a few steps"
+    assert hasty.storage_hit_tokens < fast.storage_hit_tokens
+    assert wrong_bytes(hasty) == wrong_bytes(slow) == 0
+
+
+def test_a_small_store_forgets_and_nothing_is_wrong(tmp_path: Path) -> None:
+    for _ in range(2):
+        row = run(in_files(tmp_path, size_bytes=GIB // 2))
+        assert wrong_bytes(row) == 0
+    assert row.hit_rate < run(in_files(tmp_path / "large")).hit_rate + 0.2
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 1000, 12345])
+def test_a_table_has_room_for_nearly_as_many_pages_as_were_asked_for(count: int) -> None:
+    pool = StoredPool(name="full", format_digest=bytes(32), value_bytes=128)
+    assert count - 32 < shape_within(table_bytes(count, 128), pool).slots <= count
+
+
+# -- it must be able to fail
+
+
+def test_a_page_that_is_another_s_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pages of a batch change places after they were verified."""
+    original = CheckedStorage.get
+
+    def swapped(self: CheckedStorage, pool: str, keys: Any, pages: Any) -> list[Outcome]:
+        outcomes = original(self, pool, keys, pages)
+        if len(pages) > 1 and outcomes[0] is outcomes[1] is Outcome.DONE:
+            first = bytes(pages[0])
+            pages[0][:], pages[1][:] = bytes(pages[1]), first
+        return outcomes
+
+    run(in_files(tmp_path))
+    monkeypatch.setattr(CheckedStorage, "get", swapped)
+    assert wrong_bytes(run(in_files(tmp_path))) > 0
+
+
+def test_a_fetch_that_reads_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(in_files(tmp_path))
+
+    def idle(*given: Any) -> int:
+        begin, end = given[-3:-1]
+        return int(end - begin)
+
+    monkeypatch.setattr(Fetch, "_read", idle)
+    assert wrong_bytes(run(in_files(tmp_path))) > 0
+
+
+def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(in_files(tmp_path))
+    original = VerifiedPages.fetched
+    wrong: list[int] = []
+
+    def spoiled(self: VerifiedPages, prompt: Any) -> None:
+        host = self._host["full"]
+        reach = self._cache.tree.host_reach(Key(prompt))
+        page = self._cache.tree.pages(reach, "full", Tier.HOST)[-1:]
+        before, content = self.wrong_bytes, host.read(page)
+        host.write(page, content ^ np.uint8(1))
+        original(self, prompt)
+        host.write(page, content)
+        wrong.append(self.wrong_bytes - before)
+
+    monkeypatch.setattr(VerifiedPages, "fetched", spoiled)
+    row = run(in_files(tmp_path))
+    assert wrong
+    assert set(wrong) <= {0, 64}
+    assert wrong_bytes(row) == sum(wrong) > 0
+
+
+def test_what_waits_at_the_end_is_stored_before_the_replay_stops(tmp_path: Path) -> None:
+    composition = composition_for("gpt-oss-20b")
+    roomy = HostSettings(page_counts=propose_page_counts(composition, host_bytes=20 * GIB), size_bytes=20 * GIB)
+    quick, slow = in_files(tmp_path / "quick"), in_files(tmp_path / "slow", cost=StorageCost(bytes_per_s=1e5))
+    rows = [run(replace(plan, host=roomy)) for plan in (quick, slow)]
+    written = [row.stored.written_bytes for row in rows if row.stored is not None]
+    assert written[0] == written[1] > 1e5 * rows[1].virtual_s, "more than the store takes while the replay lasts"
+
+
+def test_what_was_prefetched_and_not_loaded_is_no_hit(tmp_path: Path) -> None:
+    plan = in_files(tmp_path)
+    assert plan.host is not None
+    for _ in range(2):
+        row = run(replace(plan, host=replace(plan.host, load_cost=LoadCost(bytes_per_s=1e6))))
+    assert row.stored is not None
+    assert row.stored.prefetched_tokens > 0
+    assert row.storage_hit_tokens == row.host_hit_tokens == 0
+    assert wrong_bytes(row) == 0
+
+
+def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> list[Outcome]:
+        raise StorageError("no disk")
+
+    for call in ("get", "put"):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryStorage, call, broken)
+            row = run(plan_of())
+        assert row.stored is not None
+        assert row.storage_hit_tokens == 0
+        assert row.rejected == 0
+        assert wrong_bytes(row) == 0
+        assert row.stored.errors > 0 or call == "get"
+
+
+def test_settings_that_no_engine_takes_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a=b"):
+        StorageSettings(engine="null", place="x", size_bytes=None, page_counts={}).row_options("lru", [])
+    with pytest.raises(ConfigurationError, match="rate"):
+        StorageCost(bytes_per_s=0)

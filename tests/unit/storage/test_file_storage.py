@@ -1,0 +1,346 @@
+"""What a directory of tables keeps, for how long, and what it never grows beyond."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_pages import Clock, blanks, body, key, keys, page, pages, pool
+
+from unified_tree.controllers.storage import FileStorage, Outcome, StorageRegistry, StoredPool
+from unified_tree.controllers.storage.file.table_shape import TableShape, shapes_within
+from unified_tree.errors import ConfigurationError, StorageError
+
+FULL = pool()
+SLOT_BYTES = 8192 + 64
+DONE, MISSING, PRESENT = Outcome.DONE, Outcome.MISSING, Outcome.PRESENT
+
+
+def room(slots: int) -> int:
+    """A capacity for so many values."""
+    return 8192 + slots * SLOT_BYTES
+
+
+def disk_bytes(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
+    first = FileStorage([FULL], tmp_path, 1 << 20)
+    first.put("full", keys(range(20)), pages(range(20)))
+    first.close()
+    second = FileStorage([FULL], str(tmp_path), 1 << 20)
+    assert second.exists("full", keys(range(21))).tolist() == [True] * 20 + [False]
+    into = blanks(20)
+    assert second.get("full", keys(range(20)), into) == [DONE] * 20
+    assert into == pages(range(20))
+    assert second.put("full", keys([3]), pages([4])) == [PRESENT]
+    second.close()
+
+
+def test_two_engines_of_one_directory_share_their_values(tmp_path: Path) -> None:
+    one, two = FileStorage([FULL], tmp_path, 1 << 20), FileStorage([FULL], tmp_path, 1 << 20)
+    one.put("full", keys([1]), pages([1]))
+    assert two.exists("full", keys([1])).all()
+    two.remove("full", keys([1]))
+    assert not one.exists("full", keys([1])).any()
+    two.put("full", keys([2]), pages([2]))
+    one.clear()
+    assert two.get("full", keys([2]), blanks(1)) == [MISSING]
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5, 31, 32, 33, 100])
+def test_it_never_grows_beyond_its_capacity(tmp_path: Path, slots: int) -> None:
+    engine = FileStorage([FULL], tmp_path, room(slots))
+    for number in range(3 * slots + 3):
+        assert engine.put("full", keys([number]), pages([number])) == [DONE]
+        assert engine.exists("full", keys([number])).all(), "what was put last is there"
+    assert disk_bytes(tmp_path) <= room(slots)
+    held = int(engine.exists("full", keys(range(3 * slots + 3))).sum())
+    assert (slots + 1) // 2 <= held <= slots
+    engine.close()
+
+
+def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = FileStorage([FULL], tmp_path, room(3), clock_ns=clock)
+    for number in range(3):
+        engine.put("full", keys([number]), pages([number]))
+        clock.pass_s(2)
+    assert engine.get("full", keys([0]), blanks(1)) == [DONE]
+    clock.pass_s(2)
+    assert engine.put("full", keys([1]), pages([1])) == [PRESENT], "which is a use as well"
+    clock.pass_s(2)
+    engine.put("full", keys([3]), pages([3]))
+    assert engine.exists("full", keys(range(4))).tolist() == [True, True, False, True]
+    engine.close()
+
+
+def test_a_use_within_a_second_is_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    engine = FileStorage([FULL], tmp_path, room(3), clock_ns=clock)
+    engine.put("full", keys([1]), pages([1]))
+    written: list[int] = []
+    real = os.pwrite
+
+    def counted(descriptor: int, made: bytes, at: int) -> int:
+        written.append(at)
+        return real(descriptor, made, at)
+
+    monkeypatch.setattr(os, "pwrite", counted)
+    for _ in range(30):
+        clock.pass_s(0.1)
+        assert engine.get("full", keys([1]), blanks(1)) == [DONE]
+    assert 2 <= len(written) <= 3
+    engine.close()
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_for_ever(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.pass_s(10**8)
+    engine = FileStorage([FULL], tmp_path, room(4), clock_ns=clock)
+    engine.put("full", keys(range(4)), pages(range(4)))
+    clock.pass_s(-(10**8))
+    for number in range(4, 8):
+        engine.put("full", keys([number]), pages([number]))
+        clock.pass_s(1)
+    assert engine.exists("full", keys(range(8))).tolist() == [False] * 4 + [True] * 4
+    engine.close()
+
+
+def test_a_value_that_is_replaced_while_it_is_read_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = FileStorage([FULL], tmp_path, room(1)), FileStorage([FULL], tmp_path, room(1))
+    writer.put("full", keys([1]), pages([1]))
+    real = os.preadv
+
+    def other(*arguments: Any) -> int:
+        monkeypatch.undo()
+        writer.put("full", keys([2]), pages([2]))
+        return real(*arguments)
+
+    def same(*arguments: Any) -> int:
+        monkeypatch.undo()
+        read = real(*arguments)
+        writer.put("full", keys([1]), pages([1]))
+        writer.put("full", keys([2]), pages([2]))
+        return read
+
+    monkeypatch.setattr(os, "preadv", other)
+    assert reader.get("full", keys([1]), blanks(1)) == [MISSING]
+    monkeypatch.setattr(os, "preadv", same)
+    assert reader.get("full", keys([2]), blanks(1)) == [MISSING], "the same value again, but it was another in between"
+    assert reader.get("full", keys([2]), blanks(1)) == [DONE]
+    reader.close()
+    writer.close()
+
+
+def test_pages_are_read_and_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FileStorage([FULL], tmp_path, room(3))
+    given: list[object] = []
+
+    def noting(real: Callable[..., int]) -> Callable[..., int]:
+        def call(descriptor: int, buffers: Sequence[memoryview], at: int) -> int:
+            given.append(buffers[0].obj)
+            return real(descriptor, buffers, at)
+
+        return call
+
+    for name in ("preadv", "pwritev"):
+        monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    source, target = page(1), blanks(1)[0]
+    engine.put("full", keys([1]), [source])
+    engine.get("full", keys([1]), [target])
+    assert [id(one) for one in given] == [id(source.obj), id(target.obj)]
+    assert engine.capabilities.zero_copy
+    engine.close()
+
+
+def test_names_are_digests_and_nobody_else_may_read_them(tmp_path: Path) -> None:
+    strange = StoredPool(name="../../etc/passwd\n", format_digest=bytes(range(32)), value_bytes=100)
+    engine = FileStorage([strange], tmp_path / "made", 1 << 20)
+    engine.put(strange.name, [b"../" * 10 + b"\0\0"], [memoryview(bytearray(100))])
+    digest = bytes(range(32)).hex()
+    assert sorted(file.name for file in tmp_path.rglob("*")) == [f"{digest}.v1.index", f"{digest}.v1.pages", "lock", "made"]
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "made").iterdir()} == {0o600}
+    engine.close()
+
+
+def test_a_directory_with_a_million_places_opens_at_once_and_stays_sparse(tmp_path: Path) -> None:
+    engine = FileStorage([FULL], tmp_path, room(1 << 20))
+    engine.put("full", keys(range(10)), pages(range(10)))
+    engine.close()
+    again = FileStorage([FULL], tmp_path, room(1 << 20))
+    assert again.get("full", keys(range(10)), blanks(10)) == [DONE] * 10
+    assert disk_bytes(tmp_path) < 1 << 20
+    again.close()
+
+
+def test_a_capacity_a_little_different_loses_nothing_and_another_one_starts_anew(tmp_path: Path) -> None:
+    for capacity, kept in ((room(320), 0), (room(400), 10), (room(320), 10), (room(1000), 0), (room(320), 0), (room(319), 0)):
+        engine = FileStorage([FULL], tmp_path, capacity)
+        assert engine.exists("full", keys(range(10))).sum() == kept, capacity
+        engine.put("full", keys(range(10)), pages(range(10)))
+        engine.close()
+
+
+def test_a_table_in_use_is_not_made_smaller(tmp_path: Path) -> None:
+    engine = FileStorage([FULL], tmp_path, room(320))
+    engine.put("full", keys([1]), pages([1]))
+    with pytest.raises(ConfigurationError, match=r"uses .* 320 values, .* for 64 only; give both the same"):
+        FileStorage([FULL], tmp_path, room(64))
+    larger = FileStorage([FULL], tmp_path, room(3200))
+    assert larger.get("full", keys([1]), blanks(1)) == [DONE], "which goes on with what there is"
+    larger.close()
+    engine.close()
+    FileStorage([FULL], tmp_path, room(64)).close()
+
+
+def test_other_pools_tables_go_when_the_bound_is_exceeded(tmp_path: Path) -> None:
+    old, older = pool(name="old"), pool(name="older")
+    for other in (older, old):
+        engine = FileStorage([other], tmp_path, room(40), shares=2)
+        engine.put(other.name, keys(range(16)), pages(range(16)))
+        engine.close()
+        os.utime(next(tmp_path.glob(f"{other.format_digest.hex()}*.index")), (other is old, other is old))
+        os.utime(next(tmp_path.glob(f"{other.format_digest.hex()}*.pages")), (other is old, other is old))
+    (tmp_path / "notes.txt").write_text("not a table")
+    new = FileStorage([FULL], tmp_path, room(40), shares=2)
+    names = {file.name[:64] for file in tmp_path.glob("*.v1.*")}
+    assert names == {old.format_digest.hex(), FULL.format_digest.hex()}, "the one that was unused for longest is gone"
+    assert (tmp_path / "notes.txt").exists()
+    new.close()
+    FileStorage([FULL], tmp_path, room(40)).close()
+    assert {file.name[:64] for file in tmp_path.glob("*.v1.*")} == {FULL.format_digest.hex()}
+
+
+def test_other_pools_that_are_in_use_are_left_alone(tmp_path: Path) -> None:
+    ranks = [pool(name=f"rank {rank}") for rank in range(3)]
+    engines = [FileStorage([rank], tmp_path, 3 * room(40), shares=3) for rank in ranks]
+    for engine, rank in zip(engines, ranks, strict=True):
+        engine.put(rank.name, keys(range(200)), pages(range(200)))
+    assert disk_bytes(tmp_path) <= 3 * room(40)
+    with pytest.raises(ConfigurationError, match="give a directory to each, or say by `shares`"):
+        FileStorage([FULL], tmp_path, 3 * room(40))
+    assert all(engine.exists(rank.name, keys([199])).all() for engine, rank in zip(engines, ranks, strict=True))
+    for engine in engines:
+        engine.close()
+
+
+def test_how_a_capacity_is_divided() -> None:
+    sizes = {"full": 1 << 18, "mamba": 1 << 24, "records": 200}
+    pools = {name: pool(size, name) for name, size in sizes.items()}
+    bound, shapes = shapes_within(1 << 40, 1, pools)
+    assert bound == 1 << 40
+    assert sum(shape.disk_bytes for shape in shapes.values()) <= 1 << 40
+    assert shapes["full"].disk_bytes / shapes["mamba"].disk_bytes == pytest.approx(1, rel=0.01)
+    assert shapes["full"].slots < shapes["records"].slots < 5 * shapes["full"].slots
+    exact = {"full": 1 << 30, "mamba": 1 << 35, "records": 1 << 20}
+    bound, shapes = shapes_within(exact, 2, pools)
+    assert bound == sum(exact.values())
+    for name, shape in shapes.items():
+        assert 0.9 * exact[name] / 2 < shape.disk_bytes <= exact[name] / 2, name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity_bytes": 0}, "capacity_bytes must be a positive number"),
+        ({"capacity_bytes": -1}, "capacity_bytes must be a positive number"),
+        ({"capacity_bytes": True}, "capacity_bytes must be a positive number"),
+        ({"capacity_bytes": 1e9}, "capacity_bytes must be a positive number"),
+        ({"capacity_bytes": 1 << 70}, "capacity_bytes must be a positive number"),
+        ({"capacity_bytes": 16447}, "full: of the capacity its share is 16447 bytes, one value needs 16448"),
+        ({"capacity_bytes": {"fool": 1 << 20}}, "capacity_bytes must name the pools"),
+        ({"capacity_bytes": {"full": "1G"}}, r"capacity_bytes\['full'\] must be"),
+        ({"capacity_bytes": room(3), "shares": 4}, "full: of the capacity its share"),
+        ({"capacity_bytes": 1 << 20, "shares": 0}, "shares must be"),
+        ({"capacity_bytes": 1 << 20, "directory": ""}, "directory must be a path"),
+        ({"capacity_bytes": 1 << 20, "directory": b"bytes"}, "directory must be a path"),
+        ({"capacity_bytes": 1 << 20, "directory": "a\0b"}, "directory must be a path"),
+        ({"capacity_bytes": 1 << 20, "directory": None}, "directory must be a path"),
+        ({"capacity_bytes": 1 << 20, "colour": "red"}, "cannot be opened with"),
+        ({}, "cannot be opened with"),
+    ],
+)
+def test_options_that_are_none(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        StorageRegistry().open("file", [FULL], **{"directory": tmp_path / "new", **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_smallest_capacity_is_enough_for_one(tmp_path: Path) -> None:
+    engine = StorageRegistry().open("file", [FULL], directory=tmp_path, capacity_bytes=16448)
+    assert engine.put("full", keys([1]), pages([1])) == [DONE]
+    assert engine.get("full", keys([1]), blanks(1)) == [DONE]
+    engine.close()
+
+
+def test_a_capacity_beyond_any_disk_is_only_a_bound(tmp_path: Path) -> None:
+    engine = FileStorage([FULL], tmp_path, (1 << 62) - 1)
+    outcomes = engine.put("full", keys(range(20)), pages(range(20)))
+    assert set(outcomes) <= {DONE, Outcome.DROPPED, Outcome.FAILED}
+    into = blanks(20)
+    for number, got, outcome in zip(range(20), into, engine.get("full", keys(range(20)), into), strict=True):
+        assert outcome is (DONE if outcomes[number] is DONE else MISSING)
+        assert outcome is MISSING or got == body(number)
+    engine.close()
+
+
+def test_a_fork_must_open_it_anew(tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+from stored_pages import Clock, blanks, key, keys, pages, pool
+from unified_tree.controllers.storage import FileStorage
+from unified_tree.errors import StorageError
+engine = FileStorage([pool()], {str(tmp_path)!r}, 1 << 20)
+engine.put("full", keys([1]), pages([1]))
+if not os.fork():
+    assert engine.exists("full", keys([1])).all()
+    for call in (engine.clear, lambda: engine.put("full", keys([2]), pages([2])), lambda: engine.remove("full", keys([1]))):
+        try:
+            call()
+        except StorageError as error:
+            assert "open it anew" in str(error)
+        else:
+            os._exit(1)
+    own = FileStorage([pool()], {str(tmp_path)!r}, 1 << 20)
+    own.put("full", keys([2]), pages([2]))
+    os._exit(0)
+assert os.wait()[1] == 0
+assert engine.exists("full", keys([1, 2])).all()
+"""
+    where = os.pathsep.join([str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "support")])
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={**os.environ, "PYTHONPATH": where})
+
+
+def test_a_value_of_whole_blocks_needs_no_padding(tmp_path: Path) -> None:
+    whole = pool(8192)
+    assert TableShape(ways=1, buckets=1, value_bytes=8192).stride_bytes == 8192
+    engine = FileStorage([whole], tmp_path, 1 << 20)
+    engine.put("full", keys([1, 2]), pages([1, 2], 8192))
+    into = blanks(2, 8192)
+    assert engine.get("full", [key(2), key(1)], into) == [DONE, DONE]
+    assert into == pages([2, 1], 8192)
+    engine.close()
+
+
+def test_the_directory_is_not_opened_while_another_process_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    from unified_tree.controllers.storage.file import store_directory
+
+    monkeypatch.setattr(store_directory, "_WAIT_S", 0.05)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another process has been opening it"):
+            FileStorage([FULL], tmp_path, 1 << 20)
+    FileStorage([FULL], tmp_path, 1 << 20).close()

@@ -1,0 +1,244 @@
+"""Servers that are none, or say what is not so: a scripted one, that answers commands with any bytes at any pace."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from types import TracebackType
+
+import pytest
+
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool
+from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
+from unified_tree.errors import StorageError
+
+SIZE = 10_000
+POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
+KEYS = [sha256(bytes([index])).digest() for index in range(3)]
+GOOD = {b"PING": b"+PONG\r\n", b"INFO": b"$0\r\n\r\n", b"EXISTS": b":0\r\n", b"UNLINK": b":1\r\n", b"SET": b"+OK\r\n"}
+TABLE = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%b\r\n:1\r\n"
+"""Of slots, all of one host with its length."""
+Script = Callable[[socket.socket, bytes], None]
+
+
+class Liar:
+    """Accepts connections and hands each command's name to a script; a context manager."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept)
+        self.commands: list[bytes] = []
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:
+                return
+            self._threads.append(threading.Thread(target=self._serve, args=(accepted,)))
+            self._threads[-1].start()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        with accepted, accepted.makefile("rb") as stream, contextlib.suppress(OSError):
+            while head := stream.readline():
+                words = []
+                for _ in range(int(head[1:])):
+                    words.append(stream.read(int(stream.readline()[1:])))
+                    stream.readline()
+                self.commands.append(words[0])
+                self._script(accepted, words[0])
+
+    def __enter__(self) -> Liar:
+        self._accepting.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._accepting.join(10)
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def to_get(answer: bytes) -> Script:
+    """Everything is answered well, but for GET."""
+    return lambda accepted, name: accepted.sendall(answer if name == b"GET" else GOOD[name])
+
+
+@contextlib.contextmanager
+def engine_of(liar: Liar, request_timeout_s: float = 1.0) -> Iterator[RedisStorage]:
+    settings = RedisSettings(address=liar.address, request_timeout_s=request_timeout_s, retry_pause_s=1000)
+    made = RedisStorage([POOL], settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def pages(count: int) -> list[memoryview]:
+    return [memoryview(bytearray(SIZE)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (b"$%d\r\n%b\r\n" % (SIZE, bytes(SIZE)), Outcome.DONE),
+        (b"$-1\r\n", Outcome.MISSING),
+        (b"$3\r\nabc\r\n", Outcome.MISSING),
+        (b"+OK\r\n", Outcome.FAILED),
+        (b":12\r\n", Outcome.FAILED),
+        (b"*2\r\n:1\r\n:2\r\n", Outcome.FAILED),
+        (b"-LOADING the dataset\r\n", Outcome.FAILED),
+        (b"-ASK 5 127.0.0.1:1\r\n", Outcome.FAILED),
+        (b"-MOVED 5 127.0.0.1:1\r\n", Outcome.FAILED),
+        (b"HTTP/1.1 200 OK\r\n\r\n", Outcome.FAILED),
+        (b"$%d\r\n%b??" % (SIZE, bytes(SIZE)), Outcome.FAILED),
+        (b"$99999999999999\r\n", Outcome.FAILED),
+        (b"$%d\r\n" % (64 << 20), Outcome.FAILED),
+        (b"\0" * 5000, Outcome.FAILED),
+        (b"$%d\r\nshort" % SIZE, Outcome.FAILED),
+    ],
+)
+def test_answers_to_get(answer: bytes, outcome: Outcome) -> None:
+    with Liar(to_get(answer)) as liar, engine_of(liar) as engine:
+        assert engine.get("full", KEYS[:1], pages(1)) == [outcome]
+
+
+def test_a_server_that_hangs_up_within_a_page() -> None:
+    def script(accepted: socket.socket, name: bytes) -> None:
+        if name != b"GET":
+            accepted.sendall(GOOD[name])
+            return
+        accepted.sendall(b"$%d\r\n%b\r\n$%d\r\nhalf" % (SIZE, bytes(SIZE), SIZE))
+        accepted.shutdown(socket.SHUT_RDWR)
+
+    with Liar(script) as liar, engine_of(liar) as engine:
+        assert engine.get("full", KEYS, pages(3)) == [Outcome.DONE, Outcome.FAILED, Outcome.FAILED]
+
+
+def test_a_server_that_trickles_is_given_up_and_its_page_left_alone() -> None:
+    def script(accepted: socket.socket, name: bytes) -> None:
+        if name != b"GET":
+            accepted.sendall(GOOD[name])
+            return
+        accepted.sendall(b"$%d\r\n" % SIZE)
+        for _ in range(200):  # a byte at a time, each well within any limit of a single wait
+            accepted.sendall(b"x")
+            time.sleep(0.02)
+
+    with Liar(script) as liar, engine_of(liar, 0.3) as engine:
+        page = pages(1)
+        assert engine.get("full", KEYS[:1], page) == [Outcome.FAILED]
+        page[0][:] = bytes(SIZE)
+        time.sleep(0.1)
+        assert page == pages(1)
+
+
+def test_a_page_too_many_is_never_taken_for_the_next_answer() -> None:
+    answer = b"$%d\r\n%b\r\n" % (SIZE, b"a" * SIZE)
+    replies = [answer + answer, b"$%d\r\n%b\r\n" % (SIZE, b"b" * SIZE)]
+
+    def script(accepted: socket.socket, name: bytes) -> None:
+        accepted.sendall(replies.pop(0) if name == b"GET" else GOOD[name])
+
+    with Liar(script) as liar, engine_of(liar) as engine:
+        first, second = pages(2)
+        assert engine.get("full", KEYS[:1], [first]) == [Outcome.DONE]
+        time.sleep(0.1)
+        assert engine.get("full", KEYS[1:2], [second]) == [Outcome.DONE]
+        assert bytes(second) == b"b" * SIZE
+        assert liar.commands.count(b"PING") == 2, "on a new connection"
+
+
+def test_swapped_pages_are_seen() -> None:
+    with Liar(to_get(b"$%d\r\n%b\r\n" % (SIZE, bytes(SIZE)))) as liar, engine_of(liar) as engine:
+        assert CheckedStorage(engine).get("full", KEYS[:2], pages(2)) == [Outcome.CORRUPT] * 2
+        assert liar.commands.count(b"UNLINK") == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (b"+OK\r\n", Outcome.DONE),
+        (b"$-1\r\n", Outcome.PRESENT),
+        (b"-OOM command not allowed\r\n", Outcome.DROPPED),
+        (b":1\r\n", Outcome.FAILED),
+        (b"+QUEUED\r\n", Outcome.FAILED),
+        (b"-CLUSTERDOWN Hash slot not served\r\n", Outcome.FAILED),
+        (b"?\r\n", Outcome.FAILED),
+    ],
+)
+def test_answers_to_set(answer: bytes, outcome: Outcome) -> None:
+    with Liar(lambda a, name: a.sendall(answer if name == b"SET" else GOOD[name])) as liar, engine_of(liar) as engine:
+        assert engine.put("full", KEYS[:1], pages(1)) == [outcome]
+
+
+@pytest.mark.parametrize("text", ["MISCONF Errors writing to disk", "READONLY a replica", "ERR unknown command"])
+def test_refusals_of_everything_are_quoted(text: str) -> None:
+    with (
+        Liar(lambda a, name: a.sendall(f"-{text}\r\n".encode() if name == b"SET" else GOOD[name])) as liar,
+        engine_of(liar) as engine,
+        pytest.raises(StorageError, match=f"refuses: {text}"),
+    ):
+        engine.put("full", KEYS, pages(3))
+
+
+def test_a_server_that_loads_is_left_alone_for_a_pause() -> None:
+    with Liar(to_get(b"-LOADING the dataset\r\n")) as liar, engine_of(liar) as engine:
+        assert engine.get("full", KEYS, pages(3)) == [Outcome.FAILED] * 3
+        assert engine.stats().is_degraded
+        assert engine.get("full", KEYS, pages(3)) == [Outcome.MISSING] * 3
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"*1\r\n:1\r\n",
+        TABLE % (5, b"a\0b.c"),
+        TABLE % (70, b"x" * 70),
+        b"$2\r\nno\r\n",
+        b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\nh\r\n:1\r\n",
+    ],
+)
+def test_a_table_of_slots_that_is_none_is_refused(table: bytes) -> None:
+    answers = GOOD | {b"CLUSTER": table}
+    with Liar(lambda a, name: a.sendall(answers[name])) as liar, pytest.raises(StorageError, match="CLUSTER SLOTS"):
+        RedisStorage([POOL], RedisSettings(address=liar.address, cluster=True))
+
+
+def test_a_cluster_that_moved_away_altogether_is_found_by_its_first_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        gone = int(unused.getsockname()[1])
+    ports: list[int] = [gone]
+
+    def script(accepted: socket.socket, name: bytes) -> None:
+        table = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n" % ports[0]
+        accepted.sendall((GOOD | {b"CLUSTER": table, b"EXISTS": b":1\r\n"})[name])
+
+    with Liar(script) as seed, Liar(script) as later:
+        engine = RedisStorage([POOL], RedisSettings(address=seed.address, cluster=True, retry_pause_s=0.05))
+        with pytest.raises(StorageError, match="no server answers"):
+            engine.exists("full", KEYS)
+        ports[0] = int(later.address.rpartition(":")[2])
+        deadline = time.monotonic() + 10
+        while b"EXISTS" not in later.commands and time.monotonic() < deadline:
+            with contextlib.suppress(StorageError):
+                engine.exists("full", KEYS)
+            time.sleep(0.02)
+        engine.close()
+        assert b"EXISTS" in later.commands
+        assert b"EXISTS" not in seed.commands
+
+
+def test_a_web_server_is_no_redis() -> None:
+    refused = pytest.raises(StorageError, match=r"this is not its protocol: b'HTTP/1.1 400")
+    with Liar(lambda a, _: a.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as liar, refused:
+        RedisStorage([POOL], RedisSettings(address=liar.address))
