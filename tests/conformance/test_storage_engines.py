@@ -98,7 +98,7 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf3fs_service
 
 
 def hf3fs_settings(service: hf3fs_service.MetadataService, directory: Path, **other: object) -> Hf3fsSettings:
-    settings = {**hf3fs_service.SETTINGS, "io_timeout_s": 0.9, "request_timeout_s": 5.0, **other}
+    settings = {**hf3fs_service.SETTINGS, "io_timeout_s": 1.8, "request_timeout_s": 5.0, **other}
     return Hf3fsSettings(metadata=service.url, directory=str(directory), capacity_bytes=1 << 20, **settings)
 
 

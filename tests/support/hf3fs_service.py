@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-SETTINGS: dict[str, Any] = {"io": "posix", "request_timeout_s": 0.5, "io_timeout_s": 0.4, "retry_pause_s": 0.1}
+SETTINGS: dict[str, Any] = {"io": "posix", "request_timeout_s": 1.0, "io_timeout_s": 0.8, "retry_pause_s": 0.1}
 """Of engines in tests: what waits, waits briefly."""
 
 
@@ -41,7 +41,7 @@ class MetadataService:
         options: further words of its command line.
     """
 
-    def __init__(self, state: Path, *options: str, lease_s: float = 1.0, aside_s: float = 1.0, token: str = "") -> None:
+    def __init__(self, state: Path, *options: str, lease_s: float = 2.0, aside_s: float = 1.0, token: str = "") -> None:
         self._words = ["--state", str(state), "--lease-s", str(lease_s), "--aside-s", str(aside_s), *options]
         self._token = token
         self._port = 0

@@ -7,6 +7,7 @@ and land much later, a daemon that does not answer at all, or is dead.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 import threading
@@ -54,18 +55,22 @@ class UsrbioDouble:
     Attributes:
         fate: of each request: how many of its bytes are moved, or -errno; None keeps it back until `let_go`. Nothing goes
             wrong by default.
+        before_answers: called when requests were carried out, before `wait` tells.
         is_frozen: no request is carried out.
         dead: the errno of every call; 0 for none.
         registered: descriptors.
+        shared: names of the shared memory that was given.
     """
 
     def __init__(self, mount: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.mount = mount
         self.fate: Callable[[Request], int | None] = lambda request: request.memory.nbytes
+        self.before_answers: Callable[[], None] = lambda: None
         self.is_frozen = False
         self.dead = 0
         self.registered: set[int] = set()
+        self.shared: set[str] = set()
         self.rings: list[Ring] = []
 
     def register_fd(self, descriptor: int) -> None:
@@ -82,9 +87,8 @@ class UsrbioDouble:
     def make_iovec(self, shm: SharedMemory, mount: str, block_size: int = 0, numa: int = -1) -> memoryview:
         self._live()
         assert mount == str(self.mount) and block_size == 0 and numa == -1
-        assert shm.buf is not None
-        # the daemon has a mapping of its own, as a file descriptor that outlives the name
-        return memoryview(bytearray(0)) if shm.size == 0 else Iovec(shm).view
+        self.shared.add(shm.name.lstrip("/"))
+        return mapped(shm)
 
     def make_ioring(self, mount: str, entries: int, for_read: bool = True, io_depth: int = 0) -> Ring:
         self._live()
@@ -109,17 +113,13 @@ class UsrbioDouble:
         self.rings.clear()
 
 
-class Iovec:
-    """Another mapping of the same shared memory."""
-
-    def __init__(self, shm: SharedMemory) -> None:
-        import mmap
-
-        descriptor = os.open(f"/dev/shm/{shm.name.lstrip('/')}", os.O_RDWR)
-        try:
-            self.view = memoryview(mmap.mmap(descriptor, shm.size))
-        finally:
-            os.close(descriptor)
+def mapped(shm: SharedMemory) -> memoryview:
+    """The daemon's own mapping of shared memory, which outlives its name and the other mapping."""
+    descriptor = os.open(f"/dev/shm/{shm.name.lstrip('/')}", os.O_RDWR)
+    try:
+        return memoryview(mmap.mmap(descriptor, shm.size))
+    finally:
+        os.close(descriptor)
 
 
 class Ring:
@@ -182,5 +182,6 @@ class Ring:
                     else:
                         found.append(Completion(fate if fate < 0 else request.carry_out(fate), request.userdata))
             if len(found) >= min_results or time.monotonic() >= deadline:
+                self._double.before_answers()
                 return found
             time.sleep(0.005)

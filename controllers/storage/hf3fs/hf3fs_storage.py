@@ -3,29 +3,25 @@
 A put reserves pages, writes them, and confirms those that were written; until then nobody is told of them. A get reads
 under a lease, and what was read counts only if the lease had not ended by then, by a clock that was started before it was
 asked for. So a page is never handed out that somebody else wrote to meanwhile.
-
-Two things can be away, the service and the file system. Each has a breaker; while either is open everything is a miss.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
 from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.io_workers import IoWorkers
-from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataAwayError, MetadataClient, MetadataRefusedError
+from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataClient
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     LARGEST_BATCH,
     PRESENT,
@@ -35,13 +31,13 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
 )
 from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpener
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.rank_access import RankAccess
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
 from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
 from unified_tree.errors import StorageError
 
-Result = TypeVar("Result")
-_OTHER_EPOCH = 410
+_Move = Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]]
 _FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNTRIED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}
 
 
@@ -73,12 +69,9 @@ class Hf3fsStorage:
         self._gate = CallGate("hf3fs")
         self._client = MetadataClient(settings.address, settings.rank, settings.token, settings.request_timeout_s)
         self._workers = IoWorkers(settings.io_threads, f"hf3fs {settings.rank}")
-        self._service = CircuitBreaker(settings.retry_pause_s)
-        self._files = CircuitBreaker(settings.retry_pause_s)
-        self._opening = threading.Lock()
         try:
-            self._opener = RankOpener(settings, self._layout, self._client, self._workers, usrbio)
-            self._rank = self._opener.open(first=True)
+            opener = RankOpener(settings, self._layout, self._client, self._workers, usrbio)
+            self._access = RankAccess(opener, self._workers, settings.retry_pause_s)
         except BaseException:
             self._client.close()
             self._workers.close()
@@ -99,9 +92,9 @@ class Hf3fsStorage:
         with self._gate:
             known_pool(self._pools, pool).check_keys(keys)
             found = np.zeros(len(keys), np.bool_)
-            if keys and self._admits():
+            if keys and self._access.admits():
                 for part in _parts(len(keys)):
-                    pages = self._asked(partial(self._lookup, pool, keys[part]))
+                    pages = self._access.asked(partial(self._lookup, pool, keys[part]))
                     found[part] = np.array(pages) >= 0
             self._tally.queried(pool, len(keys), int(found.sum()))
             return found
@@ -111,7 +104,7 @@ class Hf3fsStorage:
         with self._gate:
             known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
             outcomes = [Outcome.MISSING] * len(keys)
-            if keys and self._admits():
+            if keys and self._access.admits():
                 for part in _parts(len(keys)):
                     outcomes[part] = self._tried(self._read, pool, keys[part], pages[part])
             self._tally.got(pool, outcomes)
@@ -122,7 +115,7 @@ class Hf3fsStorage:
         with self._gate:
             known_pool(self._pools, pool).check_batch(keys, pages)
             outcomes = [Outcome.DROPPED] * len(keys)
-            if keys and self._admits():
+            if keys and self._access.admits():
                 for part in _parts(len(keys)):
                     outcomes[part] = self._tried(self._write, pool, keys[part], pages[part])
             self._tally.put(pool, outcomes)
@@ -133,24 +126,24 @@ class Hf3fsStorage:
         with self._gate:
             known_pool(self._pools, pool).check_keys(keys)
             for part in _parts(len(keys)):
-                self._check_service("remove")
-                self._asked(partial(self._delete, pool, keys[part]))
+                self._access.check_service("remove")
+                self._access.asked(partial(self._delete, pool, keys[part]))
 
     def clear(self) -> None:
         """See StorageEngine.clear; also what others put for this rank. Raises as `remove`."""
         with self._gate:
             for pool in self._pools:
-                self._check_service("clear")
-                self._asked(partial(self._clear, pool))
+                self._access.check_service("clear")
+                self._access.asked(partial(self._clear, pool))
 
     def stats(self) -> StorageStats:
         """See StorageEngine.stats; degraded while the service or the file system is away."""
-        return self._tally.snapshot(is_degraded=self._service.is_open or self._files.is_open)
+        return self._tally.snapshot(is_degraded=self._access.is_degraded)
 
     def close(self) -> None:
         """See StorageEngine.close; the pages stay."""
         if self._gate.close():
-            self._rank.file.close()
+            self._access.close()
             self._client.close()
             self._workers.close()
 
@@ -166,7 +159,7 @@ class Hf3fsStorage:
     def _read(self, rank: OpenRank, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         begun = time.monotonic()
         lease, where = self._client.read(rank.epoch, pool, keys)
-        self._service.succeeded()
+        self._access.answered()
         lease_ends = begun + rank.lease_s
         there = [index for index, page in enumerate(where) if page >= 0]
         ranges = self._ranges(pool, there, where, pages)
@@ -177,23 +170,23 @@ class Hf3fsStorage:
             outcomes[index] = Outcome.DONE if ending is Ending.DONE and in_time else Outcome.FAILED
         if lease:
             self._client.ended(lease)
-        self._judge(rank, endings)
+        is_file_well = self._access.judge(rank, endings)
         unreadable = [keys[index] for index, ending in zip(there, endings, strict=True) if ending is Ending.FAILED]
-        if unreadable and not self._files.is_open:
+        if unreadable and is_file_well:
             self._client.delete(rank.epoch, pool, unreadable)  # else they could never be put again
         return outcomes
 
     def _write(self, rank: OpenRank, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         begun = time.monotonic()
         lease, where = self._client.reserve(rank.epoch, pool, keys)
-        self._service.succeeded()
+        self._access.answered()
         outcomes = [Outcome.PRESENT if page == PRESENT else Outcome.DROPPED for page in where]
         ours = [index for index, page in enumerate(where) if page >= 0]
         if not ours:
             return outcomes
         deadline = min(time.monotonic() + self._settings.io_timeout_s, begun + rank.lease_s)
         endings = rank.file.write(self._ranges(pool, ours, where, pages), deadline)
-        self._judge(rank, endings)
+        self._access.judge(rank, endings)
         flags = bytes(_FLAGS[ending] for ending in endings)
         for index in ours:
             outcomes[index] = Outcome.FAILED
@@ -207,70 +200,9 @@ class Hf3fsStorage:
         region = self._layout.regions[pool]
         return [FileRange(region.page_at(where[index]), pages[index]) for index in indices]
 
-    def _judge(self, rank: OpenRank, endings: list[Ending]) -> None:
-        """Tell the breaker of the file system how it went."""
-        if Ending.UNKNOWN in endings or Ending.UNTRIED in endings or rank.file.is_lost:
-            self._files.failed()
-        elif endings:
-            self._files.succeeded()
-
-    def _admits(self) -> bool:
-        """Whether a call may be tried. The first one after a pause opens the file anew if that failed, which proves it."""
-        if self._files.is_open and not self._reopened():
-            return False
-        return self._service.admits()
-
-    def _check_service(self, call: str) -> None:
-        if not self._service.admits():
-            raise StorageError(f"hf3fs: cannot {call}, the metadata service at {self._settings.metadata} is away")
-
-    def _reopened(self) -> bool:
-        if self._workers.are_all_stuck or not self._files.admits():
-            return False
+    def _tried(self, move: _Move, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
-            self._open_again(self._rank)
-        except MetadataAwayError:
-            self._service.failed()
-            return False
-        except StorageError:
-            self._files.failed()
-            return False
-        self._files.succeeded()
-        return True
-
-    def _open_again(self, old: OpenRank) -> None:
-        """Put another open rank in the place of this one, unless another thread has."""
-        with self._opening:
-            if self._rank is old:
-                self._rank = self._opener.open(first=False)
-                old.file.close()
-
-    def _asked(self, ask: Callable[[OpenRank], Result]) -> Result:
-        """What the service answers; a service that forgot the rank is told of it, once. Tells the breaker."""
-        try:
-            rank = self._rank
-            try:
-                answer = ask(rank)
-            except MetadataRefusedError as error:
-                if error.status != _OTHER_EPOCH:
-                    raise
-                self._open_again(rank)
-                answer = ask(self._rank)
-        except StorageError:
-            self._service.failed()
-            raise
-        self._service.succeeded()
-        return answer
-
-    def _tried(
-        self,
-        move: Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]],
-        pool: str,
-        keys: Sequence[bytes],
-        pages: Sequence[memoryview],
-    ) -> list[Outcome]:
-        try:
-            return self._asked(lambda rank: move(rank, pool, keys, pages))
+            return self._access.asked(lambda rank: move(rank, pool, keys, pages))
         except StorageError:
             return [Outcome.FAILED] * len(keys)
 

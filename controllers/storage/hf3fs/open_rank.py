@@ -57,11 +57,12 @@ class RankOpener:
     def open(self, *, first: bool) -> OpenRank:
         """The rank. The first time its file is made, and another layout replaced; later neither.
 
-        Raises StorageError, after the settings' time-outs at the latest.
+        Raises StorageError, after both of the settings' time-outs at the latest.
         """
-        file = self._bounded(lambda: self._opened_file(first), lambda file: close_descriptor(file.descriptor))
+        deadline = time.monotonic() + self._settings.io_timeout_s
+        file = self._bounded(deadline, lambda: self._opened_file(first), lambda file: close_descriptor(file.descriptor))
         try:
-            seen = self._bounded(file.epoch)
+            seen = self._bounded(deadline, file.epoch)
             opened = self._client.open(self._layout, seen, may_replace=first)
             if opened.lease_s <= self._settings.io_timeout_s:
                 kind = ConfigurationError if first else StorageError
@@ -70,8 +71,8 @@ class RankOpener:
                     f"which {self._settings.io_timeout_s} is not"
                 )
             if seen != opened.epoch:
-                self._bounded(lambda: file.mark(opened.epoch, preallocate=self._settings.preallocate))
-            ranges = self._bounded(lambda: self._range_file(file.descriptor), lambda made: made.close())
+                self._bounded(deadline, lambda: file.mark(opened.epoch, preallocate=self._settings.preallocate))
+            ranges = self._bounded(deadline, lambda: self._range_file(file.descriptor), lambda made: made.close())
         except BaseException:
             close_descriptor(file.descriptor)
             raise
@@ -106,7 +107,9 @@ class RankOpener:
                 f"hf3fs: the module hf3fs_fuse cannot be imported ({error}); it is built with 3FS. io can be posix"
             ) from error
 
-    def _bounded(self, call: Callable[[], Result], discard: Callable[[Result], object] = lambda _: None) -> Result:
+    def _bounded(
+        self, deadline: float, call: Callable[[], Result], discard: Callable[[Result], object] = lambda _: None
+    ) -> Result:
         """What a call of the file system returns or raises, if it does so in time; else it is discarded when it comes."""
 
         def run(batch: IoBatch[tuple[Result | None, BaseException | None]]) -> tuple[Result | None, BaseException | None]:
@@ -120,7 +123,7 @@ class RankOpener:
             discard(result)
             return None, None
 
-        batch = self._workers.run([run], time.monotonic() + self._settings.io_timeout_s)
+        batch = self._workers.run([run], deadline)
         with batch.lock:
             [answer] = batch.results
         if answer is None:

@@ -107,8 +107,8 @@ class _Ring:
         try:
             if self._ring is not None:
                 self._move(ranges, endings, mine, deadline)
-        except OSError as error:
-            self.is_lost = self.is_lost or error.errno in _LOST
+        except OSError:
+            self.is_lost = True  # what was prepared may not have been submitted
         finally:
             self._lock.release()
         for index in mine.values():
@@ -127,12 +127,11 @@ class _Ring:
         if self._flying:
             self._collect(ranges, endings, mine, 0, 0.0)
         next_index = 0
-        while True:
+        while (left := deadline - time.monotonic()) > 0:  # what is begun is submitted at once, never by a later call
             while self._free and next_index < len(ranges):
                 self._begin(ranges[next_index], next_index, mine)
                 next_index += 1
-            left = deadline - time.monotonic()
-            if not mine or left <= 0:
+            if not mine:
                 return
             wanted = len(mine) if next_index == len(ranges) else 1  # slots that are stuck hold up nobody
             self._collect(ranges, endings, mine, wanted, left)

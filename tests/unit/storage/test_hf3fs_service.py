@@ -58,7 +58,7 @@ def test_what_is_no_request_is_refused_and_changes_nothing(tmp_path: Path) -> No
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)
         put(engine, 1)
-        epoch = engine._rank.epoch
+        epoch = engine._access.rank.epoch
         where = f"rank=r0&epoch={epoch}&namespace=full"
         one = struct.pack("<II", 0, 1) + keys(1)[0]
         for path, body, status in (
@@ -191,7 +191,7 @@ while True:
 def test_service_and_writers_killed_at_any_moment_leave_no_wrong_page(tmp_path: Path) -> None:
     choose = random.Random(9)
     with MetadataService(tmp_path / "state", lease_s=0.5, aside_s=0.5) as service:
-        engine = Hf3fsStorage([FULL], settings(service, tmp_path, request_timeout_s=5.0))
+        engine = Hf3fsStorage([FULL], settings(service, tmp_path, request_timeout_s=5.0, io_timeout_s=0.4))
         checked, found = CheckedStorage(engine), 0
         for turn in range(4):
             writers = [

@@ -110,23 +110,23 @@ def test_what_is_read_is_not_recycled_and_what_is_read_too_late_is_no_hit(
 ) -> None:
     reader, writer = opened(service, tmp_path), opened(service, tmp_path)
     put(writer, *range(PAGES))
-    read = reader._rank.file.read
+    read = reader._access.rank.file.read
     met: list[list[Outcome]] = []
 
     def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
         met.append(put(writer, *range(1000, 1000 + PAGES)))
         return read(ranges, deadline)
 
-    monkeypatch.setattr(type(reader._rank.file), "read", lambda _, ranges, deadline: slowly(ranges, deadline))
+    monkeypatch.setattr(type(reader._access.rank.file), "read", lambda _, ranges, deadline: slowly(ranges, deadline))
     assert got(reader, 0, 1, 2) == [Outcome.DONE] * 3
     assert met[0].count(Outcome.DONE) == PAGES - 3, "three pages are being read"
 
     def beyond_the_lease(ranges: Sequence[FileRange]) -> list[Ending]:
         endings = read(ranges, time.monotonic() + 60)
-        time.sleep(1.2)
+        time.sleep(2.2)
         return endings
 
-    monkeypatch.setattr(type(reader._rank.file), "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
+    monkeypatch.setattr(type(reader._access.rank.file), "read", lambda _, ranges, _deadline: beyond_the_lease(ranges))
     assert got(reader, 1000) == [Outcome.FAILED]
     reader.close()
     writer.close()
@@ -136,21 +136,20 @@ def test_a_writer_that_comes_too_late_is_not_believed(
     service: MetadataService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(service, tmp_path)
-    write = engine._rank.file.write
+    write = engine._access.rank.file.write
 
     def slowly(ranges: Sequence[FileRange], deadline: float) -> list[Ending]:
         endings = write(ranges, deadline)
-        time.sleep(1.2)
+        time.sleep(2.2)
         return endings
 
-    monkeypatch.setattr(type(engine._rank.file), "write", lambda _, ranges, deadline: slowly(ranges, deadline))
+    monkeypatch.setattr(type(engine._access.rank.file), "write", lambda _, ranges, deadline: slowly(ranges, deadline))
     assert put(engine, 1) == [Outcome.FAILED]
     monkeypatch.undo()
     assert got(engine, 1) == [Outcome.MISSING]
     assert service.stats()["ranks"]["r0"]["full"]["aside"] == 1, "it may still be writing"
     assert put(engine, 1) == [Outcome.DONE]
-    time.sleep(1.1)
-    assert service.stats()["ranks"]["r0"]["full"]["aside"] == 0
+    until(lambda: service.stats()["ranks"]["r0"]["full"]["aside"] == 0, "the page never comes back")
     engine.close()
 
 
@@ -163,7 +162,7 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     with pytest.raises(ConfigurationError, match="hf3fs_fuse cannot be imported"):
         opened(service, tmp_path, io="usrbio")
     with pytest.raises(ConfigurationError, match="io_timeout_s must be shorter"):
-        opened(service, tmp_path, io_timeout_s=1.0)
+        opened(service, tmp_path, io_timeout_s=2.0)
     service.pause()
     try:
         with pytest.raises(StorageError, match="does not answer"):
@@ -173,7 +172,7 @@ def test_without_a_service_or_a_directory_there_is_no_engine(service: MetadataSe
     service.kill()
     with pytest.raises(StorageError, match="does not answer"):
         opened(service, tmp_path)
-    until(lambda: threads() == 0 and descriptors() == before, "descriptors or threads are left")
+    until(lambda: threads() == 0 and descriptors() <= before, "descriptors or threads are left")
 
 
 def test_a_killed_service_is_a_store_where_nothing_is_and_it_comes_back_with_everything(
@@ -304,14 +303,14 @@ def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mou
 def test_a_frozen_mount_costs_one_time_out_and_touches_no_page_later(
     service: MetadataService, mount: bind_mount.BindMount
 ) -> None:
-    engine = opened(service, mount.point, io_threads=2)
+    engine, writer = opened(service, mount.point, io_threads=2), opened(service, mount.point)
     put(engine, 1, 2, 3)
     drop_cache(mount)
     pages = empty(3)
     mount.pause()
     try:
-        outcomes = engine.put("full", keys(10, 11), filled(10, 11)) + engine.get("full", keys(1, 2, 3), pages)
-        assert set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
+        assert engine.get("full", keys(1, 2, 3), pages) == [Outcome.FAILED] * 3
+        assert put(writer, 10, 11) == [Outcome.FAILED] * 2
         assert got(engine, 1) == [Outcome.MISSING] and put(engine, 4) == [Outcome.DROPPED]
         for page in pages:
             page[:] = bytes(SIZE)
@@ -322,6 +321,7 @@ def test_a_frozen_mount_costs_one_time_out_and_touches_no_page_later(
     until(lambda: put(engine, 10, 11) == [Outcome.DONE] * 2, "nothing can be put any more")
     assert got(engine, 10, 11) == [Outcome.DONE] * 2
     engine.close()
+    writer.close()
 
 
 def drop_cache(mount: bind_mount.BindMount) -> None:

@@ -19,6 +19,8 @@ from usrbio_double import Request, UsrbioDouble
 from unified_tree.controllers.storage import Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
 from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
+from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
+from unified_tree.controllers.storage.hf3fs.usrbio_file import UsrbioFile
 from unified_tree.errors import StorageError
 
 hf3fs_service.skip_unless_it_runs()
@@ -39,12 +41,11 @@ def usrbio(tmp_path: Path) -> Iterator[UsrbioDouble]:
 
 @pytest.fixture
 def engine(service: MetadataService, usrbio: UsrbioDouble, tmp_path: Path) -> Iterator[Hf3fsStorage]:
-    shared = set(os.listdir("/dev/shm"))
     made = opened(service, tmp_path, usrbio=usrbio, io="usrbio", ring_entries=ENTRIES)
     yield made
     made.close()
     assert not usrbio.registered, "descriptors are deregistered"
-    assert set(os.listdir("/dev/shm")) <= shared, "no shared memory is left"
+    assert usrbio.shared and usrbio.shared.isdisjoint(os.listdir("/dev/shm")), "no shared memory is left"
 
 
 def until_put(engine: Hf3fsStorage, number: int) -> None:
@@ -98,6 +99,25 @@ def test_late_completions_land_in_nobodys_page(engine: Hf3fsStorage, usrbio: Usr
     assert all(page == bytes(SIZE) for page in pages)
 
 
+def test_a_late_read_does_not_land_in_the_slot_of_another(usrbio: UsrbioDouble, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(value(1) + value(2))
+    file = UsrbioFile(usrbio, os.open(path, os.O_RDWR), str(tmp_path), ENTRIES, SIZE)
+    late, page = empty(2)
+    usrbio.fate = lambda _: None
+    assert file.read([FileRange(0, late)], time.monotonic() + 0.05) == [Ending.UNKNOWN]
+    usrbio.fate = lambda request: request.memory.nbytes
+    usrbio.before_answers = usrbio.let_go
+    assert file.read([FileRange(SIZE, page)], time.monotonic() + 30) == [Ending.DONE]
+    assert page == value(2) and late == bytes(SIZE)
+    assert file.read([FileRange(0, late)] * 9, time.monotonic() + 30) == [Ending.DONE] * 9, "the slot is free again"
+    assert file.read([FileRange(0, late)], time.monotonic() - 1) == [Ending.UNTRIED]
+    assert file.read([FileRange(3 * SIZE, page)], time.monotonic() + 30) == [Ending.FAILED] and file.is_lost
+    file.close()
+    file.close()
+    assert file.read([FileRange(0, late)], time.monotonic() + 1) == [Ending.UNTRIED]
+
+
 def test_a_write_that_comes_late_lands_in_a_page_that_nobody_has(
     service: MetadataService, engine: Hf3fsStorage, usrbio: UsrbioDouble
 ) -> None:
@@ -129,14 +149,25 @@ def test_requests_that_never_end_take_their_slots_and_the_rest_goes_on(engine: H
     time.sleep(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "by one slot"
     usrbio.fate = lambda _: None
-    assert got(engine, 1) == [Outcome.FAILED]
-    time.sleep(0.15)
-    assert got(engine, 1) == [Outcome.FAILED], "no slot is left"
+    assert got(engine, *range(10)) == [Outcome.FAILED] * 10, "no slot is left"
     assert got(engine, 1) == [Outcome.MISSING]
     usrbio.fate = lambda request: request.memory.nbytes
     usrbio.let_go()
     time.sleep(0.15)
     assert got(engine, *range(10)) == [Outcome.DONE] * 10, "and nothing was forgotten"
+
+
+def test_who_finds_the_ring_taken_loses_nothing(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
+    put(engine, *range(6))
+    usrbio.is_frozen = True
+    threads = [threading.Thread(target=got, args=(engine, number)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    usrbio.is_frozen = False
+    until_put(engine, 6)
+    assert got(engine, *range(7)) == [Outcome.DONE] * 7
 
 
 def test_a_frozen_and_a_dead_daemon(engine: Hf3fsStorage, usrbio: UsrbioDouble) -> None:
@@ -185,7 +216,7 @@ def test_auto_takes_usrbio_on_a_mount_of_3fs_and_posix_elsewhere(service: Metada
     elsewhere.mkdir()
     with UsrbioDouble(elsewhere, seed=1) as usrbio:
         engine = opened(service, tmp_path, usrbio=usrbio, io="auto")
-        assert isinstance(engine._rank.file, PosixFile) and put(engine, 1) == got(engine, 1) == [Outcome.DONE]
+        assert isinstance(engine._access.rank.file, PosixFile) and put(engine, 1) == got(engine, 1) == [Outcome.DONE]
         engine.close()
         with pytest.raises(StorageError, match="not on a mount of 3FS"):
             opened(service, tmp_path, usrbio=usrbio, io="usrbio")
@@ -195,10 +226,15 @@ def test_auto_takes_usrbio_on_a_mount_of_3fs_and_posix_elsewhere(service: Metada
 
 
 def test_a_daemon_that_takes_no_rings_leaves_nothing_behind(
-    service: MetadataService, usrbio: UsrbioDouble, tmp_path: Path
+    service: MetadataService, usrbio: UsrbioDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, descriptors = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    descriptors = len(os.listdir("/proc/self/fd"))
     usrbio.dead = errno.ENOMEM
     with pytest.raises(StorageError, match="cannot be used"):
         opened(service, tmp_path, usrbio=usrbio, io="usrbio")
-    assert set(os.listdir("/dev/shm")) <= shared and len(os.listdir("/proc/self/fd")) <= descriptors
+    usrbio.dead = 0
+    monkeypatch.setattr(usrbio, "make_ioring", lambda *_, **__: os.open("/nowhere/at/all", 0))
+    with pytest.raises(StorageError, match="cannot be used"):
+        opened(service, tmp_path, usrbio=usrbio, io="usrbio")
+    assert usrbio.shared and usrbio.shared.isdisjoint(os.listdir("/dev/shm")) and not usrbio.registered
+    assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -63,7 +63,9 @@ async def _serve(state: MetadataState, token: str, host: str, port: int) -> None
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    runner = web.AppRunner(application(state, token), access_log=None, handle_signals=False, keepalive_timeout=3600)
+    runner = web.AppRunner(
+        application(state, token), access_log=None, handle_signals=False, keepalive_timeout=3600, read_bufsize=1 << 20
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, shutdown_timeout=1)

@@ -83,6 +83,7 @@ class PageTable:
         """
         answers: list[int] = []
         evicted: list[bytes] = []
+        is_full = False
         for key in keys:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -90,7 +91,8 @@ class PageTable:
             elif key in self._writing:
                 answers.append(BUSY)
             else:
-                page = FULL if is_quiet else self._take(evicted)
+                page = FULL if is_quiet or is_full else self._take(evicted)
+                is_full = page == FULL
                 if page >= 0:
                     self._writing[key] = page
                     self.counts.reserved += 1
