@@ -143,12 +143,14 @@ class LinkedPrefixes:
 
     def store(self, request: Hashable, lease: Lease) -> None:
         """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived."""
-        arrived = self._requests[request]
-        boundary, namespace = lease.boundary, lease.key.namespace
+        arrived, namespace = self._requests[request], lease.key.namespace
+        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
+        if lease.key.bigram or lease.loading or not is_current:
+            return  # what was invalidated has no boundary any more
+        boundary = lease.boundary
         end = min(boundary.length, *(self._reach(lease, name) for name in self._owners))
         end = end // self.linker.chunk_tokens * self.linker.chunk_tokens
-        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
-        if lease.key.bigram or lease.loading or end <= arrived.stored or not is_current:
+        if end <= arrived.stored:
             return
         if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
             self.counts.stores_dropped += 1

@@ -16,6 +16,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
+from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.errors import ConfigurationError, LinkError
 
 CHUNK = 16
@@ -380,3 +381,38 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
     rig.check_all_free()
     assert not rig.memory.locks
     record_property("operations", steps)
+
+
+def test_what_goes_on_from_a_find_is_stored_alone_and_right() -> None:
+    first = Rig()
+    first.run("a", prompt(1)[: 3 * CHUNK])
+    second = successor(first)
+    assert second.run("a", prompt(1)) == 3 * CHUNK
+    assert second.link.counts.stored_tokens == 2 * CHUNK
+    third = successor(second)
+    assert third.run("a", np.append(prompt(1), 7)) == 5 * CHUNK
+
+
+def test_what_was_computed_before_an_invalidation_is_not_stored_after_it() -> None:
+    rig = Rig()
+    rig.arrive("a", prompt(1))
+    rig.link.poll()
+    lease = rig.cache.acquire(Key(prompt(1)))
+    rig.cache.allocate(lease, 5 * CHUNK)
+    rig.cache.commit(lease, 5 * CHUNK)
+    rig.cache.invalidate()
+    rig.link.store("a", lease)
+    assert not rig.memory._chunks and not rig.link.counts.stores_dropped
+    rig.cache.release(lease)
+
+
+def test_salts_after_an_invalidation_are_nobody_elses() -> None:
+    generations = {"": (0, 0), "n": (0, 0)}
+    one, other = PrefixSalt("v1", generations.__getitem__), PrefixSalt("v1", generations.__getitem__)
+    assert one.of("n") == other.of("n") != one.of("")
+    assert one.of("n") != PrefixSalt("v2", generations.__getitem__).of("n")
+    generations["n"] = (0, 1)
+    assert one.of("n") != other.of("n") and one.of("") == other.of("")
+    before = one.of("n")
+    generations["n"] = (0, 2)
+    assert one.of("n") != before
