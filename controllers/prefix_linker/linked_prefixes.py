@@ -43,7 +43,7 @@ class LinkCounts:
         lookups, found_tokens: prompts looked up, and what was found of them, that which the cache had itself included.
         retrieved_tokens, stored_tokens: of transfers that succeeded.
         retrieves_failed, retrieves_late, stores_failed: transfers.
-        no_room: retrieves not begun for want of device pages; also a find that came too late to matter.
+        no_room: retrieves not begun for want of device pages.
         stores_dropped: not begun, for there were too many under way, or the peer was away.
     """
 

@@ -416,3 +416,39 @@ def test_salts_after_an_invalidation_are_nobody_elses() -> None:
     before = one.of("n")
     generations["n"] = (0, 2)
     assert one.of("n") != before
+
+
+def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
+    from unified_tree.controllers import HostTier
+    from unified_tree.controllers.transfer_engines import NullEngine
+
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.cache = PrefixCache(
+        COMPONENTS,
+        PAGE,
+        {"full": PAGES},
+        host=HostTier(page_counts=dict.fromkeys(("full", "indexer", "draft"), PAGES), engine=NullEngine()),
+    )
+    second.link = LinkedPrefixes(second.cache, second.linker, second.tensors.linked, weights_version="v1")
+    ids = prompt(1)[: 2 * CHUNK + 1]
+    assert second.run("a", ids) == 2 * CHUNK
+    second.cache.flush()
+    filler = second.cache.acquire(Key(prompt(7)))
+    second.cache.allocate(filler, PAGES * PAGE)  # evicts it to host
+    second.cache.release(filler)
+    before = second.link.counts.retrieved_tokens
+    second.arrive("b", ids)
+    second.link.poll()
+    assert second.link.ready("b") and second.link.counts.retrieved_tokens == before, "it is on host"
+    second.arrive("c", prompt(1))
+    second.link.poll()
+    assert second.link.counts.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
+    lease = second.cache.acquire(Key(prompt(1)))
+    assert lease.cached_tokens == 4 * CHUNK and not lease.loading
+    second.check(lease, prompt(1), "")
+    second.cache.release(lease)
+    second.cache.drain()
+    assert not second.cache.tree.check()
+    second.cache.close()

@@ -203,6 +203,12 @@ def test_a_daemon_that_thaws_ends_what_it_had_begun(tensors: LinkedTensors) -> N
         linker.release(name)
         until(lambda: linker.is_healthy)
         assert get(linker, tensors, "thawed")
+        linker._session._transfer.unregister().wait(5)  # as the daemon does to a client that was silent for long
+        server.pause()
+        until(lambda: not linker.is_healthy, 5)
+        server.resume()
+        until(lambda: linker.is_healthy)
+        assert get(linker, tensors, "thawed")
         linker.close()
 
 
