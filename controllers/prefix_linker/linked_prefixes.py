@@ -43,7 +43,7 @@ class LinkCounts:
         lookups, found_tokens: prompts looked up, and what was found of them, that which the cache had itself included.
         retrieved_tokens, stored_tokens: of transfers that succeeded.
         retrieves_failed, retrieves_late, stores_failed: transfers.
-        no_room: retrieves not begun for want of device pages; also a find that came too late to matter.
+        no_room: retrieves not begun for want of device pages.
         stores_dropped: not begun, for there were too many under way, or the peer was away.
     """
 
@@ -143,12 +143,14 @@ class LinkedPrefixes:
 
     def store(self, request: Hashable, lease: Lease) -> None:
         """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived."""
-        arrived = self._requests[request]
-        boundary, namespace = lease.boundary, lease.key.namespace
+        arrived, namespace = self._requests[request], lease.key.namespace
+        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
+        if lease.key.bigram or lease.loading or not is_current:
+            return  # what was invalidated has no boundary any more
+        boundary = lease.boundary
         end = min(boundary.length, *(self._reach(lease, name) for name in self._owners))
         end = end // self.linker.chunk_tokens * self.linker.chunk_tokens
-        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
-        if lease.key.bigram or lease.loading or end <= arrived.stored or not is_current:
+        if end <= arrived.stored:
             return
         if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
             self.counts.stores_dropped += 1

@@ -31,12 +31,18 @@ def daemon() -> Iterator[lmcache_server.Lmcache]:
         yield server
 
 
-@pytest.fixture(params=["memory", "lmcache daemon"])
+@pytest.fixture(params=["memory", "lmcache daemon", "lmcache in process"])
 def opened(request: pytest.FixtureRequest) -> Iterator[tuple[PrefixLinker, LinkedTensors]]:
     linker: PrefixLinker
     if request.param == "memory":
         tensors = LinkedTensors(PAGES)
         linker = MemoryLinker(tensors.linked, CHUNK, 1000)
+    elif request.param == "lmcache in process":
+        lmcache_server.skip_unless_it_runs()
+        from unified_tree.controllers.prefix_linker.lmcache import open_in_process
+
+        tensors = LinkedTensors(PAGES)
+        linker = open_in_process(tensors.linked, model="conformance", chunk_tokens=CHUNK, memory_bytes=64 << 20)
     else:
         daemon: lmcache_server.Lmcache = request.getfixturevalue("daemon")
         from unified_tree.controllers.prefix_linker.lmcache import open_daemon

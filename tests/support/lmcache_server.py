@@ -54,7 +54,7 @@ class Lmcache:
 
     def __init__(self, chunk_tokens: int = CHUNK_TOKENS) -> None:
         self.port, self._http_port = free_port(), free_port()
-        self._chunk_tokens = chunk_tokens
+        self.chunk_tokens = chunk_tokens
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -75,7 +75,7 @@ class Lmcache:
         command = [
             *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", "0.25"),
-            *("--chunk-size", str(self._chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
+            *("--chunk-size", str(self.chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
             *("--disable-observability",),
         ]
         environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
@@ -89,8 +89,7 @@ class Lmcache:
 
     def kill(self) -> None:
         if self._process is not None:
-            self.resume()
-            self._process.kill()
+            self._process.kill()  # which ends a frozen one, too
             self._process.wait()
             self._process = None
 

@@ -1,10 +1,21 @@
-"""LMCache as a prefix linker: a daemon that outlives the server. Its package is imported when a linker is opened."""
+"""LMCache as a prefix linker: a daemon that outlives the server, or in this process. Its package is imported on opening."""
 
 if __name__ != "unified_tree.controllers.prefix_linker.lmcache":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.prefix_linker.lmcache, not as {__name__}")
 
 from unified_tree.controllers.prefix_linker.lmcache.daemon_linker import DaemonLinker, open_daemon
+from unified_tree.controllers.prefix_linker.lmcache.in_process_linker import InProcessLinker, open_in_process
+from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.lmcache.shared_segments import remove_leftovers, share_pools
 
-__all__ = ["DaemonLinker", "LmcacheSettings", "open_daemon", "remove_leftovers", "share_pools"]
+__all__ = [
+    "DaemonLinker",
+    "InProcessLinker",
+    "InProcessSettings",
+    "LmcacheSettings",
+    "open_daemon",
+    "open_in_process",
+    "remove_leftovers",
+    "share_pools",
+]

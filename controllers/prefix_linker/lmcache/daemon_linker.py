@@ -47,6 +47,9 @@ class DaemonLinker:
         pools: the device pools, all of one page size; those of a CPU moved by `share_pools` before.
         settings: where, and how long to wait.
 
+    Attributes:
+        last_error: why the daemon could not be met again, the last time that it was tried; "" for never.
+
     Raises ConfigurationError for pools or a daemon that do not fit, or without the package; LinkError where none answers.
     """
 
@@ -58,6 +61,7 @@ class DaemonLinker:
         self._lookups: dict[str, _Lookup] = {}
         self._leaving: list[_Lookup] = []
         self._transfers: dict[str, _Transfer] = {}
+        self._lost: list[DaemonSession] = []
         self._watch = DaemonWatch(settings.daemon)
         try:
             self._session = DaemonSession(settings, pools, self._watch.losses)
@@ -66,6 +70,7 @@ class DaemonLinker:
             raise
         self._chunk_tokens = self._session.chunk_tokens
         self._answers = True
+        self.last_error = ""
         self._is_closed = False
         self._stop = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="lmcache-heartbeat", daemon=True)
@@ -79,7 +84,7 @@ class DaemonLinker:
     @property
     def is_healthy(self) -> bool:
         """See PrefixLinker.is_healthy; as of the last heartbeat, or of the connection's break."""
-        return self._answers and not self._is_lost(self._session)
+        return self._is_there(self._session)
 
     def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
         """See PrefixLinker.lookup."""
@@ -88,18 +93,19 @@ class DaemonLinker:
         self._sweep()
         end = tokens.size // self._chunk_tokens * self._chunk_tokens
         name = f"{self._tag}-{request}"
-        lookup = self._lookups[request] = _Lookup(name, tuple(tokens[:end].tolist()), salt, self._session, time.monotonic())
-        if not end or not self.is_healthy:
+        session = self._session
+        lookup = self._lookups[request] = _Lookup(name, tuple(tokens[:end].tolist()), salt, session, time.monotonic())
+        if not end or not self._is_there(session):
             lookup.found = 0
             return
-        lookup.asked = lookup.session.client.lookup(lookup.key(0, end), 1)
+        lookup.asked = session.client.lookup(lookup.key(0, end), 1)
 
     def found(self, request: str) -> int | None:
         """See PrefixLinker.found; 0 also where the daemon takes longer than `answer_timeout_s`, whose locks go back later."""
         self._check_open()
         lookup = self._lookups[request]
         late = time.monotonic() - lookup.since > self._settings.answer_timeout_s
-        if lookup.found is None and (late or not self._answers or self._is_lost(lookup.session)):
+        if lookup.found is None and (late or not self._is_there(lookup.session)):
             lookup.is_abandoned = True
             lookup.found = 0
         if lookup.found is None:
@@ -112,7 +118,7 @@ class DaemonLinker:
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         lookup = self._lookups[request]
         assert lookup.found is not None and span.end <= lookup.found and lookup.taken is None, "not found, or taken before"
-        if not self._answers or self._is_lost(lookup.session):
+        if not self._is_there(lookup.session):
             self._transfers[request] = _Transfer(lookup.session, None)
             return
         lookup.taken = (span.first_token(self._chunk_tokens), span.end)
@@ -124,7 +130,7 @@ class DaemonLinker:
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         assert span.begin % self._chunk_tokens == 0 and name not in self._transfers
         session = self._session
-        future = session.store(f"{self._tag}-{name}", span) if self.is_healthy else None
+        future = session.store(f"{self._tag}-{name}", span) if self._is_there(session) else None
         self._transfers[name] = _Transfer(session, future)
 
     def progress(self, name: str) -> Progress:
@@ -170,11 +176,16 @@ class DaemonLinker:
             transfer.progress = transfer.answer(is_lost=self._is_lost(transfer.session))
         return transfer.progress
 
+    def _is_there(self, session: DaemonSession) -> bool:
+        return self._answers and not self._is_lost(session)
+
     def _is_lost(self, session: DaemonSession) -> bool:
         return self._is_closed or self._watch.losses != session.losses
 
     def _sweep(self) -> None:
-        """Give back the locks of requests that have gone, once it is known which."""
+        """Give back the locks of requests that have gone, once it is known which; and close what was lost."""
+        while self._lost:
+            self._lost.pop().close(is_lost=True)
         still: list[_Lookup] = []
         for lookup in self._leaving:
             if self._is_lost(lookup.session) or lookup.asked is None:
@@ -203,8 +214,9 @@ class DaemonLinker:
                 elif not self._answers:
                     self._session.register()
                     self._answers = True
-            except LinkError:
-                continue  # still away: asked again at the next beat
+            except Exception as error:  # the thread's edge: asked again at the next beat
+                self._answers = False
+                self.last_error = str(error)
 
     def _meet_again(self) -> None:
         """Register with the daemon that has taken the place of the one that ended. Raises LinkError where there is none."""
@@ -213,8 +225,8 @@ class DaemonLinker:
         if session.chunk_tokens != self._chunk_tokens:
             session.close(is_lost=False)
             raise LinkError(f"lmcache: the new daemon's chunks are of {session.chunk_tokens} tokens, not {self._chunk_tokens}")
-        old, self._session = self._session, session
-        old.close(is_lost=True)
+        self._lost.append(self._session)  # closed by the thread that calls, which may be using it
+        self._session = session
         self._answers = True
 
 

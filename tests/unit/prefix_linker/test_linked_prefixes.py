@@ -16,6 +16,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
+from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.errors import ConfigurationError, LinkError
 
 CHUNK = 16
@@ -380,3 +381,74 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
     rig.check_all_free()
     assert not rig.memory.locks
     record_property("operations", steps)
+
+
+def test_what_goes_on_from_a_find_is_stored_alone_and_right() -> None:
+    first = Rig()
+    first.run("a", prompt(1)[: 3 * CHUNK])
+    second = successor(first)
+    assert second.run("a", prompt(1)) == 3 * CHUNK
+    assert second.link.counts.stored_tokens == 2 * CHUNK
+    third = successor(second)
+    assert third.run("a", np.append(prompt(1), 7)) == 5 * CHUNK
+
+
+def test_what_was_computed_before_an_invalidation_is_not_stored_after_it() -> None:
+    rig = Rig()
+    rig.arrive("a", prompt(1))
+    rig.link.poll()
+    lease = rig.cache.acquire(Key(prompt(1)))
+    rig.cache.allocate(lease, 5 * CHUNK)
+    rig.cache.commit(lease, 5 * CHUNK)
+    rig.cache.invalidate()
+    rig.link.store("a", lease)
+    assert not rig.memory._chunks and not rig.link.counts.stores_dropped
+    rig.cache.release(lease)
+
+
+def test_salts_after_an_invalidation_are_nobody_elses() -> None:
+    generations = {"": (0, 0), "n": (0, 0)}
+    one, other = PrefixSalt("v1", generations.__getitem__), PrefixSalt("v1", generations.__getitem__)
+    assert one.of("n") == other.of("n") != one.of("")
+    assert one.of("n") != PrefixSalt("v2", generations.__getitem__).of("n")
+    generations["n"] = (0, 1)
+    assert one.of("n") != other.of("n") and one.of("") == other.of("")
+    before = one.of("n")
+    generations["n"] = (0, 2)
+    assert one.of("n") != before
+
+
+def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
+    from unified_tree.controllers import HostTier
+    from unified_tree.controllers.transfer_engines import NullEngine
+
+    first = Rig()
+    first.run("a", prompt(1))
+    second = successor(first)
+    second.cache = PrefixCache(
+        COMPONENTS,
+        PAGE,
+        {"full": PAGES},
+        host=HostTier(page_counts=dict.fromkeys(("full", "indexer", "draft"), PAGES), engine=NullEngine()),
+    )
+    second.link = LinkedPrefixes(second.cache, second.linker, second.tensors.linked, weights_version="v1")
+    ids = prompt(1)[: 2 * CHUNK + 1]
+    assert second.run("a", ids) == 2 * CHUNK
+    second.cache.flush()
+    filler = second.cache.acquire(Key(prompt(7)))
+    second.cache.allocate(filler, PAGES * PAGE)  # evicts it to host
+    second.cache.release(filler)
+    before = second.link.counts.retrieved_tokens
+    second.arrive("b", ids)
+    second.link.poll()
+    assert second.link.ready("b") and second.link.counts.retrieved_tokens == before, "it is on host"
+    second.arrive("c", prompt(1))
+    second.link.poll()
+    assert second.link.counts.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
+    lease = second.cache.acquire(Key(prompt(1)))
+    assert lease.cached_tokens == 4 * CHUNK and not lease.loading
+    second.check(lease, prompt(1), "")
+    second.cache.release(lease)
+    second.cache.drain()
+    assert not second.cache.tree.check()
+    second.cache.close()

@@ -152,6 +152,12 @@ def test_a_killed_daemon_is_noticed_and_the_next_one_is_picked_up(tensors: Linke
         assert linker.found("gone") == 0
         linker.store("gone too", span(tensors, 0, CHUNK, 0, "killed"))
         assert linker.progress("gone too") is Progress.FAILED
+        server.chunk_tokens = 6
+        server.start()
+        until(lambda: "--chunk-size 6 is no multiple" in linker.last_error)
+        assert not linker.is_healthy
+        server.kill()
+        server.chunk_tokens = CHUNK
         server.start()
         until(lambda: linker.is_healthy)
         assert find(linker, "killed", 1)[1] == 0, "the new one's memory is empty"
@@ -195,6 +201,12 @@ def test_a_daemon_that_thaws_ends_what_it_had_begun(tensors: LinkedTensors) -> N
         until(lambda: linker.progress(name) is Progress.DONE)
         assert tensors.holds(IDS, "thawed", target)
         linker.release(name)
+        until(lambda: linker.is_healthy)
+        assert get(linker, tensors, "thawed")
+        linker._session._transfer.unregister().wait(5)  # as the daemon does to a client that was silent for long
+        server.pause()
+        until(lambda: not linker.is_healthy, 5)
+        server.resume()
         until(lambda: linker.is_healthy)
         assert get(linker, tensors, "thawed")
         linker.close()

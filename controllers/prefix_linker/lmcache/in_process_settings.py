@@ -1,0 +1,38 @@
+"""What LMCache in this process is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unified_tree.errors import ConfigurationError
+
+_MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcessSettings:
+    """Settings of an LMCache engine in this process.
+
+    Attributes:
+        model: letters, digits, ., - and _: whose prefixes these are, in the tiers that outlive the process.
+        chunk_tokens: prefixes are found and stored in multiples of so many tokens.
+        memory_bytes: for prefixes in host memory.
+        engine_file: LMCache's own file of settings, for a disk or a remote tier; its `chunk_size` and `max_local_cpu_size` win.
+
+    Raises ConfigurationError for values that cannot be.
+    """
+
+    model: str
+    chunk_tokens: int = 256
+    memory_bytes: int = 1 << 30
+    engine_file: str = ""
+
+    def __post_init__(self) -> None:
+        if not _MODEL.fullmatch(self.model):
+            raise ConfigurationError(
+                f"lmcache_in_process: model must be 1 to 64 letters, digits, ., - and _, which {self.model!r} is not"
+            )
+        for name in ("chunk_tokens", "memory_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"lmcache_in_process: {name} must be at least 1, not {getattr(self, name)!r}")
