@@ -31,7 +31,8 @@ bench-storage: $(VENV)/.test  ## the file engine beside raw reads and writes
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.storage import main; sys.exit(main())' $(ARGS)
 
 engines: $(VENV)/.test  ## the clients of storage engines that are not in `test`, whose tests run then
-	$(PIP) '.[mooncake]'
+	$(PIP) '.[lmcache,mooncake]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps lmcache==0.5.6
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
