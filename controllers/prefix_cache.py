@@ -122,6 +122,8 @@ class PrefixCache:
 
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
+        if self.storage is not None and self.storage.tier is tier:
+            raise ConfigurationError("this store is attached already; to attach it anew would close its engine")
         attached = StorageController(
             self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
         )

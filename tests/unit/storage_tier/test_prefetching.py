@@ -412,3 +412,15 @@ def test_that_nothing_was_found_under_old_weights_says_nothing_about_new_ones() 
     cache.cache.drain()
     assert cache.hit(PROMPT, request=2) == 40
     cache.end()
+
+
+def test_a_store_is_not_attached_twice() -> None:
+    """It would be closed as the one that goes, and then be there as the one that comes."""
+    cache = StoredCache([FULL])
+    storage = cache.cache.storage
+    assert storage is not None
+    with pytest.raises(ConfigurationError, match="attached already"):
+        cache.cache.attach_storage(storage.tier)
+    assert cache.cache.storage is storage
+    cache.compute(PROMPT)
+    assert cache.like_this().fetch(PROMPT) == 40
