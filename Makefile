@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l)
-CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache tests/unit/tiers tests/sim
+CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache tests/unit/pools tests/unit/tiers tests/sim
 ARGS ?=
 PEERS ?=
 

@@ -1,4 +1,5 @@
-"""Compiles the tree's hot modules with mypyc where a C compiler is at hand; without one the same source runs as it is.
+"""Compiles the tree's hot modules with mypyc, and the one C module, where a C compiler is at hand; without one the same
+source runs as it is, and torch copies pages.
 
 An editable install is never compiled, or edits would go unseen; UNIFIED_TREE_PURE=1 skips compiling too.
 """
@@ -9,7 +10,7 @@ import sys
 import sysconfig
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 HOT = (
     "controllers/page_allocator",
@@ -34,24 +35,30 @@ HOT = (
 )
 
 
-def compiled_modules() -> list[Any]:
-    """The hot modules as C extensions; none where they cannot be built."""
+def extensions() -> list[Any]:
+    """All that is compiled; none where it cannot be or shall not."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     editable = "editable_wheel" in sys.argv or "develop" in sys.argv
     if editable or os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
         return []
+    rows = Extension("unified_tree.controllers.pools.row_copy", ["controllers/pools/row_copy.c"])
+    found = [rows, *hot_modules()]
+    for extension in found:
+        extension.optional = True
+    return found
+
+
+def hot_modules() -> list[Any]:
+    """The hot modules as C extensions; none without mypyc."""
     try:
         from mypyc.build import mypycify
     except ImportError:
         return []
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
-        extensions = mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core")
+        return list(mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core"))
     except SystemExit:  # how mypyc says that it cannot; it printed why
         return []
-    for extension in extensions:
-        extension.optional = True
-    return list(extensions)
 
 
-setup(ext_modules=compiled_modules())
+setup(ext_modules=extensions())

@@ -84,4 +84,8 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     )
     [wheel] = tmp_path.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert {name for name in names if not name.endswith((".so", ".pyd"))} == modules() | {"unified_tree/py.typed"}
+    assert {name for name in names if not name.endswith((".so", ".pyd"))} == {
+        *modules(),
+        "unified_tree/py.typed",
+        "unified_tree/controllers/pools/row_copy.pyi",
+    }

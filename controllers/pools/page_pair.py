@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.pinning import device_view
-from unified_tree.controllers.pools.run_copy import RunCopy
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PagePair:
     Args:
         device: on a CPU or a GPU.
         host: of the same format; pinned if the device pool is on a GPU.
-        copy_pages: what copies; None for `RunCopy()` on a CPU and `copy_by_kernels` on a GPU. Those run on a CPU too.
+        copy_pages: what copies; None for `CoreCopy()` on a CPU and `copy_by_kernels` on a GPU. Those run on a CPU too.
 
     Raises ConfigurationError for pools of different formats, and for host memory that the device cannot address.
     """
@@ -45,7 +45,7 @@ class PagePair:
             raise ConfigurationError(f"pools of different formats: the device's is {device.format}, the host's {host.format}")
         self.device = device
         self.host = host
-        self._copy_pages = copy_pages or (RunCopy() if device.device.type == "cpu" else copy_by_kernels)
+        self._copy_pages = copy_pages or (CoreCopy() if device.device.type == "cpu" else copy_by_kernels)
         host_memory = device_view(host.memory, device.device)
         self._device_words = [device.words(part.name) for part in device.format.parts]
         self._host_words = [host.words(part.name, host_memory) for part in host.format.parts]

@@ -20,21 +20,23 @@ from unified_tree.controllers.pools import (
     PageMover,
     PagePair,
     copy_pieces,
+    core_copy,
     kernel_copy,
     mha_format,
-    run_copy,
+    piece_shares,
     state_format,
 )
+from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.pools.page_moves import PageMoves
-from unified_tree.controllers.pools.run_copy import RunCopy
 
 PAGES = 12
 COPIES: dict[str, Callable[[], Any]] = {
     "default": lambda: None,
-    "one core": lambda: RunCopy(1),
-    "three cores": lambda: RunCopy(3),
+    "one core": lambda: CoreCopy(1),
+    "three cores": lambda: CoreCopy(3),
+    "pieces": lambda: CoreCopy(3, piece_shares.piece_shares),
     "kernels": lambda: copy_by_kernels,
 }
 IDS = {
@@ -50,10 +52,10 @@ IDS = {
 @pytest.fixture(params=[1, 32 << 10], ids=["pieces", "gathers"])
 def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of copying on a CPU, for the same small pages, shared between cores and cut often."""
-    monkeypatch.setattr(run_copy, "PIECE_BYTES", request.param)
-    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
+    monkeypatch.setattr(piece_shares, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(core_copy, "SHARE_BYTES", 1)
     monkeypatch.setattr(copy_pieces, "GRAIN_WORDS", 8)
-    monkeypatch.setattr(run_copy, "STAGING_BYTES", 100)
+    monkeypatch.setattr(piece_shares, "STAGING_BYTES", 100)
     monkeypatch.setattr(kernel_copy, "STAGING_BYTES", 1000)
 
 
@@ -131,8 +133,8 @@ def test_real_sizes_without_shrunken_limits(layout: HostLayout, cores: int) -> N
         device, again = filled(page_format, 12), filled(page_format, 12, seed=9)
         host = HostPool(page_format, 12, layout)
         source, target = np.random.default_rng(0).permutation(12), np.random.default_rng(1).permutation(12)
-        PagePair(device, host, RunCopy(cores)).backup(source, target)
-        PagePair(again, host, RunCopy(cores)).load(target, source)
+        PagePair(device, host, CoreCopy(cores)).backup(source, target)
+        PagePair(again, host, CoreCopy(cores)).load(target, source)
         assert_rows(again, rows_of(device))
 
 
@@ -220,48 +222,49 @@ def test_a_pair_is_a_page_mover() -> None:
 @pytest.mark.parametrize("cores", [0, -1, True, 1.5])
 def test_absurd_cores(cores: Any) -> None:
     with pytest.raises(ConfigurationError, match="cores must be a positive integer"):
-        RunCopy(cores)
+        CoreCopy(cores)
 
 
 def test_a_core_that_fails_is_heard_after_all_have_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
-    calls, real = [], torch._foreach_copy_
+    monkeypatch.setattr(core_copy, "SHARE_BYTES", 1)
+    calls = []
 
-    def sometimes(targets: Any, sources: Any) -> None:
-        calls.append(threading.current_thread().name)
-        if calls[-1].startswith("page-copy"):
-            raise RuntimeError("no")
-        real(targets, sources)
+    def share_out(*_: Any) -> Callable[[int], None]:
+        def copy(share: int) -> None:
+            calls.append(share)
+            if share:
+                raise RuntimeError("no")
 
-    monkeypatch.setattr(run_copy, "PIECE_BYTES", 1)
-    monkeypatch.setattr(torch, "_foreach_copy_", sometimes)
-    pair = PagePair(filled(FORMATS["mha"], 5), HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST), RunCopy(3))
+        return copy
+
+    host = HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST)
     with pytest.raises(RuntimeError, match="no"):
-        pair.backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
-    assert len(calls) == 3
+        PagePair(filled(FORMATS["mha"], 5), host, CoreCopy(3, share_out)).backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
+    assert sorted(calls) == [0, 1, 2]
 
 
 def test_nothing_is_written_after_a_failed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_copy, "SHARE_BYTES", 1)
-    monkeypatch.setattr(run_copy, "PIECE_BYTES", 1)
+    monkeypatch.setattr(core_copy, "SHARE_BYTES", 1)
     ended = threading.Event()
 
-    def slow_elsewhere(*_: Any) -> None:
-        if not threading.current_thread().name.startswith("page-copy"):
-            raise RuntimeError("no")
-        ended.wait(0.2)
-        ended.set()
+    def share_out(*_: Any) -> Callable[[int], None]:
+        def slow_elsewhere(share: int) -> None:
+            if not share:
+                raise RuntimeError("no")
+            ended.wait(0.2)
+            ended.set()
 
-    monkeypatch.setattr(torch, "_foreach_copy_", slow_elsewhere)
-    pair = PagePair(filled(FORMATS["mha"], 5), HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST), RunCopy(2))
+        return slow_elsewhere
+
+    host = HostPool(FORMATS["mha"], 5, HostLayout.PAGE_FIRST)
     with pytest.raises(RuntimeError, match="no"):
-        pair.backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
+        PagePair(filled(FORMATS["mha"], 5), host, CoreCopy(2, share_out)).backup(np.array([0, 2, 4]), np.array([4, 2, 0]))
     assert ended.is_set()
 
 
 def test_threads_end_with_their_pair() -> None:
     page_format = mha_format("f", layer_ids=tuple(range(4)), page_size=64, kv_heads=8, head_dim=128)
-    pair = PagePair(filled(page_format, 12), HostPool(page_format, 12, HostLayout.PAGE_FIRST), RunCopy(2))
+    pair = PagePair(filled(page_format, 12), HostPool(page_format, 12, HostLayout.PAGE_FIRST), CoreCopy(2))
     before = set(threading.enumerate())
     pair.backup(np.arange(12), np.arange(12))
     started = set(threading.enumerate()) - before
@@ -280,6 +283,6 @@ def test_moves_of_a_pool_cost_what_they_touch() -> None:
     moves = PageMoves("full", np.array([7, 2999]), np.array([0, 1]), source_pages=3000, target_pages=3)
     read = host.words("k")[0].numpy()
     assert not read.flags.c_contiguous
-    for gather in run_copy._gathers(into.words("k"), host.words("k"), moves):
+    for gather in piece_shares._gathers(into.words("k"), host.words("k"), moves):
         gather()
     assert np.array_equal(into.words("k")[0, :2].numpy(), read[[7, 2999]])
