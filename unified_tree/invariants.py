@@ -210,6 +210,15 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
                 yield f"{pool.component.name} on {tier.name}: {pool.copied_pages} pages booked as copied, {pages} are"
 
 
+def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """A value is marked as being copied only while that copy is open: then it holds its receipts."""
+    for tier in TIERS:
+        for value in _values(state, tier):
+            effect = value.copying
+            if effect is not None and any(receipt.released for receipt in effect.receipts):
+                yield f"{state.components[value.component].name} at {value.node} is marked for a {effect.kind.name} that ended"
+
+
 def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
     """`resumable` and `nearest_boundary` are what the values say."""
     if not state.gated:
@@ -266,6 +275,7 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     child_counts,
     eviction_order,
     copies,
+    copying,
     boundaries,
     stranded,
 )

@@ -22,37 +22,50 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
         first, last = max(node.start, span.begin), min(node.end, span.end)
         offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
         pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
-        if _place(state, node, span.component, tier, pages, first, last):
+        taken = _place(state, node, span.component, tier, pages, first)
+        if taken:
             refresh(state, node, window_changed=not state.is_path[span.component] and span.component not in state.points)
-        elif tier is Tier.HOST or state.owner_of[span.component] == span.component:
-            unused.setdefault(span.component, []).append(pages)
+        if taken < len(pages) and (tier is Tier.HOST or state.owner_of[span.component] == span.component):
+            unused.setdefault(span.component, []).append(pages[taken:])
 
 
 def crossed(span: Span) -> Iterator[Node]:
     """The nodes a span crosses, from the bottom up."""
+    return (node for node in reached(span) if node.start < span.end)
+
+
+def reached(span: Span) -> Iterator[Node]:
+    """The nodes that its node was when the span was made, from the bottom up to the span's begin: below it may be others."""
     at: Node | None = span.node
     while at is not None and at.parent is not None and at.end > span.begin:
-        if at.start < span.end:
-            yield at
+        yield at
         at = at.parent
 
 
-def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: bytes, first: int, last: int) -> bool:
-    """Place pages of the tokens [first, last) if they join what the node has; False if it has them by now."""
+def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: bytes, first: int) -> int:
+    """Place pages of the tokens from `first` on before what the node has by now; how many of their bytes were needed."""
     value = node.values(tier)[component]
-    if value is None:
-        owner = node.device[state.owner_of[component]]
-        is_sharer = tier is Tier.DEVICE and state.owner_of[component] != component
-        if last != node.end or (is_sharer and (owner is None or not owner.pages.endswith(pages))):
-            return False
-        if state.is_path[component] and not (last - first == node.end - node.start and _continues(node, component, tier)):
-            return False
-        state.place(node, component, tier, pages)
-        return True
-    if last != node.end - value.page_count * state.page_size:
-        return False
-    state.extend(value, pages)
-    return True
+    begin = node.end if value is None else node.end - value.page_count * state.page_size
+    needed = pages[: max(0, begin - first) // state.page_size * PAGE_ID_BYTES]
+    if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
+        return 0
+    if tier is Tier.DEVICE and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
+        return 0
+    if value is not None:
+        state.extend(value, needed)
+        return len(needed)
+    if state.is_path[component] and not (first == node.start and _continues(node, component, tier)):
+        return 0
+    state.place(node, component, tier, needed)
+    return len(needed)
+
+
+def _owns(state: TreeState, node: Node, component: int, pages: bytes, end: int) -> bool:
+    """Whether a sharer's pages of the tokens before `end` are its owner's."""
+    owner = node.device[state.owner_of[component]]
+    return owner is not None and owner.pages[: len(owner.pages) - (node.end - end) // state.page_size * PAGE_ID_BYTES].endswith(
+        pages
+    )
 
 
 def _continues(node: Node, component: int, tier: Tier) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
-from unified_tree.landing import crossed, land
+from unified_tree.landing import land, reached
 from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 
@@ -109,7 +109,7 @@ class Effects:
         for name, ids in effect.targets.items():
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
-            for node in crossed(span):
+            for node in reached(span):  # a part of a value was copied; where it was cut since, all parts are marked
                 value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
                 if value is not None and value.copying is effect:
                     value.copying = None

@@ -2,8 +2,9 @@
 
 A prefetch goes through steps, each begun in `poll` when the one before has ended: *looking up* what the store has, *reading*
 the paths of the longest length that the host has room for, *reading* the windows and states of the length that arrived, and
-the graft. Between two steps the ranks agree on a length, so that all graft the same. A length whose pages fell short is struck
-out and the next one tried. What a prefetch stands on is pinned from its beginning to its end.
+the graft. Between two steps the ranks agree on a length, and before the graft on the optional components that came on all of
+them, so that all graft the same. A length whose pages fell short is struck out and the next one tried. What a prefetch stands
+on is pinned from its beginning to its end.
 
 Two prompts that lack the same page behind the same prefix are told apart by neither base nor page: the second waits for the
 first and then looks again from where that has come to.
@@ -185,7 +186,7 @@ class Prefetching:
         if length <= found.had_pages or self._is_unwanted(prefetch):
             self._end(prefetch)
         elif not self._controller.composition.trailing:
-            self._graft(prefetch, length)
+            self._agree_on_optional(prefetch, length)
         else:
             self._begin_step(prefetch, found, length)
             self._run(fetch.read_trailing(self._controller.store, length), partial(self._trailing_arrived, prefetch, length))
@@ -200,10 +201,33 @@ class Prefetching:
 
     def _all_arrived(self, prefetch: Prefetch, length: int, lengths: NDArray[np.bool_]) -> None:
         if length < lengths.size and lengths[length] and not self._is_unwanted(prefetch):
-            self._graft(prefetch, length)
+            self._agree_on_optional(prefetch, length)
         else:
             self._controller.counters.drop("prefetch shortened")
             self._read_trailing(prefetch, lengths)
+
+    def _agree_on_optional(self, prefetch: Prefetch, length: int) -> None:
+        """All that is required has come on every rank; what is optional is grafted where it has, too."""
+        optional, fetch = self._controller.composition.optional, prefetch.fetch
+        assert fetch is not None
+        if not optional:
+            self._graft(prefetch, length)
+            return
+        came = np.array([True, *(name in fetch.whole for name in optional)])
+        prefetch.vote = self._controller.ranks.ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+        self._controller.ranks.vote(prefetch.vote, came, partial(self._optional_agreed, prefetch, length))
+
+    def _optional_agreed(self, prefetch: Prefetch, length: int, came: NDArray[np.bool_]) -> None:
+        fetch = prefetch.fetch
+        assert fetch is not None
+        prefetch.vote = None
+        for index, name in enumerate(self._controller.composition.optional, 1):
+            if name in fetch.whole and not (index < came.size and came[index]):
+                fetch.whole.remove(name)
+        if self._is_unwanted(prefetch):
+            self._end(prefetch)
+        else:
+            self._graft(prefetch, length)
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
         """Whether nobody waits for it any more, or what it brings has been invalidated."""

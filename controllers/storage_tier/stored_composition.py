@@ -71,6 +71,7 @@ class StoredComposition:
 
     Attributes:
         paths, trailing: the pools whose lengths need all pages, and the last ones.
+        optional: names of those that a boundary does not need.
         records: the pool of the restore points; None where every length is a boundary.
 
     Raises ConfigurationError for components without a pool or memory, and for pools of components that are not there.
@@ -103,6 +104,7 @@ class StoredComposition:
         every.sort(key=lambda access: not access.required)
         self.paths = [access for access in every if access.is_path]
         self.trailing = [access for access in every if not access.is_path]
+        self.optional = [access.name for access in every if not access.required]
         required = [access.stored for access in self.trailing if access.required]
         self.records = record_pool(required, RECORDS) if required else None
 

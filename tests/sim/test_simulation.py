@@ -39,7 +39,7 @@ EVENTS = {
     "lost",
     "host_hits",
     "storage_hits",
-    "forget: done",
+    "forget: DEVICE and HOST",
     "arrive: waits for its prefetch",
     "swap_store: detached",
     "drop: prefetch out of time",
@@ -78,7 +78,7 @@ def test_lives(batch: int, record_property: Any) -> None:
 def test_lives_over_a_store_in_files(tmp_path: Path, record_property: Any) -> None:
     """Which several tiers open, one after another, and two at a time while one is replaced."""
     events: Counter[str] = Counter()
-    seeds = [seed for seed in range(500, 560) if Scenario.of(seed, TICKS).store is not None][:12]
+    seeds = [seed for seed in range(500, 560) if Scenario.of(seed, TICKS).store is not None][:20]
     for seed in seeds:
         server = SimServer(Scenario.of(seed, TICKS), tmp_path / str(seed))
         server.run()

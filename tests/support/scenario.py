@@ -14,7 +14,7 @@ from unified_tree.controllers.storage import StorageFaults
 from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines import Faults, Latencies
 
-ACTIONS: dict[str, int] = {
+ACTIONS: dict[str, float] = {
     "arrive": 6,
     "step": 12,
     "reject": 2,
@@ -34,8 +34,11 @@ ACTIONS: dict[str, int] = {
     "swap_store": 1,
     "restart": 1,
 }
-"""What may happen in a tick, and how often. A seed leaves some of it out, so that what the rest leads to gets deep."""
+"""What may happen in a tick, and how often. A seed leaves some of it out, and has less or much less of what is not needed, so
+that requests come to their end and what the rest leads to gets deep."""
 NEEDED = ("arrive", "step")
+TELLING = ("forget", "restart")
+"""Without these nothing comes from host or from a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Scenario:
     load_cost: LoadCost
     latencies: Latencies
     faults: Faults
-    actions: dict[str, int]
+    actions: dict[str, float]
     namespaces: tuple[str, ...]
     letters: int
     turns: float
@@ -94,16 +97,18 @@ class Scenario:
         """What a seed decides."""
         rng = Random(f"scenario {seed}")
         kinds = rng.choice(list(SETS))
-        size = rng.choice([1, 2, 4])
+        size = rng.choice([1, 2, 4, 10])
         device = {c.name: size * rng.choice([6, 10, 16]) for c in SETS[kinds] if c.shares is None}
         host = {c.name: rng.choice([1, 4, 12, 24, 60, 200]) for c in SETS[kinds]}
-        if rng.random() < 0.5:
+        if rng.random() < 0.7:
             host = dict.fromkeys(host, 400)
         for name in list(host):
             if rng.random() < 0.1:
                 del host[name]
         left_out = rng.choice([0, 0.2, 0.5])
-        slow = rng.choice([1, 1, 5, 20])
+        trouble = rng.choice([1, 0.3, 0.1])
+        tick_ns = rng.choice([10_000, 50_000, 200_000])
+        stage_ns = int(tick_ns * rng.choice([0.05, 0.3, 1, 5]))
         return cls(
             seed=seed,
             ticks=ticks,
@@ -119,11 +124,15 @@ class Scenario:
             most_backed_up=rng.choice([0.0, 0.25, 0.5, 1.0]),
             exclusive=rng.random() < 0.4,
             load_cost=LoadCost(least_tokens=rng.choice([1, 1, 1, 5])),
-            latencies=Latencies(stage_ns=20_000 * slow, page_ns=1_000 * slow, spread=rng.choice([0.0, 2.0, 20.0])),
+            latencies=Latencies(stage_ns=stage_ns, page_ns=stage_ns // 20, spread=rng.choice([0.0, 2.0, 20.0])),
             faults=Faults(
                 fails=rng.choice([0, 0, 0.03, 0.2]), late=rng.choice([0, 0, 0.2, 0.7]), twice=rng.choice([0, 0.1, 0.5])
             ),
-            actions={name: weight for name, weight in ACTIONS.items() if name in NEEDED or rng.random() >= left_out},
+            actions={
+                name: weight * (1 if name in NEEDED else max(trouble, 0.5) if name in TELLING else trouble)
+                for name, weight in ACTIONS.items()
+                if name in NEEDED or rng.random() >= left_out
+            },
             namespaces=rng.choice([("",), ("", "", "tenant"), ("a", "b", "c")]),
             letters=rng.choice([1, 2, 2, 3, 50]),
             turns=rng.choice([0.7, 0.9, 0.97]),
@@ -131,18 +140,18 @@ class Scenario:
             twins=rng.choice([0.0, 0.1, 0.3]),
             longest=rng.choice([6, 12, 20]),
             longest_step=rng.choice([2, 6, 12]),
-            publish=rng.choice([0.9, 0.7, 0.1]),
+            publish=rng.choice([1.0, 0.7, 0.3]),
             most_running=rng.choice([1, 2, 3, 5]),
             poll=rng.choice([1.0, 0.9, 0.3]),
-            tick_ns=rng.choice([10_000, 50_000, 200_000]),
+            tick_ns=tick_ns,
             dies_at=rng.randrange(150) if rng.random() < 0.06 else None,
             refuses=rng.random() < 0.5,
             closes_at_work=rng.random() < 0.3,
-            store=_store(rng) if rng.random() < 0.6 else None,
+            store=_store(rng, tick_ns) if rng.random() < 0.75 else None,
         )
 
 
-def _store(rng: Random) -> StoreScenario:
+def _store(rng: Random, tick_ns: int) -> StoreScenario:
     bad = rng.choice([0.0, 0.0, 0.02, 0.2])
     return StoreScenario(
         page_count=rng.choice([2, 10, 200, 400, 400]),
@@ -165,5 +174,5 @@ def _store(rng: Random) -> StoreScenario:
             known_pages=rng.choice([3, 1000]),
             recheck_s=rng.choice([0.001, 1.0]),
         ),
-        step_ns=rng.choice([500, 5_000, 50_000]),
+        step_ns=int(tick_ns * rng.choice([0.02, 0.2, 2])),
     )

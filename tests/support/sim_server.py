@@ -368,15 +368,17 @@ class SimServer:
         return ""
 
     def forget(self) -> str:
-        """All that nobody uses leaves device and host, as after a restart; seldom."""
+        """All that nobody uses leaves the device, or the host, or both as after a restart; seldom."""
         if self.rng.random() < 0.5:
             return ""
         tree, controller = self.cache.tree, self.cache.controller
         assert controller is not None
-        for pages, tier in ((self.cache.device, Tier.DEVICE), (controller.host, Tier.HOST)) * 2:
-            for name in pages.allocators:
-                pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
-        return "done"
+        every = {Tier.DEVICE: self.cache.device, Tier.HOST: controller.host}
+        tiers = self.rng.choice([[Tier.DEVICE], [Tier.HOST], [Tier.DEVICE, Tier.HOST], [Tier.DEVICE, Tier.HOST]])
+        for tier in tiers * 2:
+            for name in every[tier].allocators:
+                every[tier].take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+        return " and ".join(tier.name for tier in tiers)
 
     def leave(self) -> str:
         """Who waits for a prefetch goes away."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from kinds import FULL, SETS
 from stored_cache import STEP_NS, Kept, StoredCache, policy
 
-from unified_tree import ConfigurationError, Key
+from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.rank_agreement import Alone
 from unified_tree.controllers.storage import Capabilities, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
 from unified_tree.errors import StorageError
@@ -424,3 +426,34 @@ def test_a_store_is_not_attached_twice() -> None:
     assert cache.cache.storage is storage
     cache.compute(PROMPT)
     assert cache.like_this().fetch(PROMPT) == 40
+
+
+class Doubting(Alone):
+    """Other ranks, where nothing optional came."""
+
+    def __init__(self) -> None:
+        self._identities: list[str] = []
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """Numbered, to know it again."""
+        del page_count
+        self._identities.append(identity)
+        return len(self._identities) - 1
+
+    def vote(self, ticket: int, lengths: Any, then: Callable[[Any], None]) -> None:
+        """All agree, but on what is optional."""
+        then(lengths & (np.arange(len(lengths)) == 0) if self._identities[ticket].endswith("optional") else lengths)
+
+
+@pytest.mark.parametrize("kinds", ["draft", "draft of its own", "optional mamba", "optional window"])
+def test_what_is_optional_is_grafted_if_it_came_on_every_rank(kinds: str) -> None:
+    """Or else their trees differ from then on. Seed 20 of the simulated ranks."""
+    [optional] = [c.name for c in SETS[kinds] if not c.required]
+    for came in (True, False):
+        cache = stored(kinds)
+        assert cache.cache.storage is not None
+        if not came:
+            cache.cache.storage.ranks = Doubting()
+        assert cache.fetch(PROMPT) == 40
+        assert bool(cache.cache.tree.pool(optional, Tier.HOST).used_pages) is came
+        cache.end()

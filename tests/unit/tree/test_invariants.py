@@ -156,6 +156,13 @@ def copied_size_wrong(tree: UnifiedTree) -> None:
     tree.pool("full", Tier.HOST).copied_pages += 1
 
 
+def marked_for_ever(tree: UnifiedTree) -> None:
+    boundary = tree.match_prefix(key("abxx")).device
+    effect = tree.backup(boundary, {name: np.arange(900, 900 + n) for name, n in tree.backup_needs(boundary).items()})
+    tree.abort(effect)
+    device(node_at(tree, "abxx"), 0).copying = effect
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "structure": [short_edge, forgotten_id, ghost_id, empty_root, wrong_edge],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
@@ -165,6 +172,7 @@ CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "child_counts": [child_too_many],
     "eviction_order": [missing_entry, ghost_entry, rank_fell],
     "copies": [copy_unmarked, copied_size_wrong],
+    "copying": [marked_for_ever],
     "boundaries": [not_resumable, nearest_too_far],
     "stranded": [stranded_unmarked, stranded_size_wrong],
 }
