@@ -58,3 +58,7 @@ class Effect:
     spans: list[Span] = field(repr=False)
     receipts: list[Receipt] = field(repr=False)
     targets: dict[str, NDArray[np.int64]] = field(repr=False)
+
+    def copies_any(self, component: int, begin: int, end: int) -> bool:
+        """Whether it copies any of a component's tokens [begin, end) on the way to its boundary. Cost: O(spans)."""
+        return any(span.component == component and span.begin < end and begin < span.end for span in self.spans)

@@ -31,14 +31,10 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
 
 def crossed(span: Span) -> Iterator[Node]:
     """The nodes a span crosses, from the bottom up."""
-    return (node for node in reached(span) if node.start < span.end)
-
-
-def reached(span: Span) -> Iterator[Node]:
-    """The nodes that its node was when the span was made, from the bottom up to the span's begin: below it may be others."""
     at: Node | None = span.node
     while at is not None and at.parent is not None and at.end > span.begin:
-        yield at
+        if at.start < span.end:
+            yield at
         at = at.parent
 
 

@@ -52,7 +52,9 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
     cut = len(value.pages) - lower_pages * PAGE_ID_BYTES
     half = Value(upper, value.component, value.tier, value.pages[:cut], value.created, value.priority)
     value.set_pages(value.pages[cut:])
-    half.stranded, half.copied, half.copying = value.stranded, value.copied, value.copying
+    half.stranded, half.copied = value.stranded, value.copied
+    if value.copying is not None:
+        _divide_copying(value, half)
     half.score = value.score
     upper.set_value(value.component, value.tier, half)
     is_path = state.is_path[value.component]
@@ -76,6 +78,14 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
         pool = state.pools(value.tier)[value.component]
         if not is_path or value.tier:
             pool.enter(half)
+
+
+def _divide_copying(value: Value, half: Value) -> None:
+    """A copy may be of one half alone: of the front that the other tier lacked, or of all but what came later before it."""
+    effect, cut = value.copying, half.node.end
+    assert effect is not None
+    half.copying = effect if effect.copies_any(value.component, half.node.start, cut) else None
+    value.copying = effect if effect.copies_any(value.component, cut, value.node.end) else None
 
 
 def _divide_marks(value: Value, half: Value) -> None:

@@ -2,7 +2,8 @@
 
 While an effect is open its sources are pinned and marked as being copied, so that no other effect copies them again, and
 its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
-so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged.
+so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. A value
+that has grown older pages since is copied anew, whole: of two copies the later finds the tier supplied, and is not needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
-from unified_tree.landing import land, reached
+from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 
@@ -109,7 +110,7 @@ class Effects:
         for name, ids in effect.targets.items():
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
-            for node in reached(span):  # a part of a value was copied; where it was cut since, all parts are marked
+            for node in crossed(span):
                 value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
                 if value is not None and value.copying is effect:
                     value.copying = None
@@ -174,7 +175,8 @@ class Effects:
             beyond = max(0, value.node.end - length) // state.page_size
             if value.page_count <= max(have, beyond):
                 continue
-            if value.copying is not None:
+            begin = value.node.end - value.page_count * state.page_size
+            if value.copying is not None and value.copying.copies_any(value.component, begin, begin + state.page_size):
                 others[value.copying] = None
             else:
                 found.append((value, 0, value.page_count - max(have, beyond)))

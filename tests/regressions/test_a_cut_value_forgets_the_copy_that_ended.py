@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from grove import Grove
+from grove import Grove, lists
 from kinds import FULL, swa
+
+from unified_tree import Effect, Tier
 
 
 @pytest.mark.parametrize("arrives", [True, False])
@@ -29,3 +31,38 @@ def test_the_next_load_brings_all_of_it(arrives: bool) -> None:
     boundary = grove.match("abcdef").reachable
     assert boundary.length == 6
     assert grove.tree.load_needs(boundary)["swa"] == 2
+
+
+def growing() -> tuple[Grove, Effect]:
+    """A window is being copied; its node is cut inside it, and the upper half's window grows in front."""
+    grove = Grove([FULL, swa(4)])
+    grove.put("abcdefgh")
+    first = grove.tree.backup(grove.match("abcdefgh").device, {"full": np.arange(4), "swa": np.arange(2)})
+    grove.put("abcdef", since=6)
+    assert grove.match("abcdef").device.length == 6
+    return grove, first
+
+
+def test_what_grew_in_front_of_a_copy_is_not_marked_once_it_is_cut_off() -> None:
+    """Seed 1256, 300 ticks."""
+    grove, first = growing()
+    grove.put("abcdxx")
+    assert not grove.tree.acknowledge(first)
+    grove.check()
+
+
+@pytest.mark.parametrize("first_arrives", [True, False])
+def test_what_grew_in_front_of_a_copy_is_copied_with_the_next(first_arrives: bool) -> None:
+    grove, first = growing()
+    boundary = grove.match("abcdef").device
+    assert grove.tree.backup_needs(boundary) == {"swa": 2}
+    second = grove.tree.backup(boundary, {"swa": np.array([92, 93])})
+    if first_arrives:
+        assert not grove.tree.acknowledge(first)
+        assert lists(grove.tree.acknowledge(second)) == {"swa": [93]}
+        assert grove.tree.pages(grove.match("abcdef").device, "swa", Tier.HOST).tolist() == [92, 0]
+    else:
+        assert lists(grove.tree.abort(first)) == {"full": [0, 1, 2, 3], "swa": [0, 1]}
+        assert not grove.tree.acknowledge(second)
+        assert grove.tree.pool("swa", Tier.HOST).used_pages == 2
+    grove.check()

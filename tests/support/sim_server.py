@@ -63,11 +63,11 @@ class SimServer:
         self.tick = 0
         self.starts = 0
         self.started_at = 0
+        self.events: Counter[str] = Counter()
         self._start()
         self.swap_store()
         self.waiting: deque[Prompt] = deque()
         self.texts: list[Prompt] = []
-        self.events: Counter[str] = Counter()
         self._digest = hashlib.sha256()
 
     def _start(self) -> None:
@@ -392,6 +392,7 @@ class SimServer:
         """The store is attached for the first time, taken away, or replaced."""
         if self.store is None or (self.tick and self.rng.random() < 0.9):
             return ""
+        self._count_prefetched()
         if self.cache.storage is not None and self.rng.random() < 0.5:
             self.cache.detach_storage()
             return "detached"
@@ -420,8 +421,13 @@ class SimServer:
         self.cache.attach_storage(self.store.tier(self.weights_name))
         return "done"
 
+    def _count_prefetched(self) -> None:
+        if self.cache.storage is not None:
+            self.events["prefetched"] += self.cache.storage.figures().prefetched_tokens
+
     def _end(self) -> None:
         """Everything is let go, in one of two ways; then every page is home."""
+        self._count_prefetched()
         if self.scenario.closes_at_work or self.engine.refuses:
             self.cache.close()
             self.runner.check()
