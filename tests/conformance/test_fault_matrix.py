@@ -29,18 +29,20 @@ import pytest
 import redis_server
 from leaks import Holdings, check_nothing_leaks
 from scheduled_cache import PAGE, ScheduledCache, Tokens, prompt
-from store_rigs import FileRig, Hf3fsMountRig, Hf3fsRig, MooncakeRig, RedisRig, SimmRig, StoreRig
+from store_rigs import FileRig, Hf3fsMountRig, Hf3fsRig, MooncakeRig, RedisClusterRig, RedisRig, SimmRig, StoreRig
 from watchdog import Watchdog, until
 from watched_storage import WatchedStorage, nothing, watched
 
 from unified_tree.controllers.storage import StorageEngine, StoredPool
 from unified_tree.errors import StorageError
 
-ENGINES = ("file", "redis", "mooncake", "hf3fs", "hf3fs_mount", "simm")
-FAULTS = ("absent", "killed", "restarted", "frozen", "slow", "full", "forgetful", "short", "corrupt")
+ENGINES = ("file", "redis", "redis_cluster", "mooncake", "hf3fs", "hf3fs_mount", "simm")
+FAULTS = ("absent", "reborn", "killed", "restarted", "frozen", "slow", "full", "forgetful", "short", "corrupt")
 WHY_NOT = {
     ("file", "killed"): "nothing runs behind it; writers that are killed are in test_file_processes",
     ("file", "restarted"): "the same",
+    ("redis_cluster", "slow"): "a master alone is as slow: redis",
+    ("redis_cluster", "short"): "what a master answers is the same: redis",
     ("hf3fs_mount", "full"): "the service gives the room: hf3fs",
     ("hf3fs_mount", "slow"): "a call that is late is late for the same reason: hf3fs, and frozen",
     ("hf3fs_mount", "forgetful"): "the service says what there is: hf3fs",
@@ -62,6 +64,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis_server.Red
     redis_server.skip_unless_it_runs()
     with redis_server.Redis(tmp_path_factory.mktemp("redis"), over="unix") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis_server.Cluster]:
+    redis_server.skip_unless_it_runs()
+    with redis_server.Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreRig]:
             yield FileRig(tmp_path)
         case "redis":
             yield RedisRig(request.getfixturevalue("redis"), own)
+        case "redis_cluster":
+            yield RedisClusterRig(request.getfixturevalue("redis_cluster"), own)
         case "mooncake":
             yield MooncakeRig(request.getfixturevalue("mooncake"), own)
         case "hf3fs":
@@ -99,7 +110,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreRig]:
             with bind_mount.BindMount(tmp_path) as mount:
                 yield Hf3fsMountRig(request.getfixturevalue("metadata"), mount, own)
         case "simm":
-            yield SimmRig()
+            with SimmRig() as simm:
+                yield simm
 
 
 class Trial:
@@ -220,6 +232,18 @@ def test_absent_at_start(rig: StoreRig) -> None:
         rig.start()
         life.attach()
         life.use_again()
+
+
+@having("reborn")
+def test_the_cache_itself_ends(rig: StoreRig) -> None:
+    """The next one finds what it stored; and that one is closed in the middle of everything."""
+    with trial(rig) as life:
+        life.learn()
+    with trial(rig) as life:
+        assert [life.cache.found_again(tokens) for tokens in OLD] == [WHOLE] * len(OLD)
+        life.cache.forget()
+        life.cache.time_passes = True
+        life.cache.serve(life.new_prompt(), OLD[0])
 
 
 @having("killed")

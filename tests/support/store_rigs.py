@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import bind_mount
@@ -165,6 +166,52 @@ class RedisRig(StoreRig):
                 assert self._server.ask("SET", name, bytes(pool.value_bytes - 1), "XX") == b"OK"
 
 
+class RedisClusterRig(StoreRig):
+    """Three real masters."""
+
+    keeps = False
+    is_sized = False
+
+    def __init__(self, cluster: redis_server.Cluster, prefix: str) -> None:
+        self._cluster = cluster
+        self._prefix = prefix
+
+    def open(self, pools: Pools) -> StorageEngine:
+        options = {"address": self._cluster.address, "cluster": True, "key_prefix": self._prefix}
+        brief = {"connect_timeout_s": BRIEF_S, "request_timeout_s": BRIEF_S, "retry_pause_s": 0.1}
+        return StorageRegistry().open("redis", pools, **options, **brief)
+
+    def kill(self) -> None:
+        for server in self._cluster.servers:
+            server.stop()
+
+    def start(self) -> None:
+        for server in self._cluster.servers:
+            server.start()
+        self._cluster.come_together()
+
+    def freeze(self) -> None:
+        for server in self._cluster.servers:
+            server.pause()
+
+    def thaw(self) -> None:
+        for server in self._cluster.servers:
+            server.resume()
+
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        for server in self._cluster.servers:
+            server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+            server.ask("CONFIG", "SET", "maxmemory", "1")
+        yield
+        for server in self._cluster.servers:
+            server.ask("CONFIG", "SET", "maxmemory", "0")
+
+    def shorten(self, pools: Pools, stored: Stored) -> None:
+        del pools, stored
+        raise AssertionError("a master's answers are those of one alone")
+
+
 class MooncakeRig(StoreRig):
     """A real master, and a process that gives it memory."""
 
@@ -305,7 +352,7 @@ class SimmRig(StoreRig):
 
     def open(self, pools: Pools) -> StorageEngine:
         settings = SimmSettings(
-            manager_address=self._server.address, request_timeout_ms=200, retry_pause_s=0.1, bounce_bytes=1 << 16
+            manager_address=self._server.address, request_timeout_ms=200, retry_pause_s=0.5, bounce_bytes=1 << 16
         )
         return SimmStorage(pools, settings, SimmClient(settings, self._module))
 
@@ -336,5 +383,8 @@ class SimmRig(StoreRig):
             for name, value in self._server.values.items():
                 self._server.values[name] = value[:-1]
 
-    def end(self) -> None:
+    def __enter__(self) -> SimmRig:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.hang_up()
