@@ -302,17 +302,16 @@ class HybridCacheController:
         if self._closed:
             return
         self._closed = True
-        for transfer in self._outbox:
-            self._finish(transfer.ticket, "cancelled: the controller was closed")
         self._outbox.clear()
         self._engine.close()
+        errors: dict[int, str | None] = {}
         for completion in self._engine.poll():
-            if completion.ticket in self._open:
-                self._finish(completion.ticket, completion.error)
+            if completion.ticket in self._open and completion.ticket not in self._ended:
+                errors[completion.ticket] = completion.error
             else:
                 self._counters.drop("completion not expected")
-        for ticket in sorted(self._open):
-            self._finish(ticket, "cancelled: the engine was closed and never said how this ended")
+        for ticket in sorted(self._open):  # what stands on another has the higher number
+            self._finish(ticket, errors.get(ticket, "cancelled: the controller was closed before it was known how this ended"))
 
 
 def _kind(effect: Effect) -> str:

@@ -115,8 +115,8 @@ class PrefixCache:
     def attach_storage(self, tier: StorageTier) -> None:
         """Put a store behind the host tier, or another in place of the one there is. Leases go on undisturbed.
 
-        Raises ConfigurationError, with nothing changed, without a host tier and for a store that cannot keep these
-        components. Blocks as `detach_storage` does where there was one.
+        Raises ConfigurationError, with nothing changed, without a host tier, for a store that cannot keep these components, and
+        for one that was not opened for all their pools. Blocks as `detach_storage` does where there was one.
         """
         from unified_tree.controllers.storage_tier import StorageController
 

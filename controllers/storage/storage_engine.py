@@ -107,7 +107,7 @@ class StorageEngine(Protocol):
         ...
 
     def stats(self) -> StorageStats:
-        """Counts since the engine was made. Cost: O(pools)."""
+        """Counts since the engine was made, of every pool that it was made for. Cost: O(pools)."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,3 +92,13 @@ def check_can_hold(capabilities: Capabilities, pools: Iterable[StoredPool]) -> N
             wrong.append(f"{pool.name}: its values are {pool.value_bytes} bytes, the engine's largest {largest}")
     if wrong:
         raise ConfigurationError("; ".join(wrong))
+
+
+def check_opened_for(opened: Collection[str], pools: Iterable[StoredPool]) -> None:
+    """Raise ConfigurationError, naming every pool that is none of those that an engine was opened for."""
+    missing = [pool.name for pool in pools if pool.name not in opened]
+    if missing:
+        raise ConfigurationError(
+            f"the engine was not opened for {', '.join(map(repr, missing))}, only for {', '.join(map(repr, opened))}; "
+            "open it for all that `stored_pools` lists, the pool of the restore points included"
+        )

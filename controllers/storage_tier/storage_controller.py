@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
-from unified_tree.controllers.storage.stored_pool import check_can_hold
+from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
 from unified_tree.controllers.storage_tier.offloading import Offloading
 from unified_tree.controllers.storage_tier.prefetching import Prefetching
 from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
@@ -42,7 +42,8 @@ class StorageController:
         weights: what a store calls them.
         ranks: what must be heard before an answer of the store counts.
 
-    Raises ConfigurationError for what the engine cannot keep, and pools or memory that do not fit the components.
+    Raises ConfigurationError for what the engine cannot keep or was not opened for, and pools or memory that do not fit the
+    components.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class StorageController:
         self.ranks = ranks
         self.composition = StoredComposition(tree.components, tree.page_size, tier.pools, tier.memory, tier.written)
         records = self.composition.records
-        check_can_hold(tier.engine.capabilities, [*tier.pools.values(), *([records] if records is not None else [])])
+        needed = [*tier.pools.values(), *([records] if records is not None else [])]
+        check_opened_for(tier.engine.stats().pools, needed)
+        check_can_hold(tier.engine.capabilities, needed)
         self.store = CheckedStorage(tier.engine)
         self.known = StoredMemory(tier.offload.known_pages, tier.offload.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))

@@ -178,6 +178,10 @@ def test_what_is_removed_or_cleared_is_missing(engine: StorageEngine) -> None:
         assert engine.put("full", keys(2), filled("full", 2)) == [Outcome.DONE]
 
 
+def test_its_figures_name_every_pool_from_the_beginning(engine: StorageEngine) -> None:
+    assert set(engine.stats().pools) == set(SIZES), "by which the cache knows what an engine was opened for"
+
+
 def test_an_empty_batch_is_nothing(engine: StorageEngine) -> None:
     assert engine.exists("full", []).shape == (0,)
     assert engine.get("full", [], []) == engine.put("full", [], []) == []

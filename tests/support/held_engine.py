@@ -10,6 +10,7 @@ from page_memory import MemoryMover, PageMemory
 
 from unified_tree import Component
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import Completion, Direction, Transfer
 from unified_tree.errors import TransferError
 
@@ -131,6 +132,7 @@ class Tiered:
         device, host: pages of every pool.
         counts: device pages of single pools instead; `host_counts` likewise.
         engine: moves the bytes of `memory`; a HeldEngine if not given.
+        ranks: of the cache.
         tier: further settings of the HostTier.
     """
 
@@ -144,6 +146,7 @@ class Tiered:
         host_counts: Mapping[str, int] | None = None,
         engine: Any = None,
         memory: PageMemory | None = None,
+        ranks: Consensus | None = None,
         **tier: Any,
     ) -> None:
         memory = PageMemory(components) if memory is None else memory
@@ -151,7 +154,7 @@ class Tiered:
         device_pages = {c.name: device for c in components if c.shares is None} | dict(counts or {})
         host_pages = {c.name: host for c in components} | dict(host_counts or {})
         settings = HostTier(page_counts=host_pages, engine=self.engine, **tier)
-        self.cache = PrefixCache(components, 2, device_pages, host=settings)
+        self.cache = PrefixCache(components, 2, device_pages, host=settings, ranks=ranks)
         self.runner = Runner(self.cache, components, memory)
 
     def start(self, text: str, namespace: str = "", **options: Any) -> Request:

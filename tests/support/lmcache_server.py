@@ -52,7 +52,8 @@ def free_port() -> int:
 class Lmcache:
     """Started on entry, killed on exit; the same ports after a restart."""
 
-    def __init__(self, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(self, chunk_tokens: int = CHUNK_TOKENS, memory_gib: float = 0.25) -> None:
+        self._memory_gib = memory_gib
         self.port, self._http_port = free_port(), free_port()
         self.chunk_tokens = chunk_tokens
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -74,7 +75,7 @@ class Lmcache:
         """Blocks until it serves."""
         command = [
             *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", "0.25"),
+            *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", str(self._memory_gib)),
             *("--chunk-size", str(self.chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
             *("--disable-observability",),
         ]
@@ -86,6 +87,10 @@ class Lmcache:
                 self._log.seek(0)
                 raise RuntimeError(f"lmcache server does not serve: {self._log.read()[-2000:]!r}")
             time.sleep(0.1)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def kill(self) -> None:
         if self._process is not None:
@@ -103,6 +108,14 @@ class Lmcache:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    def clear(self) -> None:
+        """It forgets everything, also what is locked."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._http_port}/cache/clear", b'{"force": true}', {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert b"cleared" in answer.read()
 
     def _serves(self) -> bool:
         try:

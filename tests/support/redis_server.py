@@ -156,8 +156,12 @@ class Cluster:
             _expect_ok(server.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)))
         for server in self.servers[1:]:
             _expect_ok(server.ask("CLUSTER", "MEET", "127.0.0.1", str(self.servers[0].port)))
+        self.come_together()
+
+    def come_together(self) -> None:
+        """Wait until every master knows all of them."""
         deadline = time.monotonic() + 30
-        while not all(_knows_all(server, count) for server in self.servers):
+        while not all(_knows_all(server, len(self.servers)) for server in self.servers):
             assert time.monotonic() < deadline, "the cluster does not come together"
             time.sleep(0.05)
 

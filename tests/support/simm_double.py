@@ -50,17 +50,27 @@ class SimmServer:
         self.put_code = 0
         """In place of storing."""
         self.calls: list[tuple[str, int]] = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._port = 0
+        self.listen()
+
+    def listen(self) -> None:
+        """Be there, at the same address every time."""
+        self._socket = socket.create_server(("127.0.0.1", self._port))
+        self._port = self._socket.getsockname()[1]
+
+    def hang_up(self) -> None:
+        """Nothing listens any more."""
+        self._socket.close()
 
     def __enter__(self) -> SimmServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._socket.close()
+        self.hang_up()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._socket.getsockname()[1]}"
+        return f"127.0.0.1:{self._port}"
 
     def kill(self) -> None:
         self.state = State.KILLED

@@ -41,7 +41,9 @@ class DaemonSession:
         self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
         self._groups = _groups(pools)
-        context = _module("zmq").Context.instance()
+        zmq = _module("zmq")
+        context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets
+        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never let go
         factory = _module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
         self.client = factory.create(f"tcp://{settings.daemon}", context=context)
         try:

@@ -2,7 +2,7 @@
 
 The client answers a miss and a failed read with the same code, and replaces what is stored. So `get` and `put` ask which keys
 are there first: what is not is a miss, and what is is not sent again. It answers no to that question also when nobody could be
-asked; only reads and writes tell that the store is away.
+asked; only reads and writes tell that the store is away, or is back.
 
 A key of the store is the prefix, the first 8 bytes of the pool's format digest and the key, the latter two in hex. SiMM has
 neither a list of its keys nor a way to remove by a pattern, so `clear` removes what this engine stored, and remembers it for
@@ -97,8 +97,7 @@ class SimmStorage:
             known_pool(self._pools, pool).check_keys(keys)
             found = np.zeros(len(keys), np.bool_)
             if keys and self._breaker.admits():
-                found[:] = self._client.exist(self._names(pool, keys))
-                self._asked(bool(found.any()))
+                found[:] = self._asked(pool, self._names(pool, keys))
             self._tally.queried(pool, len(keys), int(found.sum()))
             return found
 
@@ -109,8 +108,7 @@ class SimmStorage:
             outcomes = [Outcome.MISSING] * len(keys)
             if keys and self._breaker.admits():
                 names = self._names(pool, keys)
-                there = self._client.exist(names)
-                self._asked(any(there))
+                there = self._asked(pool, names)
                 present = [index for index, is_there in enumerate(there) if is_there]
                 for index, code in self._run(self._client.get_into, names, pages, present, Way.FROM_STORE):
                     outcomes[index] = self._got(names[index], code, pages[index].nbytes)
@@ -125,9 +123,10 @@ class SimmStorage:
             if keys and self._breaker.admits():
                 names = self._names(pool, keys)
                 there = self._client.exist(names)
+                if any(there):
+                    self._breaker.succeeded()
                 outcomes = [Outcome.PRESENT if is_there else Outcome.FAILED for is_there in there]
                 absent = [index for index, is_there in enumerate(there) if not is_there]
-                self._asked(any(there))
                 for index, code in self._run(self._client.put_from, names, pages, absent, Way.TO_STORE):
                     outcomes[index] = Outcome.DONE if code == 0 else Outcome.FAILED
                 with self._lock:
@@ -163,10 +162,17 @@ class SimmStorage:
         tag = self._tags[pool]
         return [tag + key.hex() for key in keys]
 
-    def _asked(self, is_proof: bool) -> None:
-        """After a query: an answer that something is there proves that the store is; any other proves nothing."""
-        if is_proof:
+    def _asked(self, pool: str, names: list[str]) -> list[bool]:
+        """Which are there. That something is proves that the store is; that nothing is proves nothing, so a store that is taken
+        to be away is asked to read the first of them, which tells: else one that is back and empty would never be used."""
+        there = self._client.exist(names)
+        if any(there):
             self._breaker.succeeded()
+        elif self._breaker.is_open:
+            page = memoryview(bytearray(self._pools[pool].value_bytes))
+            for _ in self._run(self._client.get_into, names, [page], [0], Way.FROM_STORE):
+                pass
+        return there
 
     def _answered(self, codes: list[int]) -> list[int]:
         """The same, after telling the breaker."""

@@ -13,7 +13,7 @@ from stored_cache import STEP_NS, Kept, StoredCache, policy
 from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.rank_agreement import Alone
-from unified_tree.controllers.storage import Capabilities, Outcome
+from unified_tree.controllers.storage import Capabilities, MemoryStorage, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
 from unified_tree.errors import StorageError
 
@@ -335,6 +335,19 @@ class Picky(Kept):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(zero_copy=False, largest_value_bytes=64)
+
+
+@pytest.mark.parametrize("missing", ["restore points", "mamba"])
+def test_an_engine_that_was_not_opened_for_every_pool_is_refused(missing: str) -> None:
+    cache = stored("mamba")
+    attached = cache.cache.storage
+    engine = MemoryStorage([pool for pool in cache.every_pool if pool.name != missing])
+    with pytest.raises(ConfigurationError, match=f"was not opened for '{missing}', only for 'full'.*stored_pools"):
+        cache.attach(engine=engine)
+    assert cache.cache.storage is attached
+    assert engine.put("full", [], []) == [], "and is still its owner's"
+    assert cache.fetch(PROMPT) == 40
+    cache.end()
 
 
 def test_what_cannot_be_kept_is_refused_with_nothing_changed() -> None:
