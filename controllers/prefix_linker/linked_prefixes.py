@@ -128,6 +128,11 @@ class LinkedPrefixes:
         arrived = self._requests.get(request)
         return arrived is None or arrived.stage is _Stage.READY
 
+    def retrieved_tokens(self, request: Hashable) -> int:
+        """By how many tokens a retrieve has made the prefix longer for this request; 0 for one that is not known."""
+        arrived = self._requests.get(request)
+        return 0 if arrived is None else arrived.retrieved
+
     def poll(self) -> None:
         """Once a scheduler step: take in what has ended and begin what was found. Cost: O(requests that wait and transfers)."""
         for arrived in self._requests.values():
@@ -229,7 +234,8 @@ class LinkedPrefixes:
                 self._stop(arrived)
             return
         if progress is Progress.DONE:
-            self.counts.retrieved_tokens += arrived.end - lease.cached_tokens
+            arrived.retrieved = arrived.end - lease.cached_tokens
+            self.counts.retrieved_tokens += arrived.retrieved
             self.cache.commit(lease, arrived.end, without=self._lacking)
         else:
             self.counts.retrieves_failed += 1
@@ -265,6 +271,7 @@ class _Request:
     """Attributes:
     stored: tokens that the peer has, or was asked to keep.
     end: up to which the retrieve under way goes.
+    retrieved: tokens that came by it.
     """
 
     key: Key
@@ -275,6 +282,7 @@ class _Request:
     stage: _Stage = _Stage.LOOKING
     stored: int = 0
     end: int = 0
+    retrieved: int = 0
     lease: Lease | None = None
 
 

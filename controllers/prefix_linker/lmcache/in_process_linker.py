@@ -191,7 +191,7 @@ def _engine(name: str, pools: Sequence[LinkedPool], settings: InProcessSettings)
             f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
         ) from error
     if settings.engine_file:
-        config = configs.from_file(settings.engine_file)
+        config = _from_file(configs, settings.engine_file)
     else:
         config = configs.from_defaults(
             chunk_size=settings.chunk_tokens, local_cpu=True, max_local_cpu_size=settings.memory_bytes / (1 << 30)
@@ -215,6 +215,17 @@ def _engine(name: str, pools: Sequence[LinkedPool], settings: InProcessSettings)
     engine.token_database.hash_func = _hash
     engine.post_init()
     return engine, chunk
+
+
+def _from_file(configs: Any, path: str) -> Any:
+    """LMCache's settings. Raises ConfigurationError for a file that is not there, or holds something else."""
+    try:
+        content = import_module("yaml").safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"lmcache: {path} must hold LMCache's settings by name, not a {type(content).__name__}")
+        return configs.from_file(path)
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, import_module("yaml").YAMLError) as error:
+        raise ConfigurationError(f"lmcache: the engine_file {path} cannot be used: {error}") from error
 
 
 def _hash(chained: Any) -> int:
