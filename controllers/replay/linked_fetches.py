@@ -73,6 +73,14 @@ class LinkedFetches:
             steps.append(max(step + 1, int(deadline * NS_PER_S) // self._step_ns + 1))
         return min(steps, default=None)
 
+    def checkpoints(self, entry: ServedRequest) -> tuple[int, ...]:
+        """Where windows and states should be saved beside the usual places, so that they can be stored."""
+        shared = entry.request.shared_tokens
+        wanted = {*self._link.checkpoints(shared), *self._link.checkpoints(entry.target)}
+        if wanted and not shared:
+            wanted.add(entry.target)  # which is the usual place without any
+        return tuple(sorted(wanted))
+
     def fetched_tokens(self, entry: ServedRequest) -> int:
         """By how many tokens the device's prefix became longer for this request."""
         return self._link.retrieved_tokens(entry.request.index)

@@ -71,7 +71,7 @@ def open_link(
 
     Raises ConfigurationError for components that cannot be carried, and both it and LinkError as the linker.
     """
-    linked = linked_pools(composition.components, pools, composition.page_size)
+    linked = linked_pools(composition.components, pools, composition.page_size, paths_only=not settings.is_daemon)
     true_bytes = {component.name: component.page_bytes for component in composition.components}
     version = f"{row} of {workload}: {composition.name}, {content}, true pages of {sorted(true_bytes.items())} bytes"
     linker = settings.open(linked, composition.name)

@@ -171,7 +171,8 @@ class Server:
         tokens = request.tokens()
         if not entry.admitted:
             self._observer.offered(request, tokens[: entry.target])
-        checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
+        shared = (request.shared_tokens,) if request.shared_tokens else ()
+        checkpoints = (*shared, *self._fetches.checkpoints(entry))
         room_before = self._room_tokens() if self._traffic.is_on else 0
         name = request.index if self._fetches.is_on else None
         if name is not None:

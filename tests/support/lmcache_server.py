@@ -57,7 +57,7 @@ class Lmcache:
         self.port, self._http_port = free_port(), free_port()
         self.chunk_tokens = chunk_tokens
         self._l1_gib = l1_gib
-        self._options = options
+        self.options = options
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +79,7 @@ class Lmcache:
             *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", str(self._l1_gib)),
             *("--chunk-size", str(self.chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
-            *("--disable-observability", *self._options),
+            *("--disable-observability", *self.options),
         ]
         environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True)

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | Path | None = None, **settings: Any) -> DaemonLinker:
+def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | FilePath | None = None, **settings: Any) -> DaemonLinker:
     """A linker with the settings of `LmcacheSettings`, from here, a file, or the environment (`load_settings`).
 
     Removes what killed clients have left in shared memory. Raises as `DaemonLinker`, and ConfigurationError for settings.
@@ -57,6 +58,7 @@ class DaemonLinker:
     def __init__(self, pools: Sequence[LinkedPool], settings: LmcacheSettings) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
+        self._paths_only = all(isinstance(pool.coverage, Path) for pool in pools)
         self._settings = settings
         self._tag = secrets.token_hex(8)
         self._lookups: dict[str, _Lookup] = {}
@@ -119,6 +121,7 @@ class DaemonLinker:
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         lookup = self._lookups[request]
         assert lookup.found is not None and span.end <= lookup.found and lookup.taken is None, "not found, or taken before"
+        assert span.end == lookup.found or self._paths_only, "a window or a state was found at its length alone"
         if not self._is_there(lookup.session):
             self._transfers[request] = _Transfer(lookup.session, None)
             return
