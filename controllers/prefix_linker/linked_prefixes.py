@@ -23,6 +23,7 @@ from unified_tree.component import Path, Point
 from unified_tree.controllers.admission import admit
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.storable import storable
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -168,26 +169,11 @@ class LinkedPrefixes:
         is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
         if lease.key.bigram or lease.loading or not is_current:
             return  # what was invalidated has no boundary any more
-        for boundary, end in self._storable(lease, arrived.stored):
+        for boundary, end in storable(self.cache, self._pools, lease, arrived.stored, self.linker.chunk_tokens):
             if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
                 self.counts.stores_dropped += 1
                 return
             self._store(arrived, lease, boundary, end)
-
-    def _storable(self, lease: Lease, stored: int) -> list[tuple[Boundary, int]]:
-        """Boundaries up to which a lease's prefix can be stored, and the whole chunks of each; ascending, beyond `stored`."""
-        tree, chunk = self.cache.tree, self.linker.chunk_tokens
-        boundary, found = lease.boundary, []
-        if not self.cache.saves:
-            end = self._reach(boundary, boundary.length) // chunk * chunk
-            return [(boundary, end)] if end > stored else []
-        limit = boundary.length // chunk * chunk
-        while limit > stored:
-            boundary = tree.match_prefix(lease.key, limit=limit, touch=False).device
-            if boundary.length > stored and boundary.length % chunk == 0 and self._reach(boundary, limit) >= boundary.length:
-                found.append((boundary, boundary.length))
-            limit = (boundary.length - 1) // chunk * chunk
-        return found[::-1]
 
     def _store(self, arrived: _Request, lease: Lease, boundary: Boundary, end: int) -> None:
         begin, tree = arrived.stored, self.cache.tree
@@ -297,19 +283,6 @@ class LinkedPrefixes:
         else:
             self.counts.stores_failed += 1
         self.linker.release(name)
-
-    def _reach(self, boundary: Boundary, length: int) -> int:
-        """Up to which token every linked component's own state is there; 0 where a window or a state is not."""
-        page = self.cache.page_size
-        for pool in self._pools:
-            count = self.cache.tree.pages(boundary, pool.name).size
-            if isinstance(pool.coverage, Path):
-                length = min(length, count * page)
-                continue
-            first, last = pool.page_range(0, boundary.length)
-            if count < last - first:
-                return 0
-        return length
 
     def _lay_out(self, lease: Lease, found: int) -> None:
         """Have a lease hold nothing of a window that is not needed at `found`, and save nothing.
