@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 
 
 def admit(
-    cache: PrefixCache, key: Key, checkpoints: Sequence[int], priority: int, save_output: bool, *, may_load: bool = True
+    cache: PrefixCache,
+    key: Key,
+    checkpoints: Sequence[int],
+    priority: int,
+    save_output: bool,
+    *,
+    may_load: bool = True,
+    may_replay: bool = True,
 ) -> Lease:
-    """See PrefixCache.acquire."""
+    """See PrefixCache.acquire. Without `may_replay` the lease goes on from where windows are on the device."""
     limit = key.length - 1
     if cache.point is not None:
         cache.device.check({cache.point: 1})
     sure = cache.point is None or cache.device.allocators[cache.point].free_pages > 0
     match = cache.tree.match_prefix(key, limit=limit, touch=sure)
-    boundary = match.replay if cache.replay else match.device
+    boundary = match.replay if cache.replay and may_replay else match.device
     replays = boundary.length > match.device.length
     compute_from = boundary.length - (match.replay_tokens if replays else 0)
     loads = may_load and _is_worth_loading(cache, match, compute_from)
@@ -51,7 +58,7 @@ def admit(
         if not loads:
             raise
         cache.counters.drop("no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one")
-        return admit(cache, key, checkpoints, priority, save_output, may_load=False)
+        return admit(cache, key, checkpoints, priority, save_output, may_load=False, may_replay=may_replay)
     lease.generation = cache.generation(key.namespace)
     _lay_out(cache, lease, replays and not loads)
     lease.save_at = _save_points(cache, lease, match, checkpoints) if cache.saves else ()

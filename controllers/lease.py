@@ -71,6 +71,13 @@ class PageTable:
         self.private_from = max(self.private_from, first_kept)
         return private
 
+    def skip_to(self, first_held: int) -> NDArray[np.int64]:
+        """Hold nothing below an index that may lie beyond the end; returns the private pages that the lease must free."""
+        private = self.drop_front(first_held)
+        if first_held > self.size:
+            self.held_from = self.private_from = self.size = first_held
+        return private
+
     def drop_back(self, size: int) -> NDArray[np.int64]:
         """Stop holding the indices from `size` on, all private; returns their pages."""
         size = max(size, self.held_from)

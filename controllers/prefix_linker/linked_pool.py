@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Component, Path, Point
+from unified_tree.component import Component, Coverage, Path, Point, Trailing
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class LinkedPool:
         name: the component's.
         owner: the component whose page ids these are; the same, if it shares no pages.
         page_tokens: tokens a page.
+        coverage: which pages a prefix needs; a window in whole pages. A state is one page, whatever length it was saved at.
         tensors: each [page, slot, bytes], uint8, a view of the pool's memory; one a layer and part.
         format: what tells this pool from others: pools that differ in it share nothing.
     """
@@ -33,40 +34,82 @@ class LinkedPool:
     page_tokens: int
     tensors: Sequence[torch.Tensor]
     format: str
+    coverage: Coverage = Path()  # noqa: RUF009  a frozen value
+
+    def page_range(self, first_token: int, end: int) -> tuple[int, int]:
+        """The pages, by index along the prefix, that a span names of the tokens from there to `end`: [first, last).
+
+        Every one; of a window those that a prefix of length `end` needs; of a state one, in the place of the last page.
+        """
+        last = end // self.page_tokens
+        match self.coverage:
+            case Path():
+                return first_token // self.page_tokens, last
+            case Trailing(window):
+                return max(first_token, end - window) // self.page_tokens, last
+            case Point():
+                return last - 1, last
 
 
-def linked_pools(components: Iterable[Component], pools: Mapping[str, DevicePool], page_size: int) -> list[LinkedPool]:
+def linked_pools(
+    components: Iterable[Component], pools: Mapping[str, DevicePool], page_size: int, *, paths_only: bool = False
+) -> list[LinkedPool]:
     """Those components that a linker carries, over their device pools.
 
-    An optional component that it cannot carry is left out: a prefix that is retrieved then lacks it.
+    Args:
+        paths_only: for a linker that knows no windows and states: an optional component of that kind is left out, and a
+            prefix that is retrieved then lacks it.
+
     Raises ConfigurationError that names every required component it cannot carry, and why; nothing of such a model could
     be resumed from what it keeps.
     """
     linked, wrong = [], []
     for component in components:
-        reason = why_not(component)
+        reason = why_not(component) if paths_only else None
         if reason is None:
             linked.append(_linked(component, pools[component.name], page_size))
         elif component.required:
             wrong.append(f"{component.name}: {reason}")
     if wrong or not linked:
-        raise ConfigurationError(f"no prefix linker can carry {'; '.join(wrong) or 'this: there is no paged component'}")
+        raise ConfigurationError(f"this prefix linker cannot carry {'; '.join(wrong) or 'this: there is no paged component'}")
     return linked
 
 
 def why_not(component: Component) -> str | None:
-    """Why a linker cannot carry a component; None if it can."""
+    """Why a linker that keeps the pages of every token cannot carry a component; None if it can."""
     if isinstance(component.coverage, Path):
         return None
     if isinstance(component.coverage, Point):
-        return "its state is saved at single positions, and a linker keeps pages of every token"
-    return "of a window only the last pages are kept, and a linker stores the pages of every token"
+        return "its state is saved at single positions, and the linker keeps pages of every token"
+    return "of a window only the last pages are kept, and the linker stores the pages of every token"
+
+
+def check_windows(pools: Sequence[LinkedPool], chunk_tokens: int) -> None:
+    """Raise ConfigurationError for a window that whole chunks, or the end of one, cannot hold exactly.
+
+    What a chunk keeps of a window must be the same wherever the prefix ends, for others find it under the same tokens.
+    """
+    for pool in pools:
+        window = pool.coverage.window_tokens if isinstance(pool.coverage, Trailing) else 0
+        if window > chunk_tokens and window % chunk_tokens:
+            raise ConfigurationError(
+                f"{pool.name}: a window that keeps pages of {window} tokens is neither within a chunk of {chunk_tokens} nor a "
+                "multiple of it: choose another chunk size"
+            )
 
 
 def format_digest(pools: Sequence[LinkedPool]) -> str:
     """16 hexadecimal digits that tell these pools from others."""
-    described = repr([(pool.name, pool.owner, pool.page_tokens, pool.format) for pool in pools])
+    described = repr([(pool.name, pool.owner, pool.page_tokens, pool.format, *_kind(pool.coverage)) for pool in pools])
     return sha256(described.encode()).hexdigest()[:16]
+
+
+def _kind(coverage: Coverage) -> tuple[Coverage, ...]:
+    return () if isinstance(coverage, Path) else (coverage,)
+
+
+def _whole_pages(coverage: Coverage, page_size: int) -> Coverage:
+    return Trailing(-(-coverage.window_tokens // page_size) * page_size) if isinstance(coverage, Trailing) else coverage
 
 
 def _linked(component: Component, pool: DevicePool, page_size: int) -> LinkedPool:
@@ -76,6 +119,7 @@ def _linked(component: Component, pool: DevicePool, page_size: int) -> LinkedPoo
         name=component.name,
         owner=component.shares or component.name,
         page_tokens=page_size,
+        coverage=_whole_pages(component.coverage, page_size),
         tensors=tensors,
         format=repr((page_format.layer_ids, page_format.parts, page_format.slots_per_page)),
     )

@@ -9,6 +9,7 @@ with it its pages, until it has ended; nobody else can be handed a page that is 
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Hashable
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.component import Path, Point
 from unified_tree.controllers.admission import admit
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.prefix_linker.storable import storable
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.keys import Key
-    from unified_tree.receipt import Receipt
+    from unified_tree.receipt import Boundary, Receipt
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class LinkedPrefixes:
     at its end `leave`. The cache's own `prefetch` may run at the same time.
 
     Args:
-        cache: without windows, states or ranks: what `linked_pools` refuses cannot be in it.
+        cache: without ranks, and with no windows and states but those that are linked.
         linker: over the cache's device pools; closed with the link.
         pools: the same that the linker was given.
         weights_version: of the model now; who uses another finds nothing of it.
@@ -95,12 +98,13 @@ class LinkedPrefixes:
         store_limit: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_cache(cache, linker)
+        _check_cache(cache, linker, pools)
         self.cache = cache
+        self._pools = pools
         self.linker = linker
         self.counts = LinkCounts()
-        self._owners = {pool.name: pool.owner for pool in pools}
-        self._lacking = [c.name for c in cache.tree.components if c.name not in self._owners]
+        linked = {pool.name for pool in pools}
+        self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
         self._salt = PrefixSalt(weights_version, cache.generation)
         self._wait_s = wait_s
         self._least_tokens = least_tokens
@@ -123,10 +127,24 @@ class LinkedPrefixes:
         self.counts.lookups += 1
         self.linker.lookup(name, tokens, salt)
 
+    def checkpoints(self, prompt_tokens: int) -> tuple[int, ...]:
+        """Where a prompt's windows and states must be saved to be stored: its last whole chunk. For `PrefixCache.acquire`,
+        beside the scheduler's own checkpoints. Empty where every whole chunk can be stored.
+        """
+        if not self.cache.saves:
+            return ()
+        grid = math.lcm(self.linker.chunk_tokens, self.cache.save_grid_tokens)
+        return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
+
     def ready(self, request: Hashable) -> bool:
         """Whether a request should go on to `acquire`; one that never arrived should. Ask again after the next `poll`."""
         arrived = self._requests.get(request)
         return arrived is None or arrived.stage is _Stage.READY
+
+    def retrieved_tokens(self, request: Hashable) -> int:
+        """By how many tokens a retrieve has made the prefix longer for this request; 0 for one that is not known."""
+        arrived = self._requests.get(request)
+        return 0 if arrived is None else arrived.retrieved
 
     def poll(self) -> None:
         """Once a scheduler step: take in what has ended and begin what was found. Cost: O(requests that wait and transfers)."""
@@ -142,24 +160,30 @@ class LinkedPrefixes:
             self._end_store(name)
 
     def store(self, request: Hashable, lease: Lease) -> None:
-        """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived."""
+        """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived.
+
+        With windows and states that is up to every boundary at a whole chunk, see `checkpoints`. Cost: with these a match a
+        boundary, else a look at the lease.
+        """
         arrived, namespace = self._requests[request], lease.key.namespace
         is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
         if lease.key.bigram or lease.loading or not is_current:
             return  # what was invalidated has no boundary any more
-        boundary = lease.boundary
-        end = min(boundary.length, *(self._reach(lease, name) for name in self._owners))
-        end = end // self.linker.chunk_tokens * self.linker.chunk_tokens
-        if end <= arrived.stored:
-            return
-        if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
-            self.counts.stores_dropped += 1
-            return
-        begin, page = arrived.stored, self.cache.page_size
-        pages = {pool: lease.pages(owner)[begin // page : end // page] for pool, owner in self._owners.items()}
-        name, receipt = next(self._names), self.cache.tree.lock(boundary, components=self.cache.paths)
-        tokens = _tokens(lease.key)[:end]
-        self.linker.store(name, Span(tokens=tokens, salt=arrived.salt, begin=begin, end=end, pages=pages))
+        for boundary, end in storable(self.cache, self._pools, lease, arrived.stored, self.linker.chunk_tokens):
+            if len(self._stores) >= self._store_limit or not self.linker.is_healthy:
+                self.counts.stores_dropped += 1
+                return
+            self._store(arrived, lease, boundary, end)
+
+    def _store(self, arrived: _Request, lease: Lease, boundary: Boundary, end: int) -> None:
+        begin, tree = arrived.stored, self.cache.tree
+        pages = {}
+        for pool in self._pools:
+            first, last = pool.page_range(begin, end)
+            ids = tree.pages(boundary, pool.owner)
+            pages[pool.name] = ids[first:last] if isinstance(pool.coverage, Path) else ids[ids.size - (last - first) :]
+        name, receipt = next(self._names), tree.lock(boundary, components=sorted({pool.owner for pool in self._pools}))
+        self.linker.store(name, Span(tokens=_tokens(lease.key)[:end], salt=arrived.salt, begin=begin, end=end, pages=pages))
         self._stores[name] = (receipt, end - begin)
         arrived.stored = end
 
@@ -202,18 +226,21 @@ class LinkedPrefixes:
         if arrived.generation != cache.generation(key.namespace):
             return False
         there = cache.tree.match_prefix(key, limit=key.length - 1, touch=False)
-        if found - max(there.device.length, there.reachable.length) < self._least_tokens:
+        replayed = there.replay.length - there.replay_tokens if cache.replay else 0
+        if found - max(there.device.length, there.reachable.length, replayed) < self._least_tokens:
             return False
-        lease = admit(cache, key, (), 0, False, may_load=False)
+        lease = None
         try:
-            cache.allocate(lease, found)
+            lease = admit(cache, key, (), 0, False, may_load=False, may_replay=False)
+            self._lay_out(lease, found)
         except OutOfPagesError:
             self.counts.no_room += 1
-            cache.release(lease)
+            if lease is not None:
+                cache.release(lease)
             return False
-        begin, chunk, page = lease.cached_tokens, self.linker.chunk_tokens, cache.page_size
+        begin, chunk = lease.cached_tokens, self.linker.chunk_tokens
         first = begin // chunk * chunk
-        pages = {pool: _own(lease, owner, first // page, found // page) for pool, owner in self._owners.items()}
+        pages = {pool.name: self._pages_of(lease, pool, first, found) for pool in self._pools}
         span = Span(tokens=_tokens(key)[:found], salt=arrived.salt, begin=begin, end=found, pages=pages)
         self.linker.retrieve(arrived.name, span)
         arrived.lease, arrived.end, arrived.stage = lease, found, _Stage.FETCHING
@@ -229,8 +256,10 @@ class LinkedPrefixes:
                 self._stop(arrived)
             return
         if progress is Progress.DONE:
-            self.counts.retrieved_tokens += arrived.end - lease.cached_tokens
-            self.cache.commit(lease, arrived.end, without=self._lacking)
+            arrived.retrieved = arrived.end - lease.cached_tokens
+            self.counts.retrieved_tokens += arrived.retrieved
+            states = {} if lease.state_page is None else {arrived.end: lease.state_page}
+            self.cache.commit(lease, arrived.end, states, without=self._lacking, resumable=True)
         else:
             self.counts.retrieves_failed += 1
         arrived.lease = None
@@ -255,9 +284,21 @@ class LinkedPrefixes:
             self.counts.stores_failed += 1
         self.linker.release(name)
 
-    def _reach(self, lease: Lease, component: str) -> int:
-        """Up to which token a component's own state is in what the lease has committed."""
-        return int(self.cache.tree.pages(lease.boundary, component).size) * self.cache.page_size
+    def _lay_out(self, lease: Lease, found: int) -> None:
+        """Have a lease hold nothing of a window that is not needed at `found`, and save nothing.
+
+        Raises OutOfPagesError where the device has no room for the rest.
+        """
+        lease.save_at = ()
+        for name, window in self.cache.windows:
+            table = lease.tables[name]
+            self.cache.device.free(name, table.skip_to(max(0, found - window) // self.cache.page_size))
+        self.cache.allocate(lease, found)
+
+    def _pages_of(self, lease: Lease, pool: LinkedPool, first_token: int, end: int) -> NDArray[np.int64]:
+        if isinstance(pool.coverage, Point):
+            return np.array([lease.state_page], np.int64)
+        return _own(lease, pool.owner, *pool.page_range(first_token, end))
 
 
 @dataclass(slots=True)
@@ -265,6 +306,7 @@ class _Request:
     """Attributes:
     stored: tokens that the peer has, or was asked to keep.
     end: up to which the retrieve under way goes.
+    retrieved: tokens that came by it.
     """
 
     key: Key
@@ -275,6 +317,7 @@ class _Request:
     stage: _Stage = _Stage.LOOKING
     stored: int = 0
     end: int = 0
+    retrieved: int = 0
     lease: Lease | None = None
 
 
@@ -288,11 +331,13 @@ def _tokens(key: Key) -> NDArray[np.int64]:
     return np.frombuffer(key.data, np.int64, key.length * key.width_bytes // 8)
 
 
-def _check_cache(cache: PrefixCache, linker: PrefixLinker) -> None:
-    if cache.saves:
+def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[LinkedPool]) -> None:
+    saved = {*(name for name, _ in cache.windows), *([cache.point] if cache.point else [])}
+    left_out = sorted(saved - {pool.name for pool in pools})
+    if left_out:
         raise ConfigurationError(
-            "a prefix linker carries neither windows nor states, so a cache with these cannot be linked: "
-            f"{', '.join([name for name, _ in cache.windows] + ([cache.point] if cache.point else []))}"
+            "a cache with windows or states that are not linked cannot be resumed from what a linker brings; not linked are "
+            f"{', '.join(left_out)}"
         )
     if not cache.ranks.is_alone:
         raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")

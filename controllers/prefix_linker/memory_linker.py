@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+from unified_tree.component import Path, Point, Trailing
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.errors import LinkError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MemoryLinker:
-    """A PrefixLinker whose calls are done when they return.
+    """A PrefixLinker whose calls are done when they return. Windows and states are found where all that they need is there.
 
     Args:
         pools: the device pools, all of one page size.
@@ -30,9 +31,11 @@ class MemoryLinker:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
         assert chunk_tokens % self._page_tokens == 0
+        check_windows(pools, chunk_tokens)
         self._chunk_tokens = chunk_tokens
+        self._paths = {pool.name for pool in pools if isinstance(pool.coverage, Path)}
         self._capacity_chunks = capacity_chunks
-        self._chunks: OrderedDict[bytes, list[torch.Tensor]] = OrderedDict()
+        self._chunks: OrderedDict[bytes, dict[str, list[torch.Tensor]]] = OrderedDict()  # by pool, what a chunk keeps of it
         self._locked: dict[str, list[bytes]] = {}
         self._progress: dict[str, Progress] = {}
         self._is_closed = False
@@ -56,12 +59,18 @@ class MemoryLinker:
         """See PrefixLinker.lookup."""
         self._check_open()
         assert request not in self._locked, f"{request!r} was used before"
-        locked = self._locked[request] = []
-        for digest in self._digests(tokens, salt, tokens.size):
-            if digest not in self._chunks:
+        kept = []
+        digests = list(self._digests(tokens, salt, tokens.size))
+        for digest in digests:
+            if not self._paths <= self._chunks.get(digest, {}).keys():
                 break
+            kept.append(self._chunks[digest])
+        length = len(kept)
+        while length and not self._is_whole(kept[:length]):
+            length -= 1
+        self._locked[request] = digests[:length]
+        for digest in digests[:length]:
             self._chunks.move_to_end(digest)
-            locked.append(digest)
 
     def found(self, request: str) -> int | None:
         """See PrefixLinker.found."""
@@ -75,15 +84,13 @@ class MemoryLinker:
         first = span.first_token(self._chunk_tokens)
         digests = list(self._digests(span.tokens, span.salt, span.end))
         assert self._locked[request][: len(digests)] == digests, "what is retrieved was not found"
-        skipped = (span.begin - first) // self._page_tokens
-        a_chunk = self._chunk_tokens // self._page_tokens
-        for index, digest in enumerate(digests[first // self._chunk_tokens :]):
-            kept = iter(self._chunks[digest])
+        for index, digest in enumerate(digests[first // self._chunk_tokens :], first // self._chunk_tokens):
             for pool in self._pools.values():
-                ids = span.pages[pool.name][index * a_chunk : (index + 1) * a_chunk]
-                own = max(0, skipped - index * a_chunk)
-                for tensor in pool.tensors:
-                    tensor[ids[own:].copy()] = next(kept)[own:]
+                ids, page = self._in_chunk(pool, span, index)
+                own = 0 if isinstance(pool.coverage, Point) else max(0, span.begin // self._page_tokens - page)
+                if ids.size > own:
+                    for tensor, kept in zip(pool.tensors, self._chunks[digest][pool.name], strict=True):
+                        tensor[ids[own:].copy()] = kept[own:]
         self._locked[request] = []
         self._progress[request] = Progress.DONE
 
@@ -92,12 +99,14 @@ class MemoryLinker:
         self._check_open()
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         assert span.begin % self._chunk_tokens == 0, "whole chunks are stored"
-        a_chunk = self._chunk_tokens // self._page_tokens
-        digests = list(self._digests(span.tokens, span.salt, span.end))[span.begin // self._chunk_tokens :]
-        for index, digest in enumerate(digests):
-            ids = {pool: pages[index * a_chunk : (index + 1) * a_chunk].copy() for pool, pages in span.pages.items()}
-            self._chunks[digest] = [tensor[ids[pool.name]] for pool in self._pools.values() for tensor in pool.tensors]
-            self._chunks.move_to_end(digest)
+        digests = list(self._digests(span.tokens, span.salt, span.end))
+        for index in range(span.begin // self._chunk_tokens, len(digests)):
+            kept = self._chunks.setdefault(digests[index], {})
+            self._chunks.move_to_end(digests[index])
+            for pool in self._pools.values():
+                ids, _ = self._in_chunk(pool, span, index)
+                if ids.size:
+                    kept[pool.name] = [tensor[ids.copy()] for tensor in pool.tensors]
         self._shrink()
         self._progress[name] = Progress.DONE
 
@@ -115,6 +124,25 @@ class MemoryLinker:
         """See PrefixLinker.close."""
         self._is_closed = True
         self._chunks = OrderedDict()
+
+    def _is_whole(self, chunks: Sequence[dict[str, list[torch.Tensor]]]) -> bool:
+        """Whether windows and states are there for a prefix of just these chunks."""
+        for pool in self._pools.values():
+            needed = 0
+            if isinstance(pool.coverage, Trailing):
+                needed = -(-pool.coverage.window_tokens // self._chunk_tokens)
+            elif isinstance(pool.coverage, Point):
+                needed = 1
+            if not all(pool.name in chunk for chunk in chunks[max(0, len(chunks) - needed) :] if needed):
+                return False
+        return True
+
+    def _in_chunk(self, pool: LinkedPool, span: Span, index: int) -> tuple[NDArray[np.int64], int]:
+        """The ids that a span names of one pool in a chunk, and the page that the first of them is."""
+        page, last = pool.page_range(span.first_token(self._chunk_tokens), span.end)
+        a_chunk = self._chunk_tokens // self._page_tokens
+        begin, end = max(page, index * a_chunk), min(last, (index + 1) * a_chunk)
+        return span.pages[pool.name][max(0, begin - page) : max(0, end - page)], begin
 
     def _shrink(self) -> None:
         locked = Counter(digest for digests in self._locked.values() for digest in digests)

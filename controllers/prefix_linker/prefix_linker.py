@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 """By pool: device page ids."""
@@ -40,7 +42,8 @@ class Span:
         salt: tokens with another salt are another prefix.
         begin: first token to move, at a page's start; of a retrieve, the pages before it must not be written.
         end: one past the last, a multiple of the linker's chunk.
-        pages: by pool, the page ids from `first_token` to `end`.
+        pages: by pool, the ids of the pages that `LinkedPool.page_range` says of the tokens from `first_token` to `end`. A
+            window or a state is that of length `end`: what is stored can be resumed there, and what is found ends there.
     """
 
     tokens: NDArray[np.int64]
@@ -84,7 +87,7 @@ class PrefixLinker(Protocol):
         ...
 
     def retrieve(self, request: str, span: Span) -> None:
-        """Begin to fill pages with what was found, or part of it. Its locks go with the retrieve."""
+        """Begin to fill pages with what was found, or, without windows and states, part of it. Its locks go with it."""
         ...
 
     def store(self, name: str, span: Span) -> None:
@@ -110,9 +113,10 @@ class PrefixLinker(Protocol):
         ...
 
 
-def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Any) -> None:
+def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Mapping[str, LinkedPool]) -> None:
     """Assert that a span is one: aligned, with as many pages as it needs. Cost: O(pools)."""
     assert 0 <= span.begin < span.end <= span.tokens.size, (span.begin, span.end, span.tokens.size)
     assert span.begin % page_tokens == 0 and span.end % chunk_tokens == 0, (span.begin, span.end)
-    count = (span.end - span.first_token(chunk_tokens)) // page_tokens
-    assert {name: ids.size for name, ids in span.pages.items()} == dict.fromkeys(pools, count), (span, count)
+    ranges = {name: pool.page_range(span.first_token(chunk_tokens), span.end) for name, pool in pools.items()}
+    counts = {name: last - first for name, (first, last) in ranges.items()}
+    assert {name: ids.size for name, ids in span.pages.items()} == counts, (span, counts)

@@ -13,14 +13,14 @@ import click
 from unified_tree.controllers.host_tier import WritePolicy
 from unified_tree.controllers.replay.given_latency import latency_options, prefill_flops_from
 from unified_tree.controllers.replay.given_options import DEFAULT_MODEL, budget_from, composition_from, positive, workload_from
-from unified_tree.controllers.replay.given_storage import storage_from, storage_options
+from unified_tree.controllers.replay.given_storage import linker_from, storage_from, storage_options
 from unified_tree.controllers.replay.given_tiers import host_from, verification_from
 from unified_tree.controllers.replay.host_settings import DEFAULT_GB_PER_S
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.row import Plan
 from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_specs import report_specs, sweep_specs
-from unified_tree.controllers.replay.row_tiers import Verification, check_opens, check_room
+from unified_tree.controllers.replay.row_tiers import Verification, check_links, check_opens, check_room
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.policies import POLICIES
@@ -116,7 +116,8 @@ def replay_command(**given: Any) -> int:
     built-in workload of clients that take turns in long conversations. With --host-gib evicted prefixes come
     back from host memory over a simulated bus: transfers of one direction go one after the other, and a request computes
     nothing before all of its load has arrived. With --storage what is on host goes on to a store, and what the store has of a
-    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled.
+    prompt comes to host while the prompt waits; the engine is real, the time its calls take is modelled. With LMCache as the
+    storage, what is computed is stored from device pages, and what is found of a prompt comes to device pages while it waits.
     """
     files = OutputFiles(csv=given["csv_path"], json=given["json_path"], plot=given["plot_path"])
     files.check()
@@ -142,10 +143,14 @@ def replay_command(**given: Any) -> int:
         settings=settings,
         host=host,
         storage=storage_from(composition, host, given),
+        linker=linker_from(given),
         verification=verification,
     )
     sweep = sweep_specs(policies, plan) if files.plot is not None else []
-    check_room(composition, page_counts, host, verification, min(jobs, len(specs) + len(sweep)))
+    at_once = min(jobs, len(specs) + len(sweep))
+    check_room(composition, page_counts, host, verification, at_once, is_linked=plan.linker is not None)
+    if plan.linker is not None:
+        check_links(composition, plan.linker, page_counts, verification, specs[0].store_name)
     if plan.storage is not None:
         check_opens(composition, plan.storage, verification, specs[0].store_name)
     return _replay_and_report(plan, specs, sweep, files, jobs)
@@ -157,7 +162,12 @@ def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], f
 
     from unified_tree.controllers.replay.latency_report import print_latency
     from unified_tree.controllers.replay.report import print_header, print_rows
-    from unified_tree.controllers.replay.storage_report import print_storage, print_storage_header
+    from unified_tree.controllers.replay.storage_report import (
+        print_linked,
+        print_linker_header,
+        print_storage,
+        print_storage_header,
+    )
     from unified_tree.controllers.replay.tier_report import print_host_header, print_tiers
 
     console = Console()
@@ -168,12 +178,15 @@ def _replay_and_report(plan: Plan, specs: list[RowSpec], sweep: list[RowSpec], f
         print_host_header(console, plan.composition, plan.host)
     if plan.storage is not None:
         print_storage_header(console, plan.storage)
+    if plan.linker is not None:
+        print_linker_header(console, plan.linker)
     with _progress_bar(plan, [*specs, *sweep]) as progress:
         results = run_rows(plan, [*specs, *sweep], jobs, progress)
     rows, others = results[: len(specs)], results[len(specs) :]
     print_rows(console, rows)
     print_tiers(console, rows)
     print_storage(console, rows)
+    print_linked(console, rows)
     print_latency(console, plan, rows)
     files.write(rows, others, f"{plan.workload.name} on {plan.composition.name}")
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)

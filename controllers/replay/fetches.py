@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.replay.row_storage import RowStorage
     from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.timed_cache import TimedCache
@@ -46,6 +47,16 @@ class Fetches:
         self._waiting.append((tier.clock() + tier.prefetch.patience_s(entry.target), entry))
         return True
 
+    @property
+    def next_transfer(self) -> int | None:
+        """Nothing that a store does takes device pages."""
+        return None
+
+    def poll(self, step: int) -> bool:
+        """The cache's own poll does all that is to do. Whether any transfer has ended."""
+        del step
+        return False
+
     def take_ready(self) -> list[ServedRequest]:
         """Those that need not wait any more, by arrival. To be asked after every poll."""
         if not self._waiting:
@@ -66,3 +77,23 @@ class Fetches:
             if deadline != float("inf"):
                 steps.append(max(step + 1, -int(-deadline // 1)))
         return min(steps, default=None)
+
+    def checkpoints(self, entry: ServedRequest) -> tuple[int, ...]:
+        """A store takes every boundary."""
+        del entry
+        return ()
+
+    def fetched_tokens(self, entry: ServedRequest) -> int:
+        """By how many tokens the host's prefix became longer for this request."""
+        return self._cache.cache.prefetched_tokens(entry.request.index)
+
+    def committed(self, entry: ServedRequest, lease: Lease) -> None:
+        """The cache offloads on its own what was published."""
+
+    def leave(self, entry: ServedRequest) -> None:
+        """A request is over; what was prefetched for it and never acquired is let go."""
+        if self._storage is not None:
+            self._cache.cache.cancel(entry.request.index)
+
+    def finish(self) -> None:
+        """The cache's drain does all that is to do."""

@@ -1,4 +1,4 @@
-"""The options of a store behind the host tier, and from what was given to its settings."""
+"""The options of a store behind the host tier or of a prefix linker, and from what was given to its settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.replay.given_options import GIB, MOST_GIB
+from unified_tree.controllers.replay.linker_settings import LINKERS, LinkerSettings
 from unified_tree.controllers.replay.storage_cost import DEFAULT_GB_PER_S, DEFAULT_LATENCY_US, StorageCost
 from unified_tree.controllers.replay.storage_settings import BOUNDED, StorageSettings
 from unified_tree.controllers.storage import StorageRegistry
@@ -37,8 +38,11 @@ def storage_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--storage",
             metavar="NAME[:PLACE]",
             help="A store behind host memory: file:DIR, memory, mooncake:HOST:PORT, redis:HOST:PORT, redis:/SOCKET, or an "
-            "installed engine with its settings, NAME:a=b,c=d. No server is started. Every row keeps its pages apart, and a "
-            "later replay of the same trace and model finds those of the row of the same name.",
+            "installed engine with its settings, NAME:a=b,c=d. Or LMCache, which needs no host memory before it: "
+            "lmcache:HOST:PORT for a daemon on this machine, lmcache-in-process[:FILE.yaml] for one in the replay's own "
+            "process, each also with settings, lmcache:daemon=HOST:PORT,c=d. No server is started. Every row keeps its pages "
+            "apart, and a later replay of the same trace and model finds those of the row of the same name. LMCache fills "
+            "device pages itself, so with it they are real, of 64 bytes each as with --verify.",
         ),
         click.option(
             "--storage-gib",
@@ -75,14 +79,15 @@ def storage_from(composition: Composition, host: HostSettings | None, given: Map
             if given[name] is not None:
                 raise click.UsageError(f"{option} needs a store: give --storage")
         return None
+    if is_linker(given):
+        return None
     if host is None:
         raise click.UsageError("--storage needs a host tier before it: give --host-gib")
     engine, _, place = text.partition(":")
     known = StorageRegistry().names
     if engine not in known:
-        raise click.BadParameter(
-            f"no storage engine is called {engine!r}; known are {', '.join(known)}", param_hint="--storage"
-        )
+        names = ", ".join((*known, *LINKERS))
+        raise click.BadParameter(f"no storage engine is called {engine!r}; known are {names}", param_hint="--storage")
     if engine in PLACES and not place:
         raise click.BadParameter(f"say where it is: {PLACES[engine]}", param_hint="--storage")
     gib = given["storage_gib"]
@@ -97,12 +102,35 @@ def storage_from(composition: Composition, host: HostSettings | None, given: Map
         place=place,
         size_bytes=size_bytes if is_bounded else None,
         page_counts=propose_page_counts(composition, host_bytes=size_bytes) if is_bounded else {},
-        cost=StorageCost(
-            bytes_per_s=_number(given, "storage_gb_per_s", DEFAULT_GB_PER_S, above=0) * 1e9,
-            latency_s=_number(given, "storage_latency_us", DEFAULT_LATENCY_US) * 1e-6,
-        ),
-        prefetch=PrefetchPolicy(mode=PrefetchMode(given["prefetch"] or PrefetchPolicy().mode.value)),
+        cost=_cost(given),
+        prefetch=_prefetch(given),
     )
+
+
+def is_linker(given: Mapping[str, Any]) -> bool:
+    """Whether --storage names a prefix linker, which is no store behind host memory."""
+    return given["storage"] is not None and given["storage"].partition(":")[0] in LINKERS
+
+
+def linker_from(given: Mapping[str, Any]) -> LinkerSettings | None:
+    """The linker asked for; None for none. Raises click.UsageError for an option that it has not."""
+    if not is_linker(given):
+        return None
+    name, _, place = given["storage"].partition(":")
+    if given["storage_gib"] is not None:
+        raise click.UsageError(f"--storage-gib is for {' and '.join(BOUNDED)}; how much {name} holds is its own business")
+    return LinkerSettings(name=name, place=place, cost=_cost(given), prefetch=_prefetch(given))
+
+
+def _cost(given: Mapping[str, Any]) -> StorageCost:
+    return StorageCost(
+        bytes_per_s=_number(given, "storage_gb_per_s", DEFAULT_GB_PER_S, above=0) * 1e9,
+        latency_s=_number(given, "storage_latency_us", DEFAULT_LATENCY_US) * 1e-6,
+    )
+
+
+def _prefetch(given: Mapping[str, Any]) -> PrefetchPolicy:
+    return PrefetchPolicy(mode=PrefetchMode(given["prefetch"] or PrefetchPolicy().mode.value))
 
 
 def _number(given: Mapping[str, Any], name: str, default: float, above: float | None = None) -> float:

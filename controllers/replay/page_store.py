@@ -1,12 +1,12 @@
 """Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
 
 Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
-rows have them) and pools without a host tier are plain arrays that grow; they need no torch.
+rows have them) and pools that nothing moves are plain arrays that grow; they need no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
@@ -21,7 +21,7 @@ from unified_tree.errors import ConfigurationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.pools import PageMover
+    from unified_tree.controllers.pools import DevicePool, PageMover
     from unified_tree.controllers.replay.page_content import Bytes
     from unified_tree.controllers.storage_tier import PageMemory
     from unified_tree.controllers.transfer_engines import Transfer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 FIRST_PAGES = 256
-NEEDS_TORCH = "--verify with a host tier moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
+NEEDS_TORCH = "--verify with a host tier, or a linker, moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
 
 
 class PageStore(Protocol):
@@ -113,6 +113,7 @@ class PageStores:
 
     Attributes:
         memory: the host pages as a store of pages sees them.
+        pools: the tensors among the device pools.
     """
 
     page_bytes: Mapping[str, int]
@@ -120,6 +121,7 @@ class PageStores:
     host: dict[str, PageStore] = field(default_factory=dict)
     movers: dict[str, PageMover] = field(default_factory=dict)
     memory: dict[str, PageMemory] = field(default_factory=dict)
+    pools: dict[str, DevicePool] = field(default_factory=dict)
 
     def blank(self, transfer: Transfer) -> None:
         """Clear the pages a transfer is to write, so that nothing it fails to copy is there from an earlier time."""
@@ -137,23 +139,28 @@ def raw_layers(component: str, page_bytes: int) -> PageFormat:
 
 
 def make_stores(
-    page_bytes: Mapping[str, int], device: Mapping[str, int | None], host: Mapping[str, int | None] | None
+    page_bytes: Mapping[str, int],
+    device: Mapping[str, int | None],
+    host: Mapping[str, int | None] | None,
+    prepare: Callable[[Mapping[str, DevicePool]], None] | None = None,
 ) -> PageStores:
     """Stores and movers by component.
 
     Args:
         page_bytes: of one page, by component.
         device, host: pages by component, None for a pool without end; `host` None where there is no host tier.
+        prepare: called with the device pools before anything takes a view of them; with it those with an end are tensors,
+            whether or not there is a host tier.
 
     Raises ConfigurationError for more memory than there is, and where tensors are needed and torch is not installed.
     """
     size_bytes = sum((device[name] or 0) * size for name, size in page_bytes.items())
     check_host_memory(size_bytes, component="--verify: device pages of " + ", ".join(page_bytes))
     stores = PageStores(page_bytes=page_bytes)
-    bounded: dict[str, tuple[int, int]] = {}
+    bounded: dict[str, tuple[int, int | None]] = {}
     for name, count in device.items():
         host_count = None if host is None else host[name]
-        if count is not None and host_count is not None:
+        if count is not None and (host_count is not None or (host is None and prepare is not None)):
             bounded[name] = (count, host_count)
             continue
         pages = GrowingPages(page_bytes[name], count)
@@ -163,12 +170,16 @@ def make_stores(
             stores.host[name] = stores.memory[name] = behind
             stores.movers[name] = GrowingPair(pages, behind)
     if bounded:
-        _add_tensors(stores, bounded)
+        _add_tensors(stores, bounded, prepare)
     return stores
 
 
-def _add_tensors(stores: PageStores, counts: Mapping[str, tuple[int, int]]) -> None:
-    """Pools with so many pages on device and host."""
+def _add_tensors(
+    stores: PageStores,
+    counts: Mapping[str, tuple[int, int | None]],
+    prepare: Callable[[Mapping[str, DevicePool]], None] | None,
+) -> None:
+    """Pools with so many pages on device and host, or on device alone."""
     try:
         from unified_tree.controllers.pools import DevicePool, PagePair, host_pools
     except ModuleNotFoundError as error:
@@ -176,11 +187,15 @@ def _add_tensors(stores: PageStores, counts: Mapping[str, tuple[int, int]]) -> N
             raise
         raise ConfigurationError(NEEDS_TORCH) from error
     formats = {name: raw_layers(name, stores.page_bytes[name]) for name in counts}
-    host_counts = {name: host_count for name, (_, host_count) in counts.items()}
-    hosts = host_pools(formats, host_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
-    for name, (device_count, _) in counts.items():
-        pool = DevicePool(formats[name], device_count)
+    host_counts = {name: host_count for name, (_, host_count) in counts.items() if host_count is not None}
+    hosts = host_pools({name: formats[name] for name in host_counts}, host_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
+    stores.pools.update({name: DevicePool(formats[name], device_count) for name, (device_count, _) in counts.items()})
+    if prepare is not None:
+        prepare(stores.pools)
+    for name, pool in stores.pools.items():
         stores.device[name] = TensorPages([pool.tensor(layer, "raw")[:, 0].numpy() for layer in formats[name].layer_ids])
+        if name not in hosts:
+            continue
         stores.host[name] = TensorPages(list(hosts[name].tensor("raw")[:, :, 0].movedim(1, 0).numpy()))
         stores.movers[name] = PagePair(pool, hosts[name])
         stores.memory[name] = hosts[name]

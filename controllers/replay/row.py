@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path
 from unified_tree.controllers.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+from unified_tree.controllers.replay.linked_fetches import LinkedFetches
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_figures import row_figures
 from unified_tree.controllers.replay.row_tiers import RowTiers, Verification, stand_up
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
     from unified_tree.controllers.replay.row_result import RowResult
     from unified_tree.controllers.replay.server_settings import ServerSettings
     from unified_tree.controllers.replay.storage_settings import StorageSettings
@@ -77,6 +79,7 @@ class Plan:
     Attributes:
         host: the host tier; the unbounded row has none, for nothing leaves its device.
         storage: the store behind the host tier, for the rows that have one.
+        linker: the prefix linker beside the cache, for the rows whose device pages have an end.
         verification: whether pages hold bytes that are compared.
     """
 
@@ -86,6 +89,7 @@ class Plan:
     settings: ServerSettings
     host: HostSettings | None = None
     storage: StorageSettings | None = None
+    linker: LinkerSettings | None = None
     verification: Verification = Verification.OFF
 
 
@@ -99,16 +103,23 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
     composition = plan.composition.ungated() if spec.kind is RowKind.UNGATED else plan.composition
     page_counts, tiers = make_tiers(plan, spec, composition)
-    with closing(
-        PrefixCache(
-            composition.components,
-            composition.page_size,
-            page_counts or None,
-            policy=clairvoyance or spec.policy,
-            host=tiers.host,
-            storage=None if tiers.storage is None else tiers.storage.tier,
+    with ExitStack() as open_things:
+        cache = open_things.enter_context(
+            closing(
+                PrefixCache(
+                    composition.components,
+                    composition.page_size,
+                    page_counts or None,
+                    policy=clairvoyance or spec.policy,
+                    host=tiers.host,
+                    storage=None if tiers.storage is None else tiers.storage.tier,
+                )
+            )
         )
-    ) as cache:
+        link = None
+        if tiers.link is not None:
+            open_things.callback(tiers.link.linker.close)  # should the link not come to be
+            link = open_things.enter_context(closing(tiers.link.to(cache)))
         if clairvoyance is not None:
             clairvoyance.attach(cache)
         pools = [component.name for component in composition.components if component.shares is None]
@@ -116,16 +127,20 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache)
         most_tokens = _most_tokens(composition, spec)
-        server = Server(
-            timed, workload, plan.settings, tally, most_tokens, tiers, pages, PrefillPace(plan.settings, composition)
-        )
+        pace = PrefillPace(plan.settings, composition)
+        linked = None
+        if link is not None and tiers.link is not None:
+            linked = LinkedFetches(link, tiers.link, plan.settings.step_ms)
+        server = Server(timed, workload, plan.settings, tally, most_tokens, tiers, pages, pace, linked)
         server.run()
         virtual_s = server.now_s
+        if linked is not None:
+            linked.finish()
         if tiers.storage is not None:
             timed.polled_ns -= tiers.storage.reading.spent_ns + tiers.storage.writing.spent_ns
             cache.drain()  # a server that stops in good order writes what waits, and a later replay finds it
         wall_s = perf_counter() - start_s
-        return row_figures(plan, spec, tally, timed, pages, tiers.storage, virtual_s=virtual_s, wall_s=wall_s)
+        return row_figures(plan, spec, tally, timed, pages, tiers, link, virtual_s=virtual_s, wall_s=wall_s)
 
 
 def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dict[str, int], RowTiers]:
@@ -145,6 +160,7 @@ def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dic
         host_counts,
         plan.verification,
         plan.storage,
+        plan.linker,
         row=spec.store_name,
         workload=plan.workload.name,
     )

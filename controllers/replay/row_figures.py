@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.replay.linked_figures import LinkedFigures
 from unified_tree.controllers.replay.row_result import RowResult, VerifiedFigures
 from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.replay.row import Plan, RowSpec
     from unified_tree.controllers.replay.row_storage import RowStorage
+    from unified_tree.controllers.replay.row_tiers import RowTiers
     from unified_tree.controllers.replay.tally import Tally
     from unified_tree.controllers.replay.timed_cache import TimedCache
     from unified_tree.controllers.replay.verified_pages import VerifiedPages
@@ -24,7 +27,8 @@ def row_figures(
     tally: Tally,
     timed: TimedCache,
     pages: VerifiedPages | None,
-    storage: RowStorage | None,
+    tiers: RowTiers,
+    link: LinkedPrefixes | None,
     *,
     virtual_s: float,
     wall_s: float,
@@ -61,7 +65,8 @@ def row_figures(
         wall_s=wall_s,
         timeline=tally.timeline(),
         host=_host_figures(tally, figures, timed.polled_ns),
-        stored=_stored_figures(tally, figures, storage),
+        stored=_stored_figures(tally, figures, tiers.storage),
+        linked=_linked_figures(tally, tiers, link),
         latency=None if plan.settings.prefill_flops_per_s is None else tally.latency.figures(tally.served, virtual_s),
         verified=None if pages is None else VerifiedFigures(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
     )
@@ -107,4 +112,25 @@ def _stored_figures(tally: Tally, figures: CacheStats, storage: RowStorage | Non
         waited=int((tally.fetch_wait_s[served] > 0).sum()),
         quarantined=sum(of_store.quarantined.values()),
         errors=of_store.errors,
+    )
+
+
+def _linked_figures(tally: Tally, tiers: RowTiers, link: LinkedPrefixes | None) -> LinkedFigures | None:
+    if tiers.link is None or link is None:
+        return None
+    counts, served = link.counts, tally.served
+    return LinkedFigures(
+        hit_tokens=int(tally.linked_hit_tokens[served].sum()),
+        lookups=counts.lookups,
+        found_tokens=counts.found_tokens,
+        retrieved_tokens=counts.retrieved_tokens,
+        retrieved_bytes=tiers.link.linker.retrieved_bytes,
+        stored_tokens=counts.stored_tokens,
+        stored_bytes=tiers.link.linker.stored_bytes,
+        fetch_wait_s=float(tally.fetch_wait_s[served].sum()),
+        waited=int((tally.fetch_wait_s[served] > 0).sum()),
+        late=counts.retrieves_late,
+        no_room=counts.no_room,
+        dropped=counts.stores_dropped,
+        errors=counts.retrieves_failed + counts.stores_failed,
     )

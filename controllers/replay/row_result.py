@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.latency import LatencyFigures
+    from unified_tree.controllers.replay.linked_figures import LinkedFigures
     from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 
@@ -53,7 +54,7 @@ class RowResult:
         pools: by component with device pages of its own.
         us_per_request_mean, us_per_request_p50, us_per_request_p99: microseconds inside the library, all calls of a request.
         virtual_s, wall_s: length of the replay on the virtual clock, and on the wall.
-        host: None without a host tier; `stored`: None without a store behind it.
+        host: None without a host tier; `stored`: None without a store behind it; `linked`: None without a linker.
         latency: None where no hardware was stated to model it from.
         verified: None where pages held no bytes.
     """
@@ -81,6 +82,7 @@ class RowResult:
     timeline: Timeline
     host: HostFigures | None = None
     stored: StoredFigures | None = None
+    linked: LinkedFigures | None = None
     latency: LatencyFigures | None = None
     verified: VerifiedFigures | None = None
 
@@ -100,6 +102,16 @@ class RowResult:
         return self.stored.hit_tokens if self.stored is not None else 0
 
     @property
+    def linked_hit_tokens(self) -> int:
+        """Hit tokens that a linker brought to the device for the very request."""
+        return self.linked.hit_tokens if self.linked is not None else 0
+
+    @property
+    def device_hit_tokens(self) -> int:
+        """Hit tokens that were on the device."""
+        return self.hit_tokens - self.host_hit_tokens - self.linked_hit_tokens
+
+    @property
     def flops_saved_share(self) -> float:
         """Share of the prefill FLOPs that was saved; 0 where there were none to save."""
         return self.prefill_flops_saved / self.prefill_flops if self.prefill_flops else 0.0
@@ -113,9 +125,9 @@ class RowResult:
             "preempted": self.preempted,
             "prompt_tokens": self.prompt_tokens,
             "hit_tokens": self.hit_tokens,
-            "hit_tokens_device": self.hit_tokens - self.host_hit_tokens,
+            "hit_tokens_device": self.device_hit_tokens,
             "hit_tokens_host": self.host_hit_tokens - self.storage_hit_tokens,
-            "hit_tokens_storage": self.storage_hit_tokens,
+            "hit_tokens_storage": self.storage_hit_tokens + self.linked_hit_tokens,
             "hit_rate": self.hit_rate,
             "recomputed_tokens": self.recomputed_tokens,
             "replayed_tokens": self.replayed_tokens,
@@ -139,6 +151,8 @@ class RowResult:
             flat |= self.host.record(self.hit_tokens, self.prompt_tokens, self.storage_hit_tokens)
         if self.stored is not None:
             flat |= self.stored.record(self.prompt_tokens)
+        if self.linked is not None:
+            flat |= self.linked.record(self.device_hit_tokens, self.prompt_tokens)
         if self.latency is not None:
             flat |= self.latency.record()
         if self.verified is not None:

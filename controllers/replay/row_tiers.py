@@ -1,7 +1,8 @@
-"""What lies behind one row's cache: a host tier on a simulated bus, a store behind that, bytes to verify, or none of it."""
+"""What lies behind one row's cache: a host tier on a simulated bus, a store behind that or a linker, bytes, or none of it."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.host_tier import HostTier
 from unified_tree.controllers.pools import check_host_memory
 from unified_tree.controllers.pools.host_layout import host_page_bytes
+from unified_tree.controllers.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.chunked_pages import ChunkedPages
 from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.replay.page_store import NEEDS_TORCH, PageStores, make_stores
+from unified_tree.controllers.replay.row_link import RowLink, open_link
 from unified_tree.controllers.replay.row_storage import RowStorage, open_engine, open_storage
 from unified_tree.controllers.transfer_engines import CpuEngine, NullEngine, VirtualClock
 from unified_tree.errors import ConfigurationError
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
     from unified_tree.controllers.replay.storage_settings import StorageSettings
 
 SHRUNK_PAGE_BYTES = 64
@@ -37,12 +41,13 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTiers:
-    """A host tier, what paces it, where bytes lie, and a store; each None where there is none."""
+    """A host tier, what paces it, where bytes lie, a store, and a linker; each None where there is none."""
 
     host: HostTier | None = None
     engine: PacedEngine | None = None
     stores: PageStores | None = None
     storage: RowStorage | None = None
+    link: RowLink | None = None
 
 
 def check_room(
@@ -51,11 +56,13 @@ def check_room(
     host: HostSettings | None,
     verification: Verification,
     rows_at_once: int,
+    *,
+    is_linked: bool = False,
 ) -> None:
     """Find out before the replay whether its bytes can be held. Raises ConfigurationError for too little memory, no torch."""
-    if verification is Verification.OFF:
+    if verification is Verification.OFF and not is_linked:
         return
-    if host is not None and find_spec("torch") is None:
+    if (host is not None or is_linked) and find_spec("torch") is None:
         raise ConfigurationError(NEEDS_TORCH)
     size_bytes = 0
     for component in composition.components:
@@ -72,6 +79,20 @@ def check_opens(composition: Composition, storage: StorageSettings, verification
     engine.close()
 
 
+def check_links(
+    composition: Composition,
+    linker: LinkerSettings,
+    device_counts: Mapping[str, int],
+    verification: Verification,
+    row: str,
+) -> None:
+    """Find out before the replay whether a row's cache can be linked. Raises as `stand_up`, and what `RowLink.to` raises."""
+    tiers = stand_up(composition, device_counts, None, {}, verification, linker=linker, row=row)
+    assert tiers.link is not None
+    with closing(tiers.link.linker):
+        tiers.link.to(PrefixCache(composition.components, composition.page_size, device_counts))
+
+
 def stand_up(
     composition: Composition,
     device_counts: Mapping[str, int],
@@ -79,6 +100,7 @@ def stand_up(
     host_counts: Mapping[str, int],
     verification: Verification,
     storage: StorageSettings | None = None,
+    linker: LinkerSettings | None = None,
     row: str = "",
     workload: str = "",
 ) -> RowTiers:
@@ -89,41 +111,53 @@ def stand_up(
         host: None for no host tier.
         host_counts: likewise, by component.
         storage: None for no store; it needs a host tier.
-        row, workload: names that the row's part of the store goes by.
+        linker: None for no linker; without a bound on the device pages there is none either.
+        row, workload: names that the row's part of the store, or its prefixes, go by.
 
     Raises ConfigurationError as `make_stores`, and both it and StorageError as the store.
     """
-    stores = None
-    if verification is not Verification.OFF:
+    stores, link, clock = None, None, VirtualClock()
+    moved_bytes = _moved_bytes(composition, verification)
+    is_linked = linker is not None and _is_bounded(composition, device_counts)
+    if verification is not Verification.OFF or is_linked:
         stores = make_stores(
-            _moved_bytes(composition, verification),
+            moved_bytes,
             {c.name: device_counts.get(c.shares or c.name) for c in composition.components},
             None if host is None else {c.name: host_counts.get(c.name) for c in composition.components},
+            linker.prepare if linker is not None and is_linked else None,
         )
+    if linker is not None and stores is not None and is_linked:
+        content = _content(verification)
+        link = open_link(linker, composition, stores.pools, row=row, workload=workload, content=content, clock=clock)
+    if verification is Verification.OFF:
+        stores = None  # what the linker moves is nobody's to see
     if host is None:
-        return RowTiers(stores=stores)
+        return RowTiers(stores=stores, link=link)
     engine = PacedEngine(
         NullEngine() if stores is None else CpuEngine(stores.movers),
-        VirtualClock(),
+        clock,
         host.load_cost,
         {c.name: c.page_bytes for c in composition.components},
         None if stores is None else stores.blank,
     )
     tier = HostTier(page_counts=dict(host_counts), engine=engine, write_policy=host.write_policy, load_cost=host.load_cost)
     if storage is None:
-        return RowTiers(host=tier, engine=engine, stores=stores)
-    stored_bytes = _moved_bytes(composition, verification)
+        return RowTiers(host=tier, engine=engine, stores=stores, link=link)
     opened = open_storage(
         storage,
         composition,
         row=row,
         workload=workload,
         content=_content(verification),
-        page_bytes=stored_bytes,
-        memory={name: ChunkedPages(size) for name, size in stored_bytes.items()} if stores is None else stores.memory,
+        page_bytes=moved_bytes,
+        memory={name: ChunkedPages(size) for name, size in moved_bytes.items()} if stores is None else stores.memory,
         clock=engine.clock,
     )
     return RowTiers(host=tier, engine=engine, stores=stores, storage=opened)
+
+
+def _is_bounded(composition: Composition, device_counts: Mapping[str, int]) -> bool:
+    return all((component.shares or component.name) in device_counts for component in composition.components)
 
 
 def _moved_bytes(composition: Composition, verification: Verification) -> dict[str, int]:

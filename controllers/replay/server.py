@@ -14,7 +14,8 @@ prefilling of others go on. The end of a transfer is an event like those of deco
 pin some waits for those before giving up.
 
 With a store a request's prefetch begins when it arrives. It joins the queue, at the place of its arrival, when the prefetch has
-ended or its patience has; others pass it meanwhile. What the store does next is an event, too.
+ended or its patience has; others pass it meanwhile. What the store does next is an event, too. A linker's retrieves are waited
+for in the same way; what they and its stores take of the device is pinned, as by transfers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from unified_tree.controllers.replay.arrivals import Arrivals
 from unified_tree.controllers.replay.closed_loop import ClosedLoop
 from unified_tree.controllers.replay.fetches import Fetches
 from unified_tree.controllers.replay.host_traffic import HostTraffic
+from unified_tree.controllers.replay.linked_fetches import LinkedFetches
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_tiers import RowTiers
 from unified_tree.controllers.replay.served_request import ServedRequest
@@ -55,6 +57,7 @@ class Server:
         tiers: what lies behind the cache.
         pages: fills and compares the pages; None where they have no bytes.
         pace: how much prompt a step computes; None for what the settings say without FLOPs.
+        linked: the lookups and transfers of the cache's linker; None without one, and then it may have a store.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Server:
         tiers: RowTiers | None = None,
         pages: VerifiedPages | None = None,
         pace: PrefillPace | None = None,
+        linked: LinkedFetches | None = None,
     ) -> None:
         self._cache = cache
         self._observer = observer
@@ -74,7 +78,7 @@ class Server:
         self._most_tokens = most_tokens
         tiers = tiers or RowTiers()
         self._traffic = HostTraffic(cache, tiers.engine, settings.step_ms)
-        self._fetches = Fetches(cache, tiers.storage, settings.step_ms)
+        self._fetches = Fetches(cache, tiers.storage, settings.step_ms) if linked is None else linked
         self._pages = pages
         self._pace = pace or PrefillPace(settings)
         self._arrivals = (
@@ -118,7 +122,7 @@ class Server:
     def _next_step(self) -> int | None:
         """The next step at which anything but decoding happens; None if nothing is left to do."""
         steps = [self._events[0][0]] if self._events else []
-        arrival, transfer = self._arrivals.next_step, self._traffic.next_step
+        arrival, transfer = self._arrivals.next_step, self._next_transfer()
         if arrival is not None and (self._fetches.is_on or len(self._running) < self._settings.concurrency):
             steps.append(arrival)
         if transfer is not None and (self._running or self._waiting):
@@ -154,7 +158,12 @@ class Server:
 
     def _may_find_more_room(self) -> bool:
         """Whether anything is under way that may give pages back."""
-        return bool(self._running) or self._traffic.next_step is not None
+        return bool(self._running) or self._next_transfer() is not None
+
+    def _next_transfer(self) -> int | None:
+        """The step at which a transfer may end that pins device pages; None if none is under way."""
+        steps = (self._traffic.next_step, self._fetches.next_transfer)
+        return min((step for step in steps if step is not None), default=None)
 
     def _acquire(self, entry: ServedRequest) -> bool:
         """Offer a request to the cache; False if there are too few pages for its prompt and those being prefilled."""
@@ -162,11 +171,12 @@ class Server:
         tokens = request.tokens()
         if not entry.admitted:
             self._observer.offered(request, tokens[: entry.target])
-        checkpoints = (request.shared_tokens,) if request.shared_tokens else ()
+        shared = (request.shared_tokens,) if request.shared_tokens else ()
+        checkpoints = (*shared, *self._fetches.checkpoints(entry))
         room_before = self._room_tokens() if self._traffic.is_on else 0
         name = request.index if self._fetches.is_on else None
         if name is not None:
-            entry.fetched_tokens = max(entry.fetched_tokens, self._cache.cache.prefetched_tokens(name))
+            entry.fetched_tokens = max(entry.fetched_tokens, self._fetches.fetched_tokens(entry))
         try:
             lease = self._cache.acquire(
                 tokens[: entry.target], checkpoints, request.priority, name, go_on=request.answer_runs is not None
@@ -205,7 +215,8 @@ class Server:
         """Bring transfers up to now: whose load has arrived is prefilled, whose has failed waits again. Who waited for the
         store long enough joins the queue.
         """
-        if self._traffic.poll(self._step):
+        has_ended = self._traffic.poll(self._step)
+        if self._fetches.poll(self._step) or has_ended:
             self._out_of_pages = False
         for entry in self._fetches.take_ready():
             entry.queued = self._step
@@ -240,7 +251,7 @@ class Server:
 
     def _await_transfer(self) -> bool:
         """Let time pass until the next transfer ends, which may unpin pages. False if none is under way."""
-        step = self._traffic.next_step
+        step = self._next_transfer()
         if step is None:
             return False
         self._step = max(self._step, step)
@@ -339,6 +350,7 @@ class Server:
             known = entry.computed <= entry.target  # what the lease was acquired for
             self._cache.commit(lease, entry.computed if known else entry.tokens[: entry.computed], states)
             self._charge(entry)
+            self._fetches.committed(entry, lease)
 
     # -- leaving
 
@@ -378,8 +390,7 @@ class Server:
 
     def _end(self, entry: ServedRequest, *, rejected: bool) -> None:
         """The request is over, and the next turn of its chain may come."""
-        if rejected and self._fetches.is_on:
-            self._cache.cache.cancel(entry.request.index)
+        self._fetches.leave(entry)
         following = self._arrivals.after(entry.request)
         if following is not None:
             self._arrive(ServedRequest(following, self._step))

@@ -1,4 +1,4 @@
-"""The store behind the host tier as text for a terminal, at most 120 columns wide."""
+"""The store behind the host tier, or the linker, as text for a terminal, at most 120 columns wide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
     from unified_tree.controllers.replay.row_result import RowResult
     from unified_tree.controllers.replay.storage_settings import StorageSettings
 
@@ -31,6 +32,65 @@ def print_storage_header(console: Console, storage: StorageSettings) -> None:
         pages = ", ".join(f"{name} {count:,}" for name, count in storage.page_counts.items())
         console.print(f"  pages: {pages}", highlight=False)
     console.print()
+
+
+def print_linker_header(console: Console, linker: LinkerSettings) -> None:
+    """Which linker, and how fast it is taken to be."""
+    cost = linker.cost
+    console.print(
+        f"[bold]linker[/]: as much as it holds; modelled at {cost.bytes_per_s / 1e9:g} GB/s each way and "
+        f"{cost.latency_s * 1e6:g} µs a call; prefetch {linker.prefetch.mode.value}; its pages are real and small",
+        highlight=False,
+    )
+    console.print(f"  {linker.spec}", highlight=False, soft_wrap=True)
+    console.print()
+
+
+def print_linked(console: Console, rows: Sequence[RowResult]) -> None:
+    """Hits by tier, and what went to the linker and came from it; nothing where there was none."""
+    if all(row.linked is None for row in rows):
+        return
+    table = Table(title="Linker: hits by tier, what was moved", title_justify="left", box=None, padding=(0, 1, 0, 1))
+    table.add_column("policy")
+    for name in (
+        "device\nhit %",
+        "host\nhit %",
+        "linker\nhit %",
+        "lookups",
+        "retrieved\ntokens",
+        "retrieved\nGiB",
+        "stored\nGiB",
+        "waited",
+        "wait ms\neach",
+        "late",
+        "no\nroom",
+        "dropped",
+        "errors",
+    ):
+        table.add_column(name, justify="right")
+    for row in rows:
+        linked = row.linked
+        if linked is None:
+            continue
+        prompt = max(1, row.prompt_tokens)
+        table.add_row(
+            row.policy,
+            f"{100 * row.device_hit_tokens / prompt:.2f}",
+            f"{100 * row.host_hit_tokens / prompt:.2f}",
+            f"{100 * linked.hit_tokens / prompt:.2f}",
+            f"{linked.lookups:,}",
+            short_count(linked.retrieved_tokens),
+            f"{linked.retrieved_bytes / GIB:,.1f}",
+            f"{linked.stored_bytes / GIB:,.1f}",
+            f"{linked.waited:,}",
+            f"{1000 * linked.fetch_wait_s / max(1, linked.waited):,.0f}",
+            f"{linked.late:,}",
+            f"{linked.no_room:,}",
+            f"{linked.dropped:,}",
+            f"{linked.errors:,}",
+        )
+    console.print()
+    console.print(table)
 
 
 def print_storage(console: Console, rows: Sequence[RowResult]) -> None:

@@ -67,7 +67,7 @@ class StorageSettings:
                 address = self.place if not self.place.startswith("/") else UNIX + self.place
                 return {"address": address, "key_prefix": f"ut-{row}"}
             case _:
-                return _settings_of(self.place)
+                return settings_of(self.place)
 
     def _value_counts(self, pools: Sequence[StoredPool]) -> dict[str, int]:
         """Values by pool; as many restore points as the largest pool that is no path could have."""
@@ -81,12 +81,21 @@ def table_bytes(value_count: int, value_bytes: int) -> int:
     return HEADER_BYTES + BLOCK_BYTES + value_count * (round_up(value_bytes) + ENTRY_BYTES)
 
 
-def _settings_of(text: str) -> dict[str, Any]:
-    """Settings by name from a=b,c=d; numbers as numbers."""
+def settings_of(text: str) -> dict[str, Any]:
+    """Settings by name from a=b,c=d; numbers as numbers. Raises ConfigurationError for what is no a=b."""
     settings: dict[str, Any] = {}
     for part in text.split(",") if text else []:
         name, equals, value = part.partition("=")
         if not equals or not name.isidentifier() or name in settings:
             raise ConfigurationError(f"--storage takes settings as a=b,c=d behind the engine's name, not {part!r}")
-        settings[name] = int(value) if value.lstrip("-").isdecimal() else value
+        settings[name] = _number_or_text(value)
     return settings
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -48,6 +48,7 @@ class Tally:
         self.hit_tokens = np.zeros(count, np.int64)
         self.host_hit_tokens = np.zeros(count, np.int64)
         self.storage_hit_tokens = np.zeros(count, np.int64)
+        self.linked_hit_tokens = np.zeros(count, np.int64)
         self.replayed_tokens = np.zeros(count, np.int64)
         self.reachable_tokens = np.zeros(count, np.int64)
         self.path_tokens = np.zeros(count, np.int64)
@@ -95,6 +96,7 @@ class Tally:
         self.hit_tokens[i] = lease.compute_from
         self.host_hit_tokens[i] = lease.load.tokens if lease.load is not None else 0
         self.storage_hit_tokens[i] = min(self.host_hit_tokens[i], fetched_tokens)
+        self.linked_hit_tokens[i] = min(lease.compute_from - self.host_hit_tokens[i], fetched_tokens)
         self.replayed_tokens[i] = lease.cached_tokens - lease.compute_from
         self._admitted_s[i] = now_s
         self._lost[i] = self._lost_at_offer

@@ -81,7 +81,7 @@ def _host_table(rows: Sequence[RowResult]) -> Table:
         prompt = max(1, row.prompt_tokens)
         table.add_row(
             row.policy,
-            f"{100 * (row.hit_tokens - host.hit_tokens) / prompt:.2f}",
+            f"{100 * row.device_hit_tokens / prompt:.2f}",
             f"{100 * (host.hit_tokens - row.storage_hit_tokens) / prompt:.2f}",
             f"{100 * host.reachable_tokens / prompt:.2f}",
             f"{100 * host.path_tokens / prompt:.2f}",

@@ -53,7 +53,7 @@ def daemon(running: Lmcache) -> Lmcache:
 
 @pytest.fixture(scope="module")
 def running(tensors: LinkedTensors) -> Iterator[Lmcache]:
-    with Lmcache(memory_gib=0.0005) as running:
+    with Lmcache(l1_gib=0.0005) as running:
         with Life(running, tensors, "first") as first:
             first.learn()  # the client keeps some threads and files for good
         yield running

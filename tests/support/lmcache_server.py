@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -52,10 +53,11 @@ def free_port() -> int:
 class Lmcache:
     """Started on entry, killed on exit; the same ports after a restart."""
 
-    def __init__(self, chunk_tokens: int = CHUNK_TOKENS, memory_gib: float = 0.25) -> None:
-        self._memory_gib = memory_gib
+    def __init__(self, chunk_tokens: int = CHUNK_TOKENS, *, l1_gib: float = 0.25, options: Sequence[str] = ()) -> None:
         self.port, self._http_port = free_port(), free_port()
         self.chunk_tokens = chunk_tokens
+        self._l1_gib = l1_gib
+        self.options = options
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -75,9 +77,9 @@ class Lmcache:
         """Blocks until it serves."""
         command = [
             *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", str(self._memory_gib)),
+            *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", str(self._l1_gib)),
             *("--chunk-size", str(self.chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
-            *("--disable-observability",),
+            *("--disable-observability", *self.options),
         ]
         environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True)

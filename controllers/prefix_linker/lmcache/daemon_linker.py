@@ -13,9 +13,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
@@ -26,11 +29,10 @@ from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.errors import LinkError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
-def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | Path | None = None, **settings: Any) -> DaemonLinker:
+def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | FilePath | None = None, **settings: Any) -> DaemonLinker:
     """A linker with the settings of `LmcacheSettings`, from here, a file, or the environment (`load_settings`).
 
     Removes what killed clients have left in shared memory. Raises as `DaemonLinker`, and ConfigurationError for settings.
@@ -56,6 +58,7 @@ class DaemonLinker:
     def __init__(self, pools: Sequence[LinkedPool], settings: LmcacheSettings) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
+        self._paths_only = all(isinstance(pool.coverage, Path) for pool in pools)
         self._settings = settings
         self._tag = secrets.token_hex(8)
         self._lookups: dict[str, _Lookup] = {}
@@ -91,7 +94,7 @@ class DaemonLinker:
         self._check_open()
         assert request not in self._lookups, f"{request!r} was used before"
         self._sweep()
-        end = tokens.size // self._chunk_tokens * self._chunk_tokens
+        end = _hashable(tokens) // self._chunk_tokens * self._chunk_tokens
         name = f"{self._tag}-{request}"
         session = self._session
         lookup = self._lookups[request] = _Lookup(name, tuple(tokens[:end].tolist()), salt, session, time.monotonic())
@@ -118,6 +121,7 @@ class DaemonLinker:
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         lookup = self._lookups[request]
         assert lookup.found is not None and span.end <= lookup.found and lookup.taken is None, "not found, or taken before"
+        assert span.end == lookup.found or self._paths_only, "a window or a state was found at its length alone"
         if not self._is_there(lookup.session):
             self._transfers[request] = _Transfer(lookup.session, None)
             return
@@ -130,7 +134,8 @@ class DaemonLinker:
         check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
         assert span.begin % self._chunk_tokens == 0 and name not in self._transfers
         session = self._session
-        future = session.store(f"{self._tag}-{name}", span) if self._is_there(session) else None
+        is_sent = self._is_there(session) and _hashable(span.tokens) >= span.end
+        future = session.store(f"{self._tag}-{name}", span) if is_sent else None
         self._transfers[name] = _Transfer(session, future)
 
     def progress(self, name: str) -> Progress:
@@ -228,6 +233,12 @@ class DaemonLinker:
         self._lost.append(self._session)  # closed by the thread that calls, which may be using it
         self._session = session
         self._answers = True
+
+
+def _hashable(tokens: NDArray[np.int64]) -> int:
+    """How many tokens the daemon can hash, which takes 32 bits each; what is asked with another one it never answers."""
+    beyond = np.flatnonzero((tokens < 0) | (tokens >= 1 << 32))
+    return int(beyond[0]) if beyond.size else tokens.size
 
 
 @dataclass

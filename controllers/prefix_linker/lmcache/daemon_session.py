@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
+from unified_tree.component import Path
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
+from unified_tree.controllers.prefix_linker.lmcache.block_groups import block_groups
+from unified_tree.controllers.prefix_linker.lmcache.group_probe import check_object_groups
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.errors import ConfigurationError, LinkError
 
@@ -26,21 +29,22 @@ class DaemonSession:
 
     Attributes:
         client: the daemon's calls; each gives a future.
+        pools: the device pools.
         chunk_tokens: the daemon's.
         losses: of the watch, when this session began.
 
-    Raises ConfigurationError without the package, for a chunk that is no multiple of the page, and for CPU pools that the
-    daemon cannot map; LinkError where the daemon does not answer.
+    Raises ConfigurationError without the package, for a chunk that fits the pages or a window badly, for a daemon that does
+    not keep windows and states apart, and for CPU pools that it cannot map; LinkError where the daemon does not answer.
     """
 
     def __init__(self, settings: LmcacheSettings, pools: Sequence[LinkedPool], losses: int) -> None:
         self.losses = losses
         self._settings = settings
-        self._pools = pools
+        self.pools = pools
         self._model = f"{settings.model}-{format_digest(pools)}"
         self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
+        self._windows = [pool for pool in pools if not isinstance(pool.coverage, Path)]
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
-        self._groups = _groups(pools)
         zmq = _module("zmq")
         context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets
         context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never let go
@@ -48,9 +52,13 @@ class DaemonSession:
         self.client = factory.create(f"tcp://{settings.daemon}", context=context)
         try:
             self.chunk_tokens = self._asked_chunk()
+            check_windows(pools, self.chunk_tokens)
+            self._groups = block_groups(pools, self.chunk_tokens)
             transfer = _module("lmcache.v1.multiprocess.transfer_context").LMCacheDrivenTransferContext
             self._transfer = transfer(secrets.randbits(62), self.client)
             self.register()
+            if self._windows:
+                check_object_groups(self)
         except BaseException:
             self.client.close()
             raise
@@ -63,10 +71,10 @@ class DaemonSession:
                 self._tensors,
                 self._model,
                 1,
-                self.chunk_tokens // self._pools[0].page_tokens,
+                self.chunk_tokens // self.pools[0].page_tokens,
                 self._settings.answer_timeout_s,
                 layout_hints={"kv_layout": "NHD"},
-                engine_group_infos=[group for group, _ in self._groups],
+                engine_group_infos=[group.info for group in self._groups],
             )
         except TimeoutError as error:
             raise self._no_answer() from error
@@ -74,6 +82,13 @@ class DaemonSession:
             raise ConfigurationError(
                 "lmcache: the daemon cannot map the device pools: call share_pools on them before anything else uses them"
             )
+
+    def answer(self, future: Any) -> Any:
+        """What the daemon answers. Raises LinkError where it does not in time. Blocks."""
+        try:
+            return future.result(timeout=self._settings.answer_timeout_s)
+        except TimeoutError as error:
+            raise self._no_answer() from error
 
     def ping(self) -> bool:
         """Whether the daemon answers in time. Blocks."""
@@ -98,15 +113,17 @@ class DaemonSession:
         begin = span.first_token(self.chunk_tokens)
         key = self.key(request, _ids(span), span.salt, begin, span.end, worker=0)
         event = self._transfer.create_recorded_event()
+        blocks = [group.blocks(span, self.chunk_tokens) for group in self._groups]
         return self._transfer.submit_retrieve(
-            request, key, self._tensors, self._blocks(span), event, 0, skip_first_n_tokens=span.begin - begin
+            request, key, self._tensors, blocks, event, 0, skip_first_n_tokens=span.begin - begin
         )
 
     def store(self, name: str, span: Span) -> Any:
         """Begin to read pages; a future of whether it did."""
         key = self.key(name, _ids(span), span.salt, span.begin, span.end, worker=0)
         event = self._transfer.create_recorded_event()
-        return self._transfer.submit_store(name, key, self._tensors, self._blocks(span), event, 0)
+        blocks = [group.blocks(span, self.chunk_tokens) for group in self._groups]
+        return self._transfer.submit_store(name, key, self._tensors, blocks, event, 0)
 
     def close(self, *, is_lost: bool) -> None:
         """Make the daemon forget the pools, if it is still there, and let go of the connection. Blocks."""
@@ -122,7 +139,7 @@ class DaemonSession:
             chunk_tokens = int(self.client.get_chunk_size().result(timeout=self._settings.answer_timeout_s))
         except TimeoutError as error:
             raise self._no_answer() from error
-        page_tokens = self._pools[0].page_tokens
+        page_tokens = self.pools[0].page_tokens
         if chunk_tokens % page_tokens:
             raise ConfigurationError(
                 f"lmcache: the daemon's --chunk-size {chunk_tokens} is no multiple of the page size {page_tokens}"
@@ -134,29 +151,6 @@ class DaemonSession:
             f"lmcache: no answer from {self._settings.daemon} within {self._settings.answer_timeout_s} s: "
             "check `daemon`, and that `lmcache server` runs there"
         )
-
-    def _blocks(self, span: Span) -> list[list[int]]:
-        """Page ids by group."""
-        return [span.pages[pool].tolist() for _, pool in self._groups]
-
-
-def _groups(pools: Sequence[LinkedPool]) -> list[tuple[Any, str]]:
-    """The daemon's groups, tensors under one component's page ids and of one shape, each with a pool of that owner."""
-    group_info = _module("lmcache.v1.multiprocess.group_view").EngineGroupInfo
-    owners = list(dict.fromkeys(pool.owner for pool in pools))
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    pool_of = {pool.owner: pool.name for pool in pools}
-    owned = [(pool.owner, tensor) for pool in pools for tensor in pool.tensors]
-    for index, (owner, tensor) in enumerate(owned):
-        alike.setdefault((owner, tuple(tensor.shape)), []).append(index)
-    tokens = pools[0].page_tokens
-    return [
-        (
-            group_info(engine_group_id=owners.index(owner), layer_indices=tuple(indices), tokens_per_block=tokens),
-            pool_of[owner],
-        )
-        for (owner, _), indices in alike.items()
-    ]
 
 
 def _ids(span: Span) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def open_in_process(pools: Sequence[LinkedPool], *, config_file: str | Path | None = None, **settings: Any) -> InProcessLinker:
+def open_in_process(
+    pools: Sequence[LinkedPool], *, config_file: str | FilePath | None = None, **settings: Any
+) -> InProcessLinker:
     """A linker with the settings of `InProcessSettings`, from here, a file, or the environment (`load_settings`).
 
     Raises as `InProcessLinker`, and ConfigurationError for settings.
@@ -41,10 +44,16 @@ class InProcessLinker:
         pools: the device pools, all of one page size.
         settings: of the engine.
 
-    Raises ConfigurationError for chunks that do not fit the pages, or without the package.
+    Raises ConfigurationError for windows and states, for chunks that do not fit the pages, or without the package.
     """
 
     def __init__(self, pools: Sequence[LinkedPool], settings: InProcessSettings) -> None:
+        beyond = [pool.name for pool in pools if not isinstance(pool.coverage, Path)]
+        if beyond:
+            raise ConfigurationError(
+                f"lmcache: an engine in this process keeps the pages of every token, so not {', '.join(beyond)}; a daemon that "
+                "was started with --separate-object-groups carries windows and states"
+            )
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
         self._name = f"unified-tree-{secrets.token_hex(8)}"
@@ -191,7 +200,7 @@ def _engine(name: str, pools: Sequence[LinkedPool], settings: InProcessSettings)
             f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
         ) from error
     if settings.engine_file:
-        config = configs.from_file(settings.engine_file)
+        config = _from_file(configs, settings.engine_file)
     else:
         config = configs.from_defaults(
             chunk_size=settings.chunk_tokens, local_cpu=True, max_local_cpu_size=settings.memory_bytes / (1 << 30)
@@ -215,6 +224,17 @@ def _engine(name: str, pools: Sequence[LinkedPool], settings: InProcessSettings)
     engine.token_database.hash_func = _hash
     engine.post_init()
     return engine, chunk
+
+
+def _from_file(configs: Any, path: str) -> Any:
+    """LMCache's settings. Raises ConfigurationError for a file that is not there, or holds something else."""
+    try:
+        content = import_module("yaml").safe_load(FilePath(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"lmcache: {path} must hold LMCache's settings by name, not a {type(content).__name__}")
+        return configs.from_file(path)
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, import_module("yaml").YAMLError) as error:
+        raise ConfigurationError(f"lmcache: the engine_file {path} cannot be used: {error}") from error
 
 
 def _hash(chained: Any) -> int:

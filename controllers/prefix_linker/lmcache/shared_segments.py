@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.device_pool import DevicePool
@@ -19,12 +21,21 @@ def share_pools(pools: Mapping[str, DevicePool]) -> None:
     """Move CPU pools into shared memory, before anything has taken a view of them; pools on a GPU need nothing.
 
     Their bytes stay, their addresses do not: what was made of a pool before (a mover, a kernel's view) sees the old memory.
-    Cost: a copy of the pools.
+    Raises ConfigurationError without the package. Cost: a copy of the pools.
     """
     for pool in pools.values():
         for part in pool.format.parts:
             if pool.device.type == "cpu":
-                import_module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(pool.memory(part.name))
+                _module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(pool.memory(part.name))
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
+        ) from error
 
 
 def remove_leftovers(segments: Path = SEGMENTS, processes: Path = Path("/proc")) -> list[str]:

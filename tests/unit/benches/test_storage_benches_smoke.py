@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import hf3fs_service
+import lmcache_server
 import mooncake_server
 import pytest
 import redis_server
 
 from benches.engines import main as engines_main
+from benches.lmcache import main as lmcache_main
 from benches.storage_hf3fs import main as hf3fs_main
 from benches.storage_mooncake import main as mooncake_main
 from benches.storage_redis import main as redis_main
@@ -42,6 +44,16 @@ def test_the_bench_of_all_engines_runs(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert {"memory", "file", "hf3fs, posix"} <= {row["contestant"] for row in rows}
     assert all(row["right"] for row in rows)
+
+
+@lmcache_server.QUIET
+def test_the_lmcache_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lmcache_server.skip_unless_it_runs()
+    assert lmcache_main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["linker"] for row in rows] == ["daemon", "in process"]
+    assert all(row["right"] and row["store_gib_per_s"] > 0 and row["lookup_us_per_key"] > 0 for row in rows)
+    assert "retrieve GiB/s" in capsys.readouterr().out
 
 
 def test_the_3fs_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

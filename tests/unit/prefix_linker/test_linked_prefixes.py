@@ -320,10 +320,11 @@ def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
         Component(name="mamba", coverage=Point()),
     ]
     with pytest.raises(ConfigurationError, match=r"swa: of a window only .*; mamba: its state is saved at single positions"):
-        linked_pools(components, pools, PAGE)
+        linked_pools(components, pools, PAGE, paths_only=True)
+    assert [pool.coverage for pool in linked_pools(components, pools, PAGE)] == [Path(), Trailing(8), Point()]
     cache = PrefixCache(components[:2], PAGE, {"full": 2, "swa": 2})
     linker = MemoryLinker(linked_pools(components[:1], pools, PAGE), CHUNK, 1)
-    with pytest.raises(ConfigurationError, match="cannot be linked: swa"):
+    with pytest.raises(ConfigurationError, match="not linked are swa"):
         LinkedPrefixes(cache, linker, [], weights_version="v1")
     odd = PrefixCache(components[:1], 6, {"full": 2})
     with pytest.raises(ConfigurationError, match="chunks of 16 tokens are no multiple of pages of 6"):

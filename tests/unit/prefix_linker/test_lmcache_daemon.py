@@ -341,3 +341,28 @@ def test_segments_of_a_process_with_a_number_used_before(tmp_path: Path) -> None
     (segments / "lmcache_kv_7_0").touch()
     assert remove_leftovers(segments, processes) == []
     assert sorted(path.name for path in segments.iterdir()) == ["lmcache_kv_7_0", "lmcache_kv_7_0_1", "lmcache_kv_x", "other"]
+
+
+def test_tokens_that_the_daemon_cannot_hash_are_not_asked_for(linker: DaemonLinker, tensors: LinkedTensors) -> None:
+    """Its handler would fail, and never answer."""
+    ids = IDS.copy()
+    ids[5 * CHUNK] = 1 << 32
+    ids[6 * CHUNK] = -1
+    tensors.write(ids, "wide", np.arange(4 * CHUNK // PAGE))
+    pages = np.arange(8 * CHUNK // PAGE)
+    linker.store("all", Span(tokens=ids, salt="wide", begin=0, end=8 * CHUNK, pages=tensors.pages(pages)))
+    assert linker.progress("all") is Progress.FAILED
+    linker.release("all")
+    end = 4 * CHUNK
+    linker.store("part", Span(tokens=ids, salt="wide", begin=0, end=end, pages=tensors.pages(pages[: end // PAGE])))
+    until(lambda: linker.progress("part") is Progress.DONE)
+    linker.release("part")
+    found = 0
+    for attempt in range(1000):
+        linker.lookup(f"wide {attempt}", ids, "wide")
+        until(lambda attempt=attempt: linker.found(f"wide {attempt}") is not None)  # type: ignore[misc]
+        found = linker.found(f"wide {attempt}") or 0
+        linker.release(f"wide {attempt}")
+        if found:
+            break
+    assert found == end
