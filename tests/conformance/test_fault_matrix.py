@@ -77,10 +77,11 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis_se
 def mooncake() -> Iterator[mooncake_server.Mooncake]:
     mooncake_server.skip_unless_it_runs()
     with mooncake_server.Mooncake(segment_bytes=32 << 20, lease_ms=100, client_ttl_s=2) as server:
-        first = Trial(MooncakeRig(server, "first"))
-        first.attach()
-        first.learn()
-        first.cache.close()  # the client keeps some threads and files for good
+        for name in ("first", "second"):  # the client keeps some threads and files of these for good, and no more of later ones
+            early = Trial(MooncakeRig(server, name))
+            early.attach()
+            early.learn()
+            early.cache.close()
         yield server
 
 

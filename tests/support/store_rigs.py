@@ -20,6 +20,7 @@ import hf3fs_service
 import mooncake_server
 import redis_server
 from simm_double import SimmModule, SimmServer, State
+from watchdog import until
 
 from unified_tree.controllers.storage import FileStorage, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.mooncake import MooncakeSettings
@@ -228,7 +229,12 @@ class MooncakeRig(StoreRig):
         self._server.kill()
 
     def start(self) -> None:
+        """Until the peers have offered their memory anew."""
         self._server.start()
+        client = MooncakeClient(MooncakeSettings(**self._settings))
+        probe = f"{self._prefix}-probe"
+        until(lambda: client._store.put(probe, b"a page") == 0, "the store takes pages again")
+        client.close()
 
     def freeze(self) -> None:
         self._server.pause()
