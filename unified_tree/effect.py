@@ -59,6 +59,9 @@ class Effect:
     receipts: list[Receipt] = field(repr=False)
     targets: dict[str, NDArray[np.int64]] = field(repr=False)
 
-    def copies_any(self, component: int, begin: int, end: int) -> bool:
-        """Whether it copies any of a component's tokens [begin, end) on the way to its boundary. Cost: O(spans)."""
-        return any(span.component == component and span.begin < end and begin < span.end for span in self.spans)
+    def copied_from(self, component: int, begin: int, end: int) -> int:
+        """From which of a component's tokens [begin, end) on it copies them; `end` if it copies none. Cost: O(spans)."""
+        for span in self.spans:
+            if span.component == component and span.begin < end and begin < span.end:
+                return max(begin, span.begin)
+        return end

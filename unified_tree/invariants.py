@@ -211,12 +211,15 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is marked as being copied only while that copy is open: then it holds its receipts."""
+    """A value is marked by a copy of some of its pages, and only while that is open: then it holds its receipts."""
     for tier in TIERS:
         for value in _values(state, tier):
-            effect = value.copying
-            if effect is not None and any(receipt.released for receipt in effect.receipts):
-                yield f"{state.components[value.component].name} at {value.node} is marked for a {effect.kind.name} that ended"
+            begin = value.node.end - value.page_count * state.page_size
+            for effect in value.copying:
+                has_ended = any(receipt.released for receipt in effect.receipts)
+                if has_ended or effect.copied_from(value.component, begin, value.node.end) == value.node.end:
+                    what = f"{state.components[value.component].name} at {value.node}"
+                    yield f"{what} is marked for a {effect.kind.name} that {'ended' if has_ended else 'copies none of it'}"
 
 
 def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:

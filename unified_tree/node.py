@@ -44,7 +44,7 @@ class Value:
         entry: its place in the eviction order, None while it has none.
         stranded: no boundary needs it.
         copied: its pages are on the other tier too, all of them.
-        copying: the open transfer that copies it to the other tier.
+        copying: the open transfers that copy it to the other tier, each other pages of it.
         holders: receipts that pin this value by name (all but device `Path`).
     """
 
@@ -86,7 +86,7 @@ class Value:
         self.entry: tuple[Any, ...] | None = None
         self.stranded = False
         self.copied = False
-        self.copying: Effect | None = None
+        self.copying: tuple[Effect, ...] = ()
         self.holders: dict[int, Receipt] | None = None
 
     def set_pages(self, pages: bytes) -> None:

@@ -117,7 +117,7 @@ class Pool:
             value: Value = entry[4]
             if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
                 outdated.append(value)
-            elif not (value.stranded or value.copied or value.locks or value.copying is not None):
+            elif not (value.stranded or value.copied or value.locks or value.copying):
                 found.append(value)
                 page_count -= value.page_count
         for value in outdated:

@@ -53,7 +53,7 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
     half = Value(upper, value.component, value.tier, value.pages[:cut], value.created, value.priority)
     value.set_pages(value.pages[cut:])
     half.stranded, half.copied = value.stranded, value.copied
-    if value.copying is not None:
+    if value.copying:
         _divide_copying(value, half)
     half.score = value.score
     upper.set_value(value.component, value.tier, half)
@@ -82,10 +82,10 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
 
 def _divide_copying(value: Value, half: Value) -> None:
     """A copy may be of one half alone: of the front that the other tier lacked, or of all but what came later before it."""
-    effect, cut = value.copying, half.node.end
-    assert effect is not None
-    half.copying = effect if effect.copies_any(value.component, half.node.start, cut) else None
-    value.copying = effect if effect.copies_any(value.component, cut, value.node.end) else None
+    cut, component = half.node.end, value.component
+    half.copying = tuple([effect for effect in value.copying if effect.copied_from(component, half.node.start, cut) < cut])
+    end = value.node.end
+    value.copying = tuple([effect for effect in value.copying if effect.copied_from(component, cut, end) < end])
 
 
 def _divide_marks(value: Value, half: Value) -> None:

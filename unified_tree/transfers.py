@@ -2,8 +2,8 @@
 
 While an effect is open its sources are pinned and marked as being copied, so that no other effect copies them again, and
 its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
-so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. A value
-that has grown older pages since is copied anew, whole: of two copies the later finds the tier supplied, and is not needed.
+so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. Of a
+value that has grown older pages since, another effect copies just those.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Effects:
         for span in spans:
             value = span.node.values(source)[span.component]
             assert value is not None
-            value.copying = effect
+            value.copying = (*value.copying, effect)
         self.open[effect] = None
         return effect
 
@@ -112,8 +112,8 @@ class Effects:
         for span in effect.spans:
             for node in crossed(span):
                 value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
-                if value is not None and value.copying is effect:
-                    value.copying = None
+                if value is not None and effect in value.copying:
+                    value.copying = tuple(other for other in value.copying if other is not effect)
 
     def pages_ahead(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """See UnifiedTree.pages_ahead."""
@@ -125,14 +125,15 @@ class Effects:
         """The device pages of a node's last tokens, those on their way included."""
         there, copy = node.device[component], node.host[component]
         pages = there.pages if there is not None else b""
-        if copy is None or copy.copying is None:
-            return pages
         size = self._state.page_size
         start = node.end - len(pages) // PAGE_ID_BYTES * size
-        for span in copy.copying.spans:
-            if span.component == component and span.begin < start <= span.end:
-                first = (max(node.start, span.begin) - span.begin) // size * PAGE_ID_BYTES
-                return span.target[first : (start - span.begin) // size * PAGE_ID_BYTES] + pages
+        for effect in copy.copying if copy is not None else ():  # one that copies older pages than another began later
+            for span in effect.spans:
+                if span.component == component and span.begin < start <= span.end:
+                    begin = max(node.start, span.begin)
+                    first = (begin - span.begin) // size * PAGE_ID_BYTES
+                    pages = span.target[first : (start - span.begin) // size * PAGE_ID_BYTES] + pages
+                    start = begin
         return pages
 
     def _count(self, missing: Missing, target: Tier) -> dict[str, int]:
@@ -176,10 +177,15 @@ class Effects:
             if value.page_count <= max(have, beyond):
                 continue
             begin = value.node.end - value.page_count * state.page_size
-            if value.copying is not None and value.copying.copies_any(value.component, begin, begin + state.page_size):
-                others[value.copying] = None
-            else:
-                found.append((value, 0, value.page_count - max(have, beyond)))
+            end = begin + (value.page_count - max(have, beyond)) * state.page_size
+            lacking = end
+            for effect in value.copying:
+                copied_from = effect.copied_from(value.component, begin, end)
+                if copied_from < end:
+                    others[effect] = None
+                    lacking = min(lacking, copied_from)
+            if begin < lacking:
+                found.append((value, 0, (lacking - begin) // state.page_size))
         return found, tuple(others)
 
     def _spans(

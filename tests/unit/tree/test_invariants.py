@@ -160,7 +160,7 @@ def marked_for_ever(tree: UnifiedTree) -> None:
     boundary = tree.match_prefix(key("abxx")).device
     effect = tree.backup(boundary, {name: np.arange(900, 900 + n) for name, n in tree.backup_needs(boundary).items()})
     tree.abort(effect)
-    device(node_at(tree, "abxx"), 0).copying = effect
+    device(node_at(tree, "abxx"), 0).copying = (effect,)
 
 
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
