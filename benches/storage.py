@@ -251,7 +251,7 @@ def queries(folder: Path, pages: int, rounds: int) -> dict[str, float]:
     pool = StoredPool(name="full", format_digest=bytes(32), value_bytes=(64 << 10) + TRAILER_BYTES)
     capacity = 8192 + int(1.5 * pages) * (round_up(pool.value_bytes) + 64)
     shape = shape_within(capacity, pool)
-    path = folder / f"{bytes(32).hex()}.v1.index"
+    path = folder / f"{bytes(32).hex()}.v2.index"
     path.write_bytes(index_of(shape, pool, pages))
     opened, asked = [], {"present": list[float](), "absent": list[float]()}
     choose = random.Random(1)

@@ -5,8 +5,9 @@ table holds a shared lock on its index file for as long, so a table that can be 
 
 - A table is kept if it is as large as this engine would make it, or down to half of that: a small change of the capacity or
   of the pools loses nothing. Any other is emptied and made anew, unless it is in use and not too large.
-- Tables of pools that this engine was not given, an older model's or another rank's, count for the bound of the directory
-  with the room they occupy. While it is exceeded, those that nobody uses go, the longest unused first.
+- Tables of pools that this engine was not given, an older model's or another rank's, and tables of another version, count for
+  the bound of the directory with the room they occupy. While it is exceeded, those that nobody uses go, the longest unused
+  first.
 - Files whose names are not those of tables are never touched.
 """
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, LAST_USE_AT, last_use
+from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, LAST_USE_AT, is_valid
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog
+
+try:
+    from unified_tree.controllers.storage.file.bucket_scan import find
+except ImportError:
+    from unified_tree.controllers.storage.file.python_scan import find
 
 REFRESH_NS = 1_000_000_000
 """A use is written down when the last one is longer ago: recency is known to a second, and hot values cost no writes."""
@@ -30,23 +36,35 @@ class TableIndex:
         self._ways, self._buckets = shape.ways, shape.buckets
         self._bucket_bytes = shape.ways * ENTRY_BYTES
 
-    def bucket(self, key: bytes) -> tuple[int, bytes]:
-        """The slot of the first entry of the key's bucket, and the bucket; what lies beyond the end of the file is empty.
+    def first_slots(self, keys: Sequence[bytes]) -> list[int]:
+        """The slots of the first entries of the keys' buckets."""
+        buckets, ways = self._buckets, self._ways
+        return [int.from_bytes(key[:8], "little") % buckets * ways for key in keys]
 
-        Raises OSError.
-        """
-        first = int.from_bytes(key[:8], "little") % self._buckets * self._ways
+    def bucket(self, first: int) -> bytes:
+        """The bucket that begins with this slot; what lies beyond the end of the file is empty. Raises OSError."""
         found = os.pread(self.descriptor, self._bucket_bytes, HEADER_BYTES + first * ENTRY_BYTES)
-        return first, found if len(found) == self._bucket_bytes else found.ljust(self._bucket_bytes, b"\0")
+        return found if len(found) == self._bucket_bytes else found.ljust(self._bucket_bytes, b"\0")
 
     def write(self, slot: int, made: bytes) -> None:
-        """Replace an entry. Raises OSError."""
+        """Replace the entries from that of a slot on. Raises OSError."""
         os.pwrite(self.descriptor, made, HEADER_BYTES + slot * ENTRY_BYTES)
 
-    def touch(self, found: bytes, slot: int, now_ns: int) -> None:
+    def touch(self, slot: int, now_ns: int) -> None:
         """Write down that a value was used. The entry may be another's by now, which then is kept a little longer."""
-        if not 0 <= now_ns - last_use(found) < REFRESH_NS:
-            try:
-                os.pwrite(self.descriptor, now_ns.to_bytes(8, "little"), HEADER_BYTES + slot * ENTRY_BYTES + LAST_USE_AT)
-            except OSError as error:
-                self._trouble.failed("write", error)
+        try:
+            os.pwrite(self.descriptor, now_ns.to_bytes(8, "little"), HEADER_BYTES + slot * ENTRY_BYTES + LAST_USE_AT)
+        except OSError as error:
+            self._trouble.failed("write", error)
+
+
+def entry_of(key: bytes, bucket: bytes, first: int) -> tuple[int, bytes] | None:
+    """The slot and the entry that is valid for a key in the bucket that begins with slot `first`, if there is one."""
+    way = find(bucket, key)
+    if way < 0:
+        return None
+    end = (way + 1) * ENTRY_BYTES
+    found = bucket[end - ENTRY_BYTES : end]
+    if is_valid(found, first + way):
+        return first + way, found
+    return entry_of(key, bucket[end:], first + way + 1)  # a damaged one of the same key may stand before it

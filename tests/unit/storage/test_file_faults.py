@@ -48,7 +48,7 @@ def failing(code: int) -> Any:
 
 
 def files(path: Path, kind: str = "*") -> list[Path]:
-    return sorted(path.glob(f"*.v1.{kind}"))
+    return sorted(path.glob(f"*.v2.{kind}"))
 
 
 @pytest.mark.parametrize("call", ["pwrite", "pwritev"])
@@ -207,7 +207,7 @@ def test_places_where_no_store_can_be(tmp_path: Path) -> None:
     for number, make in enumerate(odd):
         where = tmp_path / f"odd {number}"
         where.mkdir()
-        make(where / f"{digest}.v1.index")
+        make(where / f"{digest}.v2.index")
         with pytest.raises(StorageError, match=f"{where} cannot be opened.*give a directory"):
             FileStorage([FULL], where, 1 << 20)
     for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere"), tmp_path / ("x" * 300)):

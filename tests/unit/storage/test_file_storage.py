@@ -168,7 +168,7 @@ def test_names_are_digests_and_nobody_else_may_read_them(tmp_path: Path) -> None
     engine = FileStorage([strange], tmp_path / "made", 1 << 20)
     engine.put(strange.name, [b"../" * 10 + b"\0\0"], [memoryview(bytearray(100))])
     digest = bytes(range(32)).hex()
-    assert sorted(file.name for file in tmp_path.rglob("*")) == [f"{digest}.v1.index", f"{digest}.v1.pages", "lock", "made"]
+    assert sorted(file.name for file in tmp_path.rglob("*")) == [f"{digest}.v2.index", f"{digest}.v2.pages", "lock", "made"]
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "made").iterdir()} == {0o600}
     engine.close()
@@ -214,12 +214,12 @@ def test_other_pools_tables_go_when_the_bound_is_exceeded(tmp_path: Path) -> Non
         os.utime(next(tmp_path.glob(f"{other.format_digest.hex()}*.pages")), (other is old, other is old))
     (tmp_path / "notes.txt").write_text("not a table")
     new = FileStorage([FULL], tmp_path, room(40), shares=2)
-    names = {file.name[:64] for file in tmp_path.glob("*.v1.*")}
+    names = {file.name[:64] for file in tmp_path.glob("*.v2.*")}
     assert names == {old.format_digest.hex(), FULL.format_digest.hex()}, "the one that was unused for longest is gone"
     assert (tmp_path / "notes.txt").exists()
     new.close()
     FileStorage([FULL], tmp_path, room(40)).close()
-    assert {file.name[:64] for file in tmp_path.glob("*.v1.*")} == {FULL.format_digest.hex()}
+    assert {file.name[:64] for file in tmp_path.glob("*.v2.*")} == {FULL.format_digest.hex()}
 
 
 def test_other_pools_that_are_in_use_are_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Where new values go: an empty entry of each key's bucket, and what its bucket loses for it; also on a full disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from unified_tree.controllers.storage.file.python_scan import FRESH, WRITTEN
+from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry, last_use
+from unified_tree.controllers.storage.file.table_index import REFRESH_NS, TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_shape import TableShape
+from unified_tree.controllers.storage.file.trouble_log import TroubleLog, is_no_room
+from unified_tree.controllers.storage.storage_engine import Outcome
+
+try:
+    from unified_tree.controllers.storage.file.bucket_scan import scan
+except ImportError:
+    from unified_tree.controllers.storage.file.python_scan import scan
+
+SPARE_WAYS = 8
+"""Buckets of so many entries keep one empty; in smaller ones it would be missed."""
+_FULL_NS = 10_000_000_000
+"""For so long after the disk was full, new values go where old ones lie; if not even those can be overwritten, nowhere."""
+Claim = tuple[int, int, bool, int, bytes]
+"""Room for one value: its place in the batch; its slot, whose entry is empty; whether that has room on the disk already; and
+the slot from whose entry on the index is written when the value is, and with what. Plain, for there is one a page."""
+
+
+class SlotClaims:
+    """Chooses slots; the caller holds the writer lock.
+
+    Args:
+        index: of the table.
+        shape: of the table.
+        sync: whether entries that go before their slots are overwritten go for good.
+        clock_ns: nanoseconds since 1970.
+        trouble: told what fails.
+    """
+
+    def __init__(
+        self, index: TableIndex, shape: TableShape, *, sync: bool, clock_ns: Callable[[], int], trouble: TroubleLog
+    ) -> None:
+        self._index = index
+        self._keeps_spare = shape.ways >= SPARE_WAYS
+        self._sync = sync
+        self._clock_ns = clock_ns
+        self._trouble = trouble
+        self._generations = count(int.from_bytes(os.urandom(8), "little") >> 1)
+        self._full_until_ns = self._refuse_until_ns = 0
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether it was a short time ago: then one page after another shows what can still be done."""
+        return self._clock_ns() < self._full_until_ns
+
+    def forget_full(self) -> None:
+        """There is room again."""
+        self._full_until_ns = self._refuse_until_ns = 0
+
+    def claim(self, at: int, first: int, key: bytes, now: int) -> Claim | Outcome:
+        """Room for the value at one place of the batch, whose bucket begins with slot `first`; or PRESENT, or DROPPED.
+
+        No other claim on the same bucket may be open.
+        """
+        try:
+            bucket = self._index.bucket(first)
+            if found := entry_of(key, bucket, first):
+                if not 0 <= now - last_use(found[1]) < REFRESH_NS:
+                    self._index.touch(found[0], now)
+                return Outcome.PRESENT
+            if now < self._refuse_until_ns:
+                return Outcome.DROPPED
+            kind, way, empties, victim = scan(bucket, now)
+            if kind < (WRITTEN if now < self._full_until_ns else FRESH) and victim >= 0:
+                self._index.write(first + victim, EMPTIED)
+                if self._sync:
+                    os.fdatasync(self._index.descriptor)
+                bucket = bucket[: victim * ENTRY_BYTES] + EMPTIED + bucket[(victim + 1) * ENTRY_BYTES :]
+                kind, way, empties, victim = scan(bucket, now)
+        except OSError as error:
+            return self.failure(error)
+        made = entry(key, next(self._generations), first + way, now)
+        if empties > 1 or not self._keeps_spare:
+            return at, first + way, kind == WRITTEN, first + way, made
+        if way < victim:
+            made += bucket[(way + 1) * ENTRY_BYTES : victim * ENTRY_BYTES] + EMPTIED
+            return at, first + way, kind == WRITTEN, first + way, made
+        made = EMPTIED + bucket[(victim + 1) * ENTRY_BYTES : way * ENTRY_BYTES] + made
+        return at, first + way, kind == WRITTEN, first + victim, made
+
+    def failure(self, error: OSError, *, was_written: bool = False) -> Outcome:
+        """What becomes of a page that could not be written.
+
+        On a full disk new values go where old ones lie; if not even that is possible, nowhere, or every try would cost one.
+        """
+        self._trouble.failed("write", error)
+        if not is_no_room(error):
+            return Outcome.FAILED
+        self._full_until_ns = self._clock_ns() + _FULL_NS
+        if was_written:
+            self._refuse_until_ns = self._full_until_ns
+        return Outcome.DROPPED
+
+
+def turns(buckets: Sequence[int]) -> list[list[int]]:
+    """Positions of a batch, so divided that no bucket occurs twice in one part.
+
+    >>> turns([7, 8, 7, 9, 7])
+    [[0, 1, 3], [2], [4]]
+    """
+    parts: list[list[int]] = []
+    occurred: dict[int, int] = {}
+    for position, bucket in enumerate(buckets):
+        part = occurred.get(bucket, 0)
+        occurred[bucket] = part + 1
+        if part == len(parts):
+            parts.append([])
+        parts[part].append(position)
+    return parts
