@@ -1,5 +1,5 @@
-"""Compiles the tree's hot modules with mypyc, and the one C module, where a C compiler is at hand; without one the same
-source runs as it is, and torch copies pages.
+"""Compiles the tree's hot modules with mypyc, and the C modules, where a C compiler is at hand; without one the same
+source runs as it is, and Python does what those do.
 
 An editable install is never compiled, or edits would go unseen; UNIFIED_TREE_PURE=1 skips compiling too.
 """
@@ -34,6 +34,8 @@ HOT = (
     "token_bytes",
 )
 
+NATIVE = ("controllers/pools/row_copy", "controllers/storage/file/bucket_scan")
+
 
 def extensions() -> list[Any]:
     """All that is compiled; none where it cannot be or shall not."""
@@ -41,8 +43,8 @@ def extensions() -> list[Any]:
     editable = "editable_wheel" in sys.argv or "develop" in sys.argv
     if editable or os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
         return []
-    rows = Extension("unified_tree.controllers.pools.row_copy", ["controllers/pools/row_copy.c"])
-    found = [rows, *hot_modules()]
+    native = [Extension(f"unified_tree.{name.replace('/', '.')}", [f"{name}.c"]) for name in NATIVE]
+    found = [*native, *hot_modules()]
     for extension in found:
         extension.optional = True
     return found
