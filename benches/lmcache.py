@@ -36,6 +36,8 @@ sys.path.append(str(ROOT / "tests" / "support"))
 PAGE_TOKENS = 64
 CHUNK_TOKENS = 256
 LAYERS = 8
+TOKEN_BYTES = LAYERS * 2 * 8 * 128 * 2
+"""K and V of 8 heads of 128 in bfloat16, in every layer."""
 CASES = (1024, 8192)
 """Tokens of a prompt."""
 QUICK_CASES = (512,)
@@ -132,20 +134,21 @@ class Contestant:
 
 
 @contextmanager
-def contestants(tokens: int) -> Iterator[list[Contestant]]:
-    """Both, each with room for some of the latest prompts."""
+def contestants(tokens: int, prompts: int) -> Iterator[list[Contestant]]:
+    """Both, each with room for all prompts and a half more: what is full may refuse a prompt while it evicts."""
     import lmcache_server
 
     from unified_tree.controllers.prefix_linker.lmcache import open_daemon, open_in_process
 
+    memory_bytes = max(1 << 30, prompts * tokens * TOKEN_BYTES * 3 // 2)
     with ExitStack() as opened:
-        server = opened.enter_context(lmcache_server.Lmcache(CHUNK_TOKENS, l1_gib=1.0))
+        server = opened.enter_context(lmcache_server.Lmcache(CHUNK_TOKENS, l1_gib=memory_bytes / 2**30))
         made = [
             Contestant("daemon", tokens, lambda pools: open_daemon(pools, daemon=server.address, model="bench"), share=True),
             Contestant(
                 "in process",
                 tokens,
-                lambda pools: open_in_process(pools, model="bench", chunk_tokens=CHUNK_TOKENS, memory_bytes=1 << 30),
+                lambda pools: open_in_process(pools, model="bench", chunk_tokens=CHUNK_TOKENS, memory_bytes=memory_bytes),
                 share=False,
             ),
         ]
@@ -159,7 +162,7 @@ def rows(cases: Sequence[int], rounds: int) -> list[dict[str, Any]]:
     found = []
     noise = np.random.default_rng(1)
     for tokens in cases:
-        with contestants(tokens) as made:
+        with contestants(tokens, rounds + 1) as made:
             for _ in range(rounds + 1):
                 for one in made:
                     one.turn(noise.integers(0, 200_000, tokens), noise.integers(0, 200_000, tokens))
