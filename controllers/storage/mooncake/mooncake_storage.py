@@ -134,12 +134,16 @@ class MooncakeStorage:
             return outcomes
 
     def remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """See StorageEngine.remove. Raises StorageError where the store cannot, or is away."""
+        """See StorageEngine.remove. Raises StorageError where the store cannot, or is away.
+
+        A value that somebody else is putting at that moment comes after this.
+        """
         with self._gate:
             known_pool(self._pools, pool).check_keys(keys)
             if keys:
                 self._check_admitted("remove")
-                wrong = set(self._answered(self._client.remove(self._names(pool, keys)))) - {0, codes.NOT_FOUND}
+                gone = {0, codes.NOT_FOUND, codes.NOT_READY}
+                wrong = set(self._answered(self._client.remove(self._names(pool, keys)))) - gone
                 if wrong:
                     raise StorageError(f"mooncake: values of {pool} were not removed, errors {sorted(wrong)}")
 

@@ -210,9 +210,9 @@ def test_a_query_that_fails_for_one_key_does_not_find_it() -> None:
     assert engine.exists("full", KEYS).tolist() == [True, False, False, False, False]
 
 
-def test_removals_that_fail_are_errors_but_for_what_is_not_there() -> None:
+def test_removals_that_fail_are_errors_but_for_what_is_not_there_or_being_put() -> None:
     engine, client = made()
-    client.removes = {NAMES[0]: -704}
+    client.removes = {NAMES[0]: -704, NAMES[1]: -703}
     engine.remove("full", KEYS[:2])
     client.removes = {NAMES[0]: -704, NAMES[1]: -800}
     with pytest.raises(StorageError, match=r"were not removed, errors \[-800\]"):
