@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from unified_tree.controllers.replay.report import policy_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from unified_tree.controllers.replay.row import Plan
     from unified_tree.controllers.replay.row_result import RowResult
@@ -39,9 +40,7 @@ def print_latency(console: Console, plan: Plan, rows: Sequence[RowResult]) -> No
 
 def _table(rows: Sequence[RowResult]) -> Table:
     title = "Modelled time to the first token, seconds from arrival; the parts are means"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in (
+    columns = (
         "mean",
         "p50",
         "p99",
@@ -52,8 +51,8 @@ def _table(rows: Sequence[RowResult]) -> Table:
         "load",
         "prefill",
         "requests\n/s",
-    ):
-        table.add_column(name, justify="right")
+    )
+    table = policy_table(columns, title)
     for row in rows:
         latency = row.latency
         if latency is None:

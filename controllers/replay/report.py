@@ -11,7 +11,7 @@ from unified_tree.component import Path, Trailing
 from unified_tree.controllers.replay.row import path_pools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -100,9 +100,7 @@ def print_rows(console: Console, rows: Sequence[RowResult]) -> None:
 
 def _main_table(rows: Sequence[RowResult]) -> Table:
     ungated = next((row.hit_rate for row in rows if row.policy == "ungated"), 0.0)
-    table = Table(title="Token hits, at a request's first admission", title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in (
+    columns = (
         "hit %",
         "of\nungated",
         "recomputed\ntokens",
@@ -110,10 +108,14 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
         "FLOPs\nsaved %",
         "evicted\nvalues",
         "tomb-\nstones",
-    ):
-        table.add_column(name, justify="right")
-    for name in ("re-\njected", "pre-\nempted", "µs/req\nmean", "p50", "p99", "wall\ns"):
-        table.add_column(name, justify="right")
+        "re-\njected",
+        "pre-\nempted",
+        "µs/req\nmean",
+        "p50",
+        "p99",
+        "wall\ns",
+    )
+    table = policy_table(columns, "Token hits, at a request's first admission")
     for row in rows:
         table.add_row(
             Text(row.policy, "dim" if row.policy in REFERENCES else ""),
@@ -136,11 +138,8 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
 
 def _component_table(rows: Sequence[RowResult]) -> Table:
     """Pages by component, and the prompt tokens that a component's absence alone kept from being resumed."""
-    table = Table(box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
     names = list(dict.fromkeys(name for row in rows for name in (*row.pools, *row.lost_tokens)))
-    for name in names:
-        table.add_column(name, justify="right")
+    table = policy_table(names)
     for row in rows:
         table.add_row(row.policy, *(_cell(row, name) for name in names))
     return table
@@ -158,6 +157,15 @@ def _cell_lines(row: RowResult, name: str) -> Iterator[str]:
     lost = row.lost_tokens.get(name)
     if lost is not None:
         yield f"lost {short_count(lost)}"
+
+
+def policy_table(columns: Iterable[str], title: str | None = None) -> Table:
+    """An empty table of figures, a row a policy, as all of a report are."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 1))
+    table.add_column("policy")
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
 
 
 def short_count(count: int) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from unified_tree.controllers.replay.report import GIB, short_count
+from unified_tree.controllers.replay.report import GIB, policy_table, short_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +48,7 @@ def print_linked(console: Console, rows: Sequence[RowResult]) -> None:
     """Hits by tier, and what went to the linker and came from it; nothing where there was none."""
     if all(row.linked is None for row in rows):
         return
-    table = Table(title="Linker: hits by tier, what was moved", title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in (
+    columns = (
         "device\nhit %",
         "host\nhit %",
         "linker\nhit %",
@@ -66,8 +62,8 @@ def print_linked(console: Console, rows: Sequence[RowResult]) -> None:
         "no\nroom",
         "dropped",
         "errors",
-    ):
-        table.add_column(name, justify="right")
+    )
+    table = policy_table(columns, "Linker: hits by tier, what was moved")
     for row in rows:
         linked = row.linked
         if linked is None:
@@ -97,9 +93,7 @@ def print_storage(console: Console, rows: Sequence[RowResult]) -> None:
     """Hits by tier, and what went to the store and came from it; nothing where there was none."""
     if all(row.stored is None for row in rows):
         return
-    table = Table(title="Storage: hits by tier, what was moved", title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in (
+    columns = (
         "device\nhit %",
         "host\nhit %",
         "storage\nhit %",
@@ -111,8 +105,8 @@ def print_storage(console: Console, rows: Sequence[RowResult]) -> None:
         "wait ms\neach",
         "bad\npages",
         "errors",
-    ):
-        table.add_column(name, justify="right")
+    )
+    table = policy_table(columns, "Storage: hits by tier, what was moved")
     for row in rows:
         stored = row.stored
         if stored is None:

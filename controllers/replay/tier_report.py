@@ -9,7 +9,7 @@ from rich.text import Text
 
 from unified_tree.component import Path, Trailing
 from unified_tree.controllers.pools.host_layout import host_page_bytes
-from unified_tree.controllers.replay.report import GIB, short_count
+from unified_tree.controllers.replay.report import GIB, policy_table, short_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,9 +59,7 @@ def print_tiers(console: Console, rows: Sequence[RowResult]) -> None:
 
 def _host_table(rows: Sequence[RowResult]) -> Table:
     title = "By tier: where hits came from, what could have been, what was moved"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in (
+    columns = (
         "device\nhit %",
         "host\nhit %",
         "reach-\nable %",
@@ -72,8 +70,8 @@ def _host_table(rows: Sequence[RowResult]) -> Table:
         "wait ms\na load",
         "drops",
         "poll\nµs/req",
-    ):
-        table.add_column(name, justify="right")
+    )
+    table = policy_table(columns, title)
     for row in rows:
         host = row.host
         if host is None:
@@ -97,10 +95,8 @@ def _host_table(rows: Sequence[RowResult]) -> Table:
 
 def _drops_table(rows: Sequence[RowResult]) -> Table:
     """Host pages by component, and drops by reason."""
-    table = Table(box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in dict.fromkeys(name for row in rows if row.host is not None for name in row.host.pools):
-        table.add_column(f"{name} on host", justify="right")
+    names = dict.fromkeys(name for row in rows if row.host is not None for name in row.host.pools)
+    table = policy_table(f"{name} on host" for name in names)
     table.add_column("dropped, by reason")
     for row in rows:
         if row.host is None:

@@ -221,9 +221,8 @@ class Prefetching:
         fetch = prefetch.fetch
         assert fetch is not None
         prefetch.vote = None
-        for index, name in enumerate(self._controller.composition.optional, 1):
-            if name in fetch.whole and not (index < came.size and came[index]):
-                fetch.whole.remove(name)
+        agreed = dict(zip(self._controller.composition.optional, came[1:].tolist(), strict=True))
+        fetch.whole = [name for name in fetch.whole if agreed.get(name, True)]
         if self._is_unwanted(prefetch):
             self._end(prefetch)
         else:

@@ -30,7 +30,7 @@ class CpuEngine:
     Args:
         movers: by component; from now on only the worker calls them.
         chunk_blocks: the most blocks (a block is one layer of one page) of one call of a mover, one page at least: what a
-            cancel and an overtaking load may have to wait for. Smaller chunks cost some 10 µs each.
+            cancel and an overtaking load may have to wait for. Smaller chunks cost some 0.1 ms each.
 
     Raises ConfigurationError for a `chunk_blocks` that is not a positive integer.
     """
