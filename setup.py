@@ -13,6 +13,7 @@ from typing import Any
 from setuptools import Extension, setup
 
 HOT = (
+    "brood",
     "controllers/page_allocator",
     "cost",
     "evicting",
@@ -22,6 +23,9 @@ HOT = (
     "locking",
     "matching",
     "node",
+    "node_table",
+    "order",
+    "page_ids",
     "page_set",
     "policies",
     "pool",

@@ -67,7 +67,7 @@ class BackupQueue:
         for name in self._low_water:
             deficit = self._deficit(name)
             if deficit > 0:
-                for boundary in self._tree.coldest_boundaries(name, deficit):
+                for boundary in self._tree.coldest_boundaries(name, deficit)[0]:
                     self.add(boundary)
 
     def begin(self) -> Iterator[Effect]:

@@ -195,7 +195,7 @@ class HybridCacheController:
             if self.backups.due():
                 self.backups.add_coldest()
             self._start_backups()
-        if self.tree.state.retired.roots:
+        if self.tree.is_reclaimable:
             self.device.take_in(self.tree.reclaim(RECLAIMED_NODES_A_TICK))
 
     def _start_backups(self) -> None:

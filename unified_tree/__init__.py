@@ -23,6 +23,7 @@ from unified_tree.keys import Key
 from unified_tree.node import NodeId, PageId, Tier
 from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
+from unified_tree.settings import TreeSettings
 from unified_tree.tree import UnifiedTree
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "TraceError",
     "Trailing",
     "TransferError",
+    "TreeSettings",
     "UnifiedTree",
     "UnifiedTreeError",
     "Violation",

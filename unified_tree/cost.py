@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 FLOPS_PER_RELOADED_BYTE = 4e3
 """Reloading a byte is as dear as so many FLOPs: 200 TFLOP/s of prefill against 50 GB/s from host."""
-MOST_STEPS_UP = 64
-"""How far up a resumable ancestor is sought; beyond that the distance is taken as found so far."""
 
 
 def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> float:
@@ -21,7 +19,7 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
 
     A copy on the other tier makes it a reload. A path's leaf costs its own tokens, so that among paths only recency
     tells. A state or a window costs the tokens back to the boundary before it, or what a replay costs if that is less.
-    Cost: O(nodes up to that boundary), at most MOST_STEPS_UP.
+    Cost: O(nodes up to that boundary), at most the setting `cost_steps`.
     """
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
@@ -32,16 +30,16 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     if isinstance(spec.coverage, Path):
         tokens = value.page_count * state.page_size
     else:
-        tokens = value.node.end - _boundary_above(value.node)
+        tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)
         if state.replay_tokens is not None:
             tokens = min(tokens, state.replay_tokens)
     return flops_per_token * tokens / size_bytes
 
 
-def _boundary_above(node: Node) -> int:
+def _boundary_above(node: Node, most_steps: int) -> int:
     """The end of the nearest resumable ancestor, 0 if there is none."""
     at = node.parent
-    for _ in range(MOST_STEPS_UP):
+    for _ in range(most_steps):
         if at is None or at.parent is None or at.resumable:
             break
         at = at.parent

@@ -15,11 +15,11 @@ def dump(state: TreeState) -> str:
     lines = []
     for (namespace, bigram), root in state.roots.items():
         lines.append(f"namespace {namespace!r}{' bigrams' if bigram else ''}")
-        pending = [(child, 1) for child in reversed(root.children.values())]
+        pending = [(child, 1) for child in root.children()]
         while pending:
             node, depth = pending.pop()
             lines.append("  " * depth + _line(state, node))
-            pending.extend((child, depth + 1) for child in reversed(node.children.values()))
+            pending.extend((child, depth + 1) for child in node.children())
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier, Value
 from unified_tree.receipt import EvictResult, record
-from unified_tree.resumability import refresh
+from unified_tree.resumability import run_holder
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -73,29 +73,44 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult
 def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) -> None:
     """Free `count` pages of one pool, what was given up first, or as many as can be."""
     pool = state.pools(tier)[i]
-    if state.retired.roots:
-        state.retired.reclaim(state, freed, lambda: freed.page_counts[i] >= count)
     while freed.page_counts[i] < count:
-        victim = pool.pop_victim()
+        if state.retired.is_pending and _reclaim_some(state, i, count, freed):
+            continue
+        victim = pool.next_victim()
         if victim is None:
             break
         if pool.is_path and pool.component.required and _must_stay(state, victim):
+            pool.leave(victim)
             continue
-        pool.policy.evicted(victim)
+        pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
         drop(state, victim, freed)
 
 
+def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:
+    """Take apart some of what was given up; whether that freed pages of the pool."""
+    before = freed.page_counts[i]
+    for _ in range(state.settings.evict_reclaim_limit):
+        if freed.page_counts[i] >= count or not state.retired.is_pending:
+            break
+        state.retired.step(state, freed)
+    state.resumability.settle()
+    return freed.page_counts[i] > before
+
+
 def reclaim(state: TreeState, node_limit: int) -> EvictResult:
     """See UnifiedTree.reclaim."""
     freed = Freed(state, Tier.DEVICE)
-    state.retired.reclaim(state, freed, lambda: freed.deleted_nodes >= node_limit)
+    while node_limit > 0 and state.retired.is_pending:
+        state.retired.step(state, freed)
+        node_limit -= 1
+    state.resumability.settle()
     return freed.result()
 
 
 def drop(state: TreeState, value: Value, freed: Freed) -> None:
-    """Remove a value and what cannot stand without it. Cost: O(components), and what `refresh` costs."""
+    """Remove a value and what cannot stand without it. Cost: O(components log n), and `settle_limit` nodes of old debts."""
     node = value.node
     freed.add(state.remove(value))
     if state.is_path[value.component] and state.lacks_path(node):
@@ -103,12 +118,21 @@ def drop(state: TreeState, value: Value, freed: Freed) -> None:
             for other in node.values(tier):
                 if other is not None:
                     freed.add(state.remove(other))
-        refresh(state, node, window_changed=False)
         state.delete(node)
         freed.deleted_nodes += 1
-        return
-    freed.tombstones += 1
-    refresh(state, node, window_changed=not state.is_path[value.component] and value.component not in state.points)
+    else:
+        freed.tombstones += 1
+        state.resumability.update(node, lost_window=_lost_window(state, value))
+    state.resumability.settle()
+
+
+def _lost_window(state: TreeState, gone: Value) -> bool:
+    """Whether a required window has nothing left at the node of a value that went."""
+    node = gone.node
+    for i in (gone.component, *state.sharers_of[gone.component]):
+        if state.is_required_window[i] and run_holder(node, i) is None:
+            return True
+    return False
 
 
 def _must_stay(state: TreeState, victim: Value) -> bool:
@@ -126,4 +150,4 @@ def _must_stay(state: TreeState, victim: Value) -> bool:
     if any(value is not None and value.locks for value in (*node.device, *node.host)):
         state.blocked.add(node)
         return True
-    return bool(node.children)
+    return node.first_child is not None

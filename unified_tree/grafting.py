@@ -17,8 +17,8 @@ from unified_tree.errors import InsertError
 from unified_tree.landing import land
 from unified_tree.matching import walk
 from unified_tree.node import Node, Tier
+from unified_tree.page_ids import page_ids
 from unified_tree.receipt import NOWHERE, Boundary
-from unified_tree.resumability import refresh
 from unified_tree.splitting import split
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) ->
     for i in sorted(given, key=lambda i: not state.is_path[i]):
         ids = given[i]
         land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
-    refresh(state, node, window_changed=False)
+    state.resumability.update(node)
+    state.resumability.settle()
     names = state.components
     return GraftResult(
         Boundary(node.id, end), {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}
@@ -79,10 +80,10 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
         if name not in state.index:
             raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
         i = state.index[name]
-        given[i] = np.asarray(ids, np.int64)
+        given[i] = page_ids(name, ids)
         most = _most_pages(state, state.components[i], end)
-        if given[i].ndim != 1 or not 0 < given[i].size <= most:
-            raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].shape}")
+        if not 0 < given[i].size <= most:
+            raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
     reach = host_reach(state, key, end).length
     for i in state.required_paths:
@@ -108,8 +109,4 @@ def _node_ending_at(state: TreeState, key: Key, end: int) -> Node:
         node = split(state, node, matched)
     if matched == end:
         return node
-    width, page = key.width_bytes, state.page_size * key.width_bytes
-    edge = key.data[matched * width : end * width]
-    child = state.new_node(node, edge, end)
-    node.adopt(edge if len(edge) == page else edge[:page], child)
-    return child
+    return state.grow(node, key.data[matched * key.width_bytes : end * key.width_bytes], end)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.errors import InsertError, PageError
-from unified_tree.int64 import INT64
+from unified_tree.int64 import any_negative
 from unified_tree.keys import Key
 from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node
+from unified_tree.page_ids import page_ids
 from unified_tree.shared_windows import would_lose_state
 from unified_tree.token_bytes import require_tokens
 
@@ -79,7 +80,7 @@ def plan_insert(
     size: int = state.page_size
     length: int = key.length
     end = length // size * size
-    given = {_paged(state, name): _page_ids(name, ids, end // size) for name, ids in pages.items()}
+    given = {_paged(state, name): _at_most(name, page_ids(name, ids), end // size) for name, ids in pages.items()}
     by_component = {_stateful(state, name): _page_by_length(state, name, by_length, end) for name, by_length in states.items()}
     absent = _absent(state, without)
     if end == 0:
@@ -149,14 +150,7 @@ def _paged(state: TreeState, name: str) -> int:
     return i
 
 
-def _page_ids(name: str, given: Any, most: int) -> NDArray[np.int64]:
-    if not (type(given) is np.ndarray and given.dtype is INT64 and given.ndim == 1):
-        given = np.asarray(given)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise InsertError(
-                f"{name}: pages must be a one-dimensional integer array, not {given.dtype} of shape {given.shape}"
-            )
-    ids: NDArray[np.int64] = given if given.dtype is INT64 else given.astype(np.int64)
+def _at_most(name: str, ids: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     if len(ids) > most:
         raise InsertError(f"{name}: {len(ids)} pages given for a key of {most} whole pages")
     return ids
@@ -180,8 +174,8 @@ def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], e
             raise InsertError(
                 f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
             )
-        if page > MOST_PAGE_ID:
-            raise PageError(f"{name}: page ids must fit in 63 bits, got {page}")
+        if not 0 <= page <= MOST_PAGE_ID:
+            raise PageError(f"{name}: page ids must be zero or more and fit in 63 bits, got {page}")
         checked[int(length)] = int(page)
     return checked if len(checked) < 2 else dict(sorted(checked.items()))
 
@@ -209,6 +203,8 @@ def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, nod
         return False
     if ledger.are_free(ids):
         return False
+    if any_negative(ids.tobytes()):
+        raise PageError(f"{state.components[i].name}: page ids must be zero or more, got {int(ids.min())}")
     known = known_pages(node, matched, i, begin, state.page_size)
     news = np.ones(ids.size, np.bool_)
     overlap = ids[: known.size]
@@ -234,15 +230,15 @@ def known_pages(node: Node, matched: int, component: int, begin: int, page_size:
 
 
 def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> bool:
-    """As `_check_pages`, for states."""
-    news = [page for length, page in by_length.items() if length > matched or page != _state_at(node, i, length)]
+    """As `_check_pages`, for states. Cost: O(states + nodes passed on the way up to the first of them)."""
+    news = []
+    at = node
+    for length in reversed(by_length):
+        page = by_length[length]
+        while at is not None and at.parent is not None and at.parent.end >= length:
+            at = at.parent
+        value = at.device[i] if at is not None and length <= matched and at.end == length else None
+        if value is None or page != int.from_bytes(value.pages, "little"):
+            news.append(page)
     state.device_pools[i].ledger.check_few(news)
     return len(news) < len(by_length)
-
-
-def _state_at(node: Node | None, i: int, length: int) -> int | None:
-    """The state page kept at a length that lies on the path to `node`."""
-    while node is not None and node.parent is not None and node.parent.end >= length:
-        node = node.parent
-    value = node.device[i] if node is not None and node.end == length else None
-    return int.from_bytes(value.pages, "little") if value is not None else None

@@ -13,8 +13,7 @@ import numpy as np
 from unified_tree.insert_plan import Plan, known_pages
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 from unified_tree.receipt import Boundary, InsertResult, record
-from unified_tree.resumability import refresh
-from unified_tree.splitting import split
+from unified_tree.splitting import split, split_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +31,7 @@ class Insertion:
         self._plan = plan
         self._duplicates: dict[int, list[bytes]] = {}
         self._replaced: dict[int, list[bytes]] = {}
-        self._changed: dict[Node, bool] = {}  # nodes with new values, and whether a window is among them
+        self._changed: dict[Node, None] = {}  # nodes with new values
 
     def run(self) -> InsertResult:
         """See UnifiedTree.insert."""
@@ -46,8 +45,9 @@ class Insertion:
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
         if state.gated:
-            for node, window_changed in self._changed.items():
-                refresh(state, node, window_changed=window_changed)
+            for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
+                state.resumability.update(node)
+            state.resumability.settle()
         names = state.components
         return record(
             InsertResult,
@@ -87,34 +87,39 @@ class Insertion:
         if plan.states:
             lengths = sorted({length for by_length in plan.states.values() for length in by_length})
             if lengths and lengths[0] <= matched:
-                node = self._cut_above(node, [length for length in lengths if length <= matched])
+                node = self._cut_path(node, [length for length in lengths if length <= matched])
             lengths = [length for length in lengths if matched < length < end]
             lengths.append(end)
         if end == matched:
             return node
         width: int = plan.key.width_bytes
         data: bytes = plan.key.data
-        page = state.page_size * width
         for length in lengths:
-            edge = data[node.end * width : length * width]
-            child = state.new_node(node, edge, length)
-            node.adopt(edge if len(edge) == page else edge[:page], child)
+            node = state.grow(node, data[node.end * width : length * width], length)
             if state.gated:
-                self._changed[child] = False
-            node = child
+                self._changed[node] = None
         return node
 
-    def _cut_above(self, node: Node, lengths: list[int]) -> Node:
-        """Cut the path to `node` at these lengths; returns the node in which the key's end lies then."""
-        for length in reversed(lengths):
-            at = node
-            while at.start >= length:
+    def _cut_path(self, node: Node, lengths: list[int]) -> Node:
+        """Cut the path to `node` at these ascending lengths; returns the node in which the key's end lies then.
+
+        Cost: O(nodes up to the first length), and one copy of what is cut.
+        """
+        last = len(lengths)
+        at: Node = node
+        while last:
+            while at.start >= lengths[last - 1]:
                 assert at.parent is not None
                 at = at.parent
-            if at.end > length:
-                upper = split(self._state, at, length)
-                if at is node and length == self._plan.end:
-                    node = upper
+            first = last
+            while first and lengths[first - 1] > at.start:
+                first -= 1
+            inside = [length for length in lengths[first:last] if length < at.end]
+            last = first
+            if inside:
+                pieces = split_at(self._state, at, inside)
+                if at is node and inside[-1] == self._plan.end:
+                    node = pieces[-1]
         return node
 
     def _ends_here(self, node: Node) -> bool:
@@ -134,7 +139,7 @@ class Insertion:
             raw: bytes = ids.tobytes()
             if begin >= plan.matched and deepest.start == begin and continues(deepest, i):
                 self._place(deepest, i, raw)  # the common case: one new leaf takes all
-                canonical[i] = ids
+                canonical[i] = np.frombuffer(raw, np.int64)
                 continue
             crossed = []
             at: Node | None = deepest
@@ -176,7 +181,7 @@ class Insertion:
         """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
         state, plan = self._state, self._plan
         if state.gated:
-            self._changed[node] = self._changed.get(node, False) or not (state.is_path[i] or i in state.points)
+            self._changed[node] = None
         sharers = state.sharers_of[i]
         if not sharers:
             return
@@ -208,11 +213,11 @@ class Insertion:
         ledger.give(value.pages)
         ledger.take(given)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
-        value.set_pages(given)
+        value.pages = given
         for sharer in state.sharers_of[value.component]:
             shared = value.node.device[sharer]
             if shared is not None:
-                shared.set_pages(given)
+                shared.pages = given
 
     def _offer_window(self, i: int, window: int, deepest: Node) -> NDArray[np.int64]:
         """Keep of the given tail only the last window, as suffixes of the nodes it crosses; returns the canonical pages."""
@@ -272,9 +277,9 @@ class Insertion:
         ]
         state.extend(value, front)
         for shared in complete:
-            shared.set_pages(value.pages)
+            shared.pages = value.pages
             state.note_copies(value.node, shared.component)
-        self._changed[value.node] = True
+        self._changed[value.node] = None
 
     def _offer_states(self, i: int, by_length: dict[int, int], deepest: Node) -> None:
         at = deepest
@@ -289,6 +294,10 @@ class Insertion:
                 self._place(at, i, given)
             else:
                 self._compare(i, given, value.pages)
+
+
+def _end(node: Node) -> int:
+    return node.end
 
 
 def continues(node: Node, component: int) -> bool:

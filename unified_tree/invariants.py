@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unified_tree.brood import Berth, child_at
+from unified_tree.int64 import INT64_BYTES
 from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
-from unified_tree.resumability import covered_pages, is_resumable
+from unified_tree.resumability import is_needed
 
 if TYPE_CHECKING:
     from unified_tree.locking import Locks
@@ -36,18 +39,13 @@ def violations(state: TreeState, locks: Locks) -> Iterator[Violation]:
 
 
 def _nodes(state: TreeState) -> Iterator[Node]:
-    pending: list[Node] = list(dict.fromkeys([*state.roots.values(), *map(_root, state.nodes.values())]))
+    retired = (node.root for node in state.nodes if node.root is not None)
+    pending: list[Node] = list(dict.fromkeys([*state.roots.values(), *retired]))
     while pending:
         node = pending.pop()
-        pending.extend(node.children.values())
+        pending.extend(node.children())
         if node.parent is not None:
             yield node
-
-
-def _root(node: Node) -> Node:
-    while node.parent is not None:
-        node = node.parent
-    return node
 
 
 def _values(state: TreeState, tier: Tier) -> Iterator[Value]:
@@ -64,7 +62,7 @@ def _owned(state: TreeState, tier: Tier) -> Iterator[Value]:
 def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
     """Nodes hang where their first page says, are whole pages long, and are known by their ids; no root is empty."""
     for name, root in state.roots.items():
-        if not root.children:
+        if root.first_child is None:
             yield f"root {name} has no children"
     seen = set()
     for node in _nodes(state):
@@ -72,14 +70,20 @@ def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
         parent = node.parent
         assert parent is not None
         tokens = node.end - parent.end
-        if tokens <= 0 or tokens % state.page_size or len(node.edge) % tokens:
+        width = INT64_BYTES * (2 if node.root is not None and node.root.name[1] else 1)
+        if tokens <= 0 or tokens % state.page_size or len(node.edge) != tokens * width:
             yield f"{node} is {len(node.edge)} bytes long for {tokens} tokens"
-        elif parent.children.get(state.first_page(node)) is not node:
+        elif child_at(parent, node.edge[: state.first_page_bytes(node)]) is not node:
             yield f"{node} is not where its first page says"
+        if node.root is not (parent if parent.parent is None else parent.root):
+            yield f"{node} is of another namespace than its parent"
+        if sum(1 for _ in node.children()) != node.child_count:
+            yield f"{node} counts {node.child_count} children"
         if state.nodes.get(node.id) is not node:
             yield f"{node} is not known by its id"
-    if seen != set(state.nodes):
-        yield f"ids known but not in the tree: {sorted(set(state.nodes) - seen)}"
+    known = {node.id for node in state.nodes}
+    if seen != known:
+        yield f"ids known but not in the tree: {sorted(known - seen)}"
 
 
 def shapes(state: TreeState, _locks: Locks) -> Iterator[str]:
@@ -145,7 +149,7 @@ def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
             node, i = value.node, value.component
             expected = held[value]
             if tier is Tier.DEVICE and state.is_path[i]:
-                below = (child.device[i] for child in node.children.values())
+                below = (child.device[i] for child in node.children())
                 expected += ends[node, i] + sum(v is not None and v.locks > 0 for v in below)
             if value.locks != expected:
                 yield f"{state.components[i].name} at {node} counts {value.locks} locks, not {expected}"
@@ -163,32 +167,43 @@ def child_counts(state: TreeState, _locks: Locks) -> Iterator[str]:
     for tier in TIERS:
         for value in _values(state, tier):
             if state.is_path[value.component]:
-                children = sum(c.values(tier)[value.component] is not None for c in value.node.children.values())
+                children = sum(c.values(tier)[value.component] is not None for c in value.node.children())
                 if value.children != children:
                     name = state.components[value.component].name
                     yield f"{name} at {value.node} counts {value.children} children, not {children}"
 
 
 def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """Every value that can go has an entry, no entry outlives its value, and none stands later than its value's rank."""
+    """What stands in an order is what could go, each where its rank puts it, and nothing else."""
     for tier in TIERS:
-        entered = [0] * len(state.components)
+        placed: dict[int, set[Value]] = {i: set() for i in range(len(state.components))}
         for value in _owned(state, tier):
             pool = state.pools(tier)[value.component]
             name = f"{pool.component.name} on {tier.name} at {value.node}"
-            if value.entry is None:
-                pinned = any(v is not None and v.locks for v in (*value.node.device, *value.node.host))
-                if not value.locks and not pinned and pool.is_removable(value):
+            if not value.is_placed:
+                held_back = any(v is not None and v.locks for v in (*value.node.device, *value.node.host)) or _stands_above(
+                    value
+                )
+                if not (value.locks or value.children or held_back):
                     yield f"{name} can go but is not in the order"
                 continue
-            entered[value.component] += 1
-            if value.entry not in pool.entries:
-                yield f"{name} has an entry that is not in the order"
-            if value.entry[:2] > (pool.urgency(value), pool.policy.rank(value)):
-                yield f"{name} stands later in the order than it should"
-        for pool, count in zip(state.pools(tier), entered, strict=True):
-            if len(pool.entries) != count:
-                yield f"{pool.component.name} on {tier.name}: {len(pool.entries)} entries for {count} values"
+            placed[value.component].add(value)
+            if value.locks or value.children:
+                yield f"{name} cannot go but is in the order"
+            if not pool.is_where_it_ranks(value):
+                yield f"{name} stands elsewhere in the order than it should"
+        for pool, values in zip(state.pools(tier), placed.values(), strict=True):
+            entries = list(pool.order)
+            if set(entries) != values or len(entries) != len(values) or len(pool.order) != len(values):
+                yield f"{pool.component.name} on {tier.name}: {len(entries)} entries for {len(values)} values"
+            if any(one.place >= other.place for one, other in pairwise(entries)):
+                yield f"{pool.component.name} on {tier.name}: entries out of order"
+
+
+def _stands_above(value: Value) -> bool:
+    """Whether a path's value could only go with its node, on which children stand."""
+    other = value.node.host if value.tier is Tier.DEVICE else value.node.device
+    return value.node.first_child is not None and any(v is None for v in other)
 
 
 def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
@@ -223,26 +238,33 @@ def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """`resumable` and `nearest_boundary` are what the values say."""
+    """A node's runs, `resumable` and `nearest_boundary` follow from its values, its parent and its children.
+
+    Where each node agrees with its neighbours, all are right. A node that waits to be settled may differ.
+    """
     if not state.gated:
         return
-    nearest: dict[Node, int] = {}
-    for node in sorted(_nodes(state), key=lambda n: -n.end):
-        if node.resumable != is_resumable(state, node):
-            yield f"{node} is {'' if node.resumable else 'not '}marked resumable"
-        own = [(node.end if state.windows else 0)] if is_resumable(state, node) else []
-        nearest[node] = min(own + [nearest[child] for child in node.children.values()], default=NO_BOUNDARY)
-        if node.nearest_boundary != nearest[node]:
-            yield f"{node} has its nearest boundary at {node.nearest_boundary}, not {nearest[node]}"
+    marks = state.resumability
+    for node in _nodes(state):
+        if marks.is_pending(node):
+            continue
+        for deviation in marks.deviations(node):
+            yield f"{node} is marked with {deviation}"
+        parent = node.parent
+        assert parent is not None
+        if parent.parent is not None and parent.brood is not None:
+            berth = node.berth
+            where = berth.rank if isinstance(berth, Berth) and berth.is_placed else NO_BOUNDARY
+            if where != node.nearest_boundary:
+                yield f"{node} stands at {where} among its siblings, not at {node.nearest_boundary}"
 
 
 def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is stranded exactly if no boundary at a node's end needs it, and the pools' sums agree."""
-    needed = _needed(state)
+    """A value is stranded exactly if no boundary at a node's end needs it, as far as marks go, and the pools' sums agree."""
     for tier in TIERS:
         sums = [0] * len(state.components)
         for value in _values(state, tier):
-            if state.gated and value.stranded == ((value.node, value.component) in needed):
+            if state.gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
                 name = state.components[value.component].name
                 yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
             if value.stranded and (tier is Tier.HOST or state.owner_of[value.component] == value.component):
@@ -252,21 +274,22 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
                 yield f"{pool.component.name} on {tier.name}: {pool.stranded_pages} pages booked as stranded, {pages} are"
 
 
-def _needed(state: TreeState) -> set[tuple[Node, int]]:
-    """By walking up from every boundary: the (node, component) pairs it needs."""
-    needed: set[tuple[Node, int]] = set()
+def retired(state: TreeState, locks: Locks) -> Iterator[str]:
+    """Whatever was retired can be reached by `reclaim`: it is still to be walked, or holds something locked, or stands above
+    what is locked."""
+    if state.retired.is_pending:
+        return
+    held: set[Node] = set()
     for node in _nodes(state):
-        if not state.path_can_strand:
-            needed.update((node, i) for i in state.paths)
-        if not is_resumable(state, node):
-            continue
-        needed.update((node, i) for i in state.points)
-        at: Node | None = node
-        while at is not None and at.parent is not None:
-            needed.update((at, i) for i in state.paths)
-            needed.update((at, i) for i, window in state.windows if at.end > node.end - window and covered_pages(at, i))
-            at = at.parent
-    return needed
+        if state.retired.holds(node) and any(v is not None and v.locks for v in (*node.device, *node.host)):
+            at: Node | None = node
+            while at is not None and at not in held:
+                held.add(at)
+                at = at.parent
+    for node in _nodes(state):
+        if state.retired.holds(node) and node not in held:
+            yield f"{node} was retired and is reached by nothing"
+    del locks
 
 
 LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
@@ -281,4 +304,5 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     copying,
     boundaries,
     stranded,
+    retired,
 )

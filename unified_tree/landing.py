@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier
-from unified_tree.resumability import refresh
 
 if TYPE_CHECKING:
     from unified_tree.effect import Span
@@ -24,7 +23,7 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
         pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
-            refresh(state, node, window_changed=not state.is_path[span.component] and span.component not in state.points)
+            state.resumability.update(node)
         if taken < len(pages) and (tier is Tier.HOST or state.owner_of[span.component] == span.component):
             unused.setdefault(span.component, []).append(pages[taken:])
 

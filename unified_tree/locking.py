@@ -3,6 +3,9 @@
 On device a path is pinned by counting: a node counts one per receipt that ends there and one per locked child, so a lock
 stops as soon as it meets a path that is locked already. Everything else (windows, states, host copies, which may have holes)
 is pinned by name: the receipt lists the values, each value its receipts, and a split extends both.
+
+A lock ends at a node's end, and cuts the node if need be; the lower part keeps the id. A boundary inside it is therefore
+renamed in its receipt, and known under its old name, too, while the receipt is held.
 """
 
 from __future__ import annotations
@@ -25,21 +28,28 @@ class Locks:
 
     Attributes:
         open: receipts held now, by serial number.
+        renamed: the nodes that held boundaries end at which were inside another when they were locked, by their old names,
+            with how many receipts hold each.
     """
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self.open: dict[int, Receipt] = {}
+        self.renamed: dict[Boundary, tuple[Node, int]] = {}
         self._last_serial = 0
 
     def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
         """See UnifiedTree.lock."""
         state = self._state
-        wanted = None if components is None else {state.index[name] for name in components}
+        wanted = None if components is None else {self._pinned_as(state.index[name], tier) for name in components}
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(state, node, length)
         return self._issue(boundary, tier, node, wanted)
+
+    def _pinned_as(self, component: int, tier: Tier) -> int:
+        """Whose values hold a component's pages on a tier."""
+        return component if tier else self._state.owner_of[component]
 
     def pin_present(self, boundary: Boundary) -> Receipt:
         """Pin what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
@@ -53,6 +63,10 @@ class Locks:
         receipt = Receipt(self, self._last_serial, boundary, tier)
         self.open[self._last_serial] = receipt
         if node is not None:
+            if node.id != boundary.node:
+                receipt.boundary = Boundary(node.id, boundary.length)
+                receipt.old_name = boundary
+                self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
             self._pin(receipt, node, wanted)
         return receipt
 
@@ -62,7 +76,10 @@ class Locks:
         if boundary.length == 0:
             return None, 0
         node = state.nodes.get(boundary.node)
-        gone = node is None or state.retired.holds(state, node)
+        renamed = self.renamed.get(boundary)
+        if renamed is not None and renamed[0].parent is not None:
+            node = renamed[0]
+        gone = node is None or state.retired.holds(node)
         if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
         while boundary.length <= node.start:
@@ -113,6 +130,8 @@ class Locks:
             if value.locks > 1:
                 return
             pool.protected_pages += value.page_count
+            if value.is_placed:
+                pool.leave(value)
             assert node.parent is not None
             node = node.parent
             value = node.device[component]
@@ -127,10 +146,9 @@ class Locks:
             if value.locks:
                 return
             pool.protected_pages -= value.page_count
-            if value.entry is None and not value.children:
+            if not value.children:
                 pool.enter(value)
-            if state.blocked:
-                self._unblock(node)
+            self._unlocked(node)
             assert node.parent is not None
             node = node.parent
             value = node.device[component]
@@ -141,6 +159,7 @@ class Locks:
             if value.holders is None:
                 value.holders = {}
                 pool.protected_pages += value.page_count
+                pool.leave(value)
             value.holders[receipt.serial] = receipt
             value.locks += 1
         if values:
@@ -155,20 +174,22 @@ class Locks:
             if not value.locks:
                 value.holders = None
                 pool.protected_pages -= value.page_count
-                if value.entry is None:
+                if not value.children:
                     pool.enter(value)
-                self._unblock(value.node)
+                self._unlocked(value.node)
 
-    def _unblock(self, node: Node) -> None:
-        """Path values that could not go while something else at their node was locked come back to their order."""
+    def _unlocked(self, node: Node) -> None:
+        """A value of a node can go again. Path values that could not go meanwhile for its sake come back to their order."""
         state = self._state
+        if state.retired.holds(node):
+            state.retired.unlocked(node)
         if node not in state.blocked:
             return
         state.blocked.discard(node)
         for tier in (Tier.DEVICE, Tier.HOST):
             for i in state.owned_paths[tier]:
                 value = node.values(tier)[i]
-                if value is not None and value.entry is None and not value.locks and (tier or not value.children):
+                if value is not None and not (value.is_placed or value.locks or value.children):
                     state.pools(tier)[i].enter(value)
 
     def release(self, receipt: Receipt, component: str | None) -> None:
@@ -188,7 +209,16 @@ class Locks:
                 self._release_one(receipt, i)
         if component is None or not (receipt.paths or receipt.values):
             del self.open[receipt.serial]
+            self._forget_name(receipt)
             receipt.close()
+            state.resumability.settle()
+
+    def _forget_name(self, receipt: Receipt) -> None:
+        if receipt.old_name is None:
+            return
+        node, holders = self.renamed.pop(receipt.old_name)
+        if holders > 1:
+            self.renamed[receipt.old_name] = (node, holders - 1)
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
         if component in receipt.paths:

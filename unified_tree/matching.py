@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from unified_tree.brood import child_at
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.keys import Key
 from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
@@ -32,9 +33,15 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     position = start.end * width
     node = start
     while position < stop:
-        child = node.children.get(data[position : position + page])
+        child = None
+        if node.brood is None:  # few children: one whose whole edge agrees, else one whose first page does
+            child = node.first_child
+            while child is not None and not data.startswith(child.edge, position):
+                child = child.next_sibling
         if child is None:
-            break
+            child = child_at(node, data[position : position + page])
+            if child is None:
+                break
         edge = child.edge
         after = position + len(edge)
         if after > stop or not data.startswith(edge, position):
@@ -107,8 +114,32 @@ def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) 
 
 def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: bool) -> Boundary:
     """The longest boundary at or above (node, length), where the paths are covered. Cost: O(nodes passed and of windows)."""
+    for i in state.required_points:
+        if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+            return _boundary_above(state, node, length, device_only)
+    for i, window in state.required_windows:
+        if window_gap(state, node, length, i, window, device_only=device_only) is not None:
+            return _boundary_above(state, node, length, device_only)
+    return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
+
+
+def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool) -> Boundary:
+    """As `deepest_boundary`, where the first try failed.
+
+    How far each window is known to be covered is kept from try to try, so that no node is looked at twice for a window.
+    """
+    scans = [_WindowScan(i, window) for i, window in state.required_windows]
     while node.parent is not None:
-        retry = _retry(state, node, length, device_only)
+        retry: Node | None = None
+        for i in state.required_points:
+            if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+                retry = node.parent
+                break
+        else:
+            for scan in scans:
+                retry = scan.gap(state, node, length, device_only)
+                if retry is not None:
+                    break
         if retry is None:
             return record(Boundary, (node.id, length))
         node = retry
@@ -116,18 +147,37 @@ def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: 
     return NOWHERE
 
 
-def _retry(state: TreeState, node: Node, length: int, device_only: bool) -> Node | None:
-    """None if (node, length) is covered; else the deepest node above at whose end the next try can succeed."""
-    parent = node.parent
-    assert parent is not None
-    for i in state.required_points:
-        if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
-            return parent
-    for i, window in state.required_windows:
-        gap = window_gap(state, node, length, i, window, device_only=device_only)
-        if gap is not None:
-            return gap
-    return None
+class _WindowScan:
+    """How far up one component's window is known to be covered, while lengths are tried from the deepest up."""
+
+    __slots__ = ("at", "component", "reached", "window")
+
+    def __init__(self, component: int, window: int) -> None:
+        self.component = component
+        self.window = window
+        self.at: Node | None = None
+        self.reached = 0
+
+    def gap(self, state: TreeState, node: Node, length: int, device_only: bool) -> Node | None:
+        """As `window_gap`. Lengths are tried in descending order."""
+        at = self.at
+        if at is None or self.reached >= length:
+            at = node
+            self.reached = length
+        needed_from = length - self.window
+        while self.reached > needed_from:
+            parent = at.parent
+            if parent is None:
+                break
+            first = max(parent.end, at.end - covered_tokens(state, at, self.component, device_only))
+            if first >= self.reached:
+                self.at = None
+                return parent
+            self.reached = first
+            if first == parent.end:
+                at = parent
+        self.at = at
+        return None
 
 
 def window_gap(state: TreeState, node: Node, length: int, component: int, window: int, *, device_only: bool) -> Node | None:
@@ -135,19 +185,7 @@ def window_gap(state: TreeState, node: Node, length: int, component: int, window
 
     A gap rules out every length between it and here, for their windows reach back further. Cost: O(nodes of the window).
     """
-    needed = min(window, length)
-    at, at_length = node, length
-    while at.parent is not None:
-        start = at.parent.end
-        covered = at_length - max(start, at.end - covered_tokens(state, at, component, device_only))
-        needed -= max(0, covered)
-        if needed <= 0:
-            break
-        if covered < at_length - start:
-            return at.parent if at is node else at
-        at = at.parent
-        at_length = at.end
-    return None
+    return _WindowScan(component, window).gap(state, node, length, device_only)
 
 
 def covered_tokens(state: TreeState, node: Node, component: int, device_only: bool) -> int:
@@ -187,22 +225,20 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
         value = path_node.values(tier)[i]
         if value is not None:
             value.touch(path_length, now)
-            if not pools[i].policy.lazy:
-                pools[i].touched(value)
+            pools[i].touched(value)
     if boundary.length == 0 or not (state.points or state.windows):
         return
-    node = state.nodes[boundary.node]
+    node = state.nodes.get(boundary.node)
+    assert node is not None
     for i in state.owned_points[tier]:
         value = node.values(tier)[i] if node.end == boundary.length else None
         if value is not None:
             value.touch(boundary.length, now)
-            if not pools[i].policy.lazy:
-                pools[i].touched(value)
+            pools[i].touched(value)
     for i, window in state.owned_windows[tier]:
         for value in window_values(node, boundary.length, i, window, tier):
             value.touch(min(boundary.length, value.node.end), now)
-            if not pools[i].policy.lazy:
-                pools[i].touched(value)
+            pools[i].touched(value)
 
 
 def key_of(node: Node | None, length: int) -> Key:

@@ -3,14 +3,24 @@
 A node is a run of whole pages. For every component it has at most one `Value` per tier. A missing value is a tombstone:
 the node keeps its place and its other components. A value lists the page ids of a *suffix* of its node's pages: all of them
 for `Path`, the last k for `Trailing`, one state saved at the node's end for `Point`.
+
+Compiled, neither nodes nor values are containers to the garbage collector, so a full collection costs the same with a
+million of them as with none. They refer to each other in circles all the same, so whatever leaves the tree is taken
+apart by hand: a value when it is removed, a node when it is deleted, and all of them when the tree itself goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NewType
+from typing import TYPE_CHECKING, Final, NewType
+
+from mypy_extensions import mypyc_attr
+
+from unified_tree.order import Ranked
 
 if TYPE_CHECKING:
+    from unified_tree.brood import Berth, Brood
     from unified_tree.effect import Effect
     from unified_tree.receipt import Receipt
 
@@ -31,7 +41,8 @@ class Tier(IntEnum):
     STORAGE = 2
 
 
-class Value:
+@mypyc_attr(acyclic=True)
+class Value(Ranked):
     """The pages of one component at one node on one tier, with its lock count and its place in the eviction order.
 
     Attributes:
@@ -40,12 +51,13 @@ class Value:
         children: for `Path` values, how many child nodes have this component on this tier.
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
         marks: uses that ended inside the node, {length: (touched, hits)}; a split hands each to the half it ended in.
-        score: an eager policy's own figure (the cost-aware one keeps its rank here).
-        entry: its place in the eviction order, None while it has none.
+        score: a policy's own figure (the cost-aware one keeps its rank here).
         stranded: no boundary needs it.
         copied: its pages are on the other tier too, all of them.
         copying: the open transfers that copy it to the other tier, each other pages of it.
         holders: receipts that pin this value by name (all but device `Path`).
+        run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
+            the component has without a gap on either tier, counted as far as its window reaches.
     """
 
     __slots__ = (
@@ -54,15 +66,14 @@ class Value:
         "copied",
         "copying",
         "created",
-        "entry",
         "hits",
         "holders",
         "locks",
         "marks",
         "node",
-        "page_count",
         "pages",
         "priority",
+        "run_pages",
         "score",
         "stranded",
         "tier",
@@ -70,11 +81,11 @@ class Value:
     )
 
     def __init__(self, node: Node, component: int, tier: Tier, pages: bytes, now: int, priority: int) -> None:
+        super().__init__()
         self.node = node
         self.component = component
         self.tier = tier
         self.pages = pages
-        self.page_count = len(pages) // PAGE_ID_BYTES
         self.locks = 0
         self.children = 0
         self.touched = now
@@ -83,16 +94,16 @@ class Value:
         self.priority = priority
         self.marks: dict[int, tuple[int, int]] | None = None
         self.score = 0.0
-        self.entry: tuple[Any, ...] | None = None
         self.stranded = False
         self.copied = False
         self.copying: tuple[Effect, ...] = ()
         self.holders: dict[int, Receipt] | None = None
+        self.run_pages = 0
 
-    def set_pages(self, pages: bytes) -> None:
-        """Cover other pages from now on."""
-        self.pages = pages
-        self.page_count = len(pages) // PAGE_ID_BYTES
+    @property
+    def page_count(self) -> int:
+        """How many pages."""
+        return len(self.pages) // PAGE_ID_BYTES
 
     def touch(self, length: int, now: int) -> None:
         """Record a use by a prefix of `length` tokens, which may end inside the node."""
@@ -101,11 +112,12 @@ class Value:
                 self.marks = {self.node.end: (self.touched, self.hits)}
             self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + 1)
         elif self.marks is not None:
-            self.marks[length] = (now, self.marks[length][1] + 1)
+            self.marks[length] = (now, self.marks.get(length, (0, 0))[1] + 1)
         self.touched = now
         self.hits += 1
 
 
+@mypyc_attr(acyclic=True)
 class Node:
     """A run of whole pages, from its parent's end to its own.
 
@@ -113,72 +125,114 @@ class Node:
         id: never reused; a split leaves it on the lower half.
         edge: the elements of the run, as bytes.
         end: absolute length in tokens at the node's end.
-        children: by the bytes of their first page.
+        root: the root of its namespace; a root has none.
+        first_child, next_sibling, previous_sibling: the children as a list; no two begin with the same page.
+        child_count: how many there are; `brood`: what finds one among many.
         device, host: the values by component index, None for a tombstone.
         resumable: whether every required component is covered at the node's end, over device and host.
         nearest_boundary: the smallest `end` of a resumable node in this subtree, NO_BOUNDARY if there is none.
+        berth: its place among its siblings by `nearest_boundary`, if its parent has a brood.
+        is_dirty, cursor, again: bookkeeping under way; see Resumability.
     """
 
-    __slots__ = ("children", "device", "edge", "end", "host", "id", "nearest_boundary", "parent", "resumable")
+    __slots__ = (
+        "again",
+        "berth",
+        "brood",
+        "child_count",
+        "cursor",
+        "device",
+        "edge",
+        "end",
+        "first_child",
+        "host",
+        "id",
+        "is_dirty",
+        "nearest_boundary",
+        "next_sibling",
+        "parent",
+        "previous_sibling",
+        "resumable",
+        "root",
+    )
 
     def __init__(self, node_id: NodeId, parent: Node | None, edge: bytes, end: int, component_count: int) -> None:
+        nothing = no_values(component_count)
         self.id = node_id
         self.parent = parent
         self.edge = edge
         self.end = end
-        self.children: dict[bytes, Node] = NO_CHILDREN
-        self.device: list[Value | None] = [None] * component_count
-        self.host: list[Value | None] = no_values(component_count)
+        self.root: Root | None = parent if isinstance(parent, Root) or parent is None else parent.root
+        self.first_child: Node | None = None
+        self.next_sibling: Node | None = None
+        self.previous_sibling: Node | None = None
+        self.child_count = 0
+        self.brood: Brood | None = None
+        self.device: tuple[Value | None, ...] = nothing
+        self.host: tuple[Value | None, ...] = nothing
         self.resumable = False
         self.nearest_boundary = NO_BOUNDARY
-
-    def adopt(self, first_page: bytes, child: Node) -> None:
-        """Hang a child here."""
-        if self.children is NO_CHILDREN:
-            self.children = {}
-        self.children[first_page] = child
+        self.berth: Berth | None = None
+        self.is_dirty = False
+        self.cursor: Node | None = None
+        self.again = False
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
-        """Put a value, or a tombstone, in its place."""
+        """Put a value, or a tombstone, in its place. Cost: O(components)."""
+        values = self.host if tier else self.device
+        values = (*values[:component], value, *values[component + 1 :])
         if tier is Tier.DEVICE:
-            self.device[component] = value
-            return
-        if self.host is no_values(len(self.device)):
-            self.host = [None] * len(self.device)
-        self.host[component] = value
+            self.device = values
+        else:
+            self.host = values
 
     @property
     def start(self) -> int:
         """Absolute length in tokens at the node's start."""
         return self.parent.end if self.parent is not None else 0
 
-    def values(self, tier: Tier) -> list[Value | None]:
+    def values(self, tier: Tier) -> tuple[Value | None, ...]:
         """The values on one tier, by component index."""
         return self.host if tier else self.device
+
+    def children(self) -> Iterator[Node]:
+        """The children, the youngest first. They must not come or go meanwhile."""
+        child = self.first_child
+        while child is not None:
+            yield child
+            child = child.next_sibling
 
     def __repr__(self) -> str:
         return f"Node({self.id}, [{self.start}, {self.end}))"
 
 
-# What a leaf has for children and a node without host values for those is shared and never changed; most nodes are both.
-NO_CHILDREN: Final[dict[bytes, Node]] = {}
-_NO_VALUES: Final[dict[int, list[Value | None]]] = {}
+# What a node without values has for them is shared; most nodes have none on host.
+_NO_VALUES: Final[dict[int, tuple[Value | None, ...]]] = {}
 
 
-def no_values(component_count: int) -> list[Value | None]:
-    """The one list of so many tombstones."""
+def no_values(component_count: int) -> tuple[Value | None, ...]:
+    """The one tuple of so many tombstones."""
     nothing = _NO_VALUES.get(component_count)
     if nothing is None:
-        nothing = _NO_VALUES[component_count] = [None] * component_count
+        nothing = _NO_VALUES[component_count] = (None,) * component_count
     return nothing
 
 
+@mypyc_attr(acyclic=True)
 class Root(Node):
-    """Where a namespace's keys begin: no tokens, no values, never locked."""
+    """Where a namespace's keys begin: no tokens, no values, never locked.
 
-    __slots__ = ("name",)
+    Attributes:
+        name: (namespace, whether its keys are bigrams).
+        age: how often everything had been invalidated when it was made.
+        given_up: its namespace was invalidated.
+    """
 
-    def __init__(self, name: tuple[str, bool], component_count: int) -> None:
+    __slots__ = ("age", "given_up", "name")
+
+    def __init__(self, name: tuple[str, bool], component_count: int, age: int) -> None:
         super().__init__(ROOT_ID, None, b"", 0, component_count)
         self.name = name
+        self.age = age
+        self.given_up = False
         self.resumable = True

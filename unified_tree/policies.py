@@ -1,20 +1,25 @@
 """Eviction policies: what a value's rank is; the smallest rank goes first.
 
-A policy is *lazy* when a touch can only raise a rank. The order then leaves a touched value where it is and corrects it
-when it comes up as a victim, so a hit costs nothing. An *eager* policy (mru, cost, clairvoyance) is told of every touch.
+The standard policies rank from what the tree keeps at a value. A policy of the user's own is foreign code: it may raise, or
+answer with what cannot be compared, in the middle of an operation that must not fail. It is asked through a `Guarded`, which
+then ranks by recency and counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, isnan
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from mypy_extensions import mypyc_attr
 
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.node import Value
 
-Rank: TypeAlias = float | tuple[float, ...]
+Rank: TypeAlias = float | tuple[float, float]
+"""One number, or two that are compared in turn. Infinities are allowed, NaN is not."""
 RestoreCost = Callable[["Value"], float]
 """What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte."""
 
@@ -22,17 +27,15 @@ RestoreCost = Callable[["Value"], float]
 class EvictionPolicy(Protocol):
     """Ranks the values of one pool. One instance serves one pool and shares nothing.
 
-    Attributes:
-        lazy: a touch never lowers a rank.
+    A policy that raises, or whose rank is no number, is not asked to leave: the value in question is ranked below all that
+    it ranked well, the least recently used first, and `Pool.policy_failures` counts.
     """
 
-    lazy: bool
-
     def touched(self, value: Value) -> None:
-        """A value was created or used (eager policies only). May keep a figure in `value.score`."""
+        """A value was created or used; its rank is asked for next. May keep a figure in `value.score`."""
 
     def rank(self, value: Value) -> Rank:
-        """The value's rank now; reads the value, changes nothing. All ranks of a policy compare with each other."""
+        """The value's rank now; reads the value, changes nothing in the tree."""
         ...
 
     def evicted(self, value: Value) -> None:
@@ -42,76 +45,82 @@ class EvictionPolicy(Protocol):
 PolicyFactory = Callable[[RestoreCost], EvictionPolicy]
 
 
-class _Standard:
-    """Ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps."""
+@mypyc_attr(allow_interpreted_subclasses=False)
+class Standard:
+    """Ranks from `touched`, `hits`, `created` and `priority` alone, which the tree keeps.
 
-    lazy = True
+    Attributes:
+        by_use: whether a use changes a rank.
+    """
+
+    by_use = True
 
     def touched(self, value: Value) -> None:
-        pass
+        """Nothing to keep."""
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        """Least recently used first."""
+        return (float(value.touched), 0.0)
 
     def evicted(self, value: Value) -> None:
-        pass
+        """Nothing to learn."""
 
 
-class Lru(_Standard):
+class Lru(Standard):
     """Least recently used first."""
 
-    def rank(self, value: Value) -> Rank:
-        return value.touched
 
-
-class Lfu(_Standard):
+class Lfu(Standard):
     """Fewest hits first, then least recently used."""
 
-    def rank(self, value: Value) -> Rank:
-        return (value.hits, value.touched)
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (float(value.hits), float(value.touched))
 
 
-class Fifo(_Standard):
+class Fifo(Standard):
     """Oldest creation first."""
 
-    def rank(self, value: Value) -> Rank:
-        return value.created
+    by_use = False
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (float(value.created), 0.0)
 
 
-class Filo(_Standard):
+class Filo(Standard):
     """Newest creation first."""
 
-    def rank(self, value: Value) -> Rank:
-        return -value.created
+    by_use = False
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (-float(value.created), 0.0)
 
 
-class Slru(_Standard):
+class Slru(Standard):
     """Values never hit since they were made go first, then the hit ones; least recently used within each segment."""
 
-    def rank(self, value: Value) -> Rank:
-        return (1 if value.hits else 0, value.touched)
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (1.0 if value.hits else 0.0, float(value.touched))
 
 
-class Priority(_Standard):
+class Priority(Standard):
     """Lowest request priority first, then least recently used."""
 
-    def rank(self, value: Value) -> Rank:
-        return (value.priority, value.touched)
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (float(value.priority), float(value.touched))
 
 
-class Mru(_Standard):
+class Mru(Standard):
     """Most recently used first."""
 
-    lazy = False
-
-    def rank(self, value: Value) -> Rank:
-        return -value.touched
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (-float(value.touched), 0.0)
 
 
-class CostAware:
+class CostAware(Standard):
     """GreedyDual-Size (Cao and Irani, 1997): score = inflation + cost to bring back / bytes.
 
     The score changes only on touch; the inflation rises to each victim's score, so what is not used ages.
     """
-
-    lazy = False
 
     def __init__(self, restore_cost: RestoreCost) -> None:
         self.inflation = 0.0
@@ -120,11 +129,53 @@ class CostAware:
     def touched(self, value: Value) -> None:
         value.score = self.inflation + self._restore_cost(value)
 
-    def rank(self, value: Value) -> Rank:
-        return (value.score, value.touched)
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (value.score, float(value.touched))
 
     def evicted(self, value: Value) -> None:
         self.inflation = max(self.inflation, value.score)
+
+
+class Guarded(Standard):
+    """A user's policy, which cannot break the tree.
+
+    Attributes:
+        policy: the user's.
+        failures: how often it raised or ranked by what is no number; `last_failure`: why, the last time.
+    """
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self.policy = policy
+        self.failures = 0
+        self.last_failure: str | None = None
+
+    def touched(self, value: Value) -> None:
+        try:
+            self.policy.touched(value)
+        except Exception as error:  # foreign code in the middle of an operation that must not fail
+            self._failed(repr(error))
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        try:
+            rank = self.policy.rank(value)
+            first, second = rank if isinstance(rank, tuple) else (rank, 0.0)
+            numbers = (float(first), float(second))
+            if not (isnan(numbers[0]) or isnan(numbers[1])):
+                return numbers
+            self._failed(f"rank {rank!r}")
+        except Exception as error:  # as above
+            self._failed(repr(error))
+        return (-inf, float(value.touched))
+
+    def evicted(self, value: Value) -> None:
+        try:
+            self.policy.evicted(value)
+        except Exception as error:  # as above
+            self._failed(repr(error))
+
+    def _failed(self, why: str) -> None:
+        self.failures += 1
+        self.last_failure = why
 
 
 POLICIES: dict[str, PolicyFactory] = {
@@ -142,6 +193,8 @@ POLICIES: dict[str, PolicyFactory] = {
 def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
     """The factory of a policy given by name or as a factory. Raises ConfigurationError for an unknown name."""
     if not isinstance(policy, str):
+        if not callable(policy):
+            raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
         return policy
     if policy not in POLICIES:
         raise ConfigurationError(f"unknown eviction policy {policy!r}; there are {', '.join(POLICIES)}")

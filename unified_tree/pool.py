@@ -1,28 +1,27 @@
 """The books of one component's pages on one tier: who owns which page, in what order they would go, how many are pinned.
 
-The eviction order is a sorted list with one entry a value. Entries are corrected lazily: a value that was touched, locked
-or grew a child keeps its old place until it comes up as a victim, and only then is moved or dropped (it is put back when it
-is unlocked or becomes a leaf). A heap would leave stale entries that need a sweep; a linked list cannot take a node that
-inherits an older recency from its last child.
+A value stands in the eviction order exactly while it could go: unlocked, and of a path only as a leaf of its tier. So the
+first in the order is the next victim, and nobody looks past what is pinned.
 """
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from sortedcontainers import SortedList
 
 from unified_tree.component import Path
 from unified_tree.errors import PageError
+from unified_tree.node import Value
+from unified_tree.order import Order, Place, following
 from unified_tree.page_set import PageSet
+from unified_tree.policies import Guarded, Standard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
-    from unified_tree.node import Tier, Value
+    from unified_tree.node import Tier
     from unified_tree.policies import EvictionPolicy
 
 
@@ -35,22 +34,22 @@ class Pool:
     """One component's pages on one tier.
 
     Attributes:
+        order: the values that could go, the next victim first.
         used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the pinned; of these what no
-            boundary needs. Exact at all times.
+            boundary needs. Exact at all times, the last as far as `UnifiedTree.settle` has got.
         copied_pages: those of values that are on the other tier too.
         copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.
     """
 
     __slots__ = (
+        "_policy",
         "component",
         "copied_first",
         "copied_pages",
-        "entries",
         "is_path",
         "ledger",
-        "policy",
+        "order",
         "protected_pages",
-        "sequence",
         "stranded_pages",
         "tier",
         "used_pages",
@@ -60,10 +59,9 @@ class Pool:
         self.component = component
         self.is_path = isinstance(component.coverage, Path)
         self.tier = tier
-        self.policy = policy
+        self._policy: Standard = policy if isinstance(policy, Standard) else Guarded(policy)
         self.ledger = PageLedger(component.name, page_count)
-        self.entries = SortedList()
-        self.sequence = 0
+        self.order = Order()
         self.used_pages = 0
         self.protected_pages = 0
         self.stranded_pages = 0
@@ -71,15 +69,26 @@ class Pool:
         self.copied_first = False
 
     @property
+    def policy(self) -> EvictionPolicy:
+        """The policy that ranks its values, as it was given."""
+        policy = self._policy
+        return policy.policy if isinstance(policy, Guarded) else policy
+
+    @property
+    def policy_failures(self) -> int:
+        """How often a policy of the user's own raised, or ranked by what is no number; see EvictionPolicy."""
+        policy = self._policy
+        return policy.failures if isinstance(policy, Guarded) else 0
+
+    @property
     def evictable_pages(self) -> int:
         """Pages that evicting could free now."""
         return self.used_pages - self.protected_pages
 
     def enter(self, value: Value) -> None:
-        """Give a value its place in the eviction order. Cost: O(log n)."""
-        self.sequence += 1
-        value.entry = (self.urgency(value), self.policy.rank(value), -value.node.end, self.sequence, value)
-        self.entries.add(value.entry)
+        """Give a value that could go its place in the eviction order. Cost: O(log n), O(1) for one that was just used."""
+        rank, second_rank = self._policy.rank(value)
+        self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
 
     def urgency(self, value: Value) -> int:
         """What goes before all ranks: STRANDED values first, then COPIED ones if the pool says so, then the others."""
@@ -88,61 +97,61 @@ class Pool:
         return COPIED if self.copied_first and value.copied else NEEDED
 
     def leave(self, value: Value) -> None:
-        """Take a value out of the eviction order. Cost: O(log n)."""
-        if value.entry is not None:
-            self.entries.remove(value.entry)
-            value.entry = None
+        """Take a value out of the eviction order. Cost: O(1) expected."""
+        self.order.discard(value)
 
     def moved(self, value: Value) -> None:
-        """The value's rank may have fallen: move its entry, if it has one. Cost: O(log n)."""
-        if value.entry is not None:
-            self.leave(value)
+        """The value's rank may have changed: move it, if it stands in the order. Cost: O(log n)."""
+        if value.is_placed:
+            self.order.discard(value)
             self.enter(value)
 
+    def created(self, value: Value) -> None:
+        """Tell the policy of a value that came."""
+        self._policy.touched(value)
+
     def touched(self, value: Value) -> None:
-        """Tell an eager policy of a use. A lazy one need not hear of it."""
-        self.policy.touched(value)
-        self.moved(value)
+        """A value was used. Cost: as `moved`."""
+        self._policy.touched(value)
+        if value.is_placed and self._policy.by_use:
+            self.order.discard(value)
+            self.enter(value)
 
-    def coldest_sole(self, page_count: int, most_looked_at: int) -> list[Value]:
-        """Values without a copy that would be the next victims, of about so many pages; none that is locked or being copied.
+    def evicted(self, value: Value) -> None:
+        """Tell the policy of a victim."""
+        self._policy.evicted(value)
 
-        Cost: O(log n) a value looked at. Entries that are out of date are put right on the way.
+    def is_where_it_ranks(self, value: Value) -> bool:
+        """Whether a value in the order stands where it should; of a user's own policy only its urgency is asked for."""
+        if isinstance(self._policy, Guarded):
+            return value.urgency == self.urgency(value)
+        return (value.urgency, value.rank, value.second_rank) == (self.urgency(value), *self._policy.rank(value))
+
+    def coldest_sole(self, page_count: int, look_at: int, after: Place | None) -> tuple[list[Value], Place | None]:
+        """The next victims that would be a loss: needed, without a copy, unlocked; of about so many pages.
+
+        Args:
+            look_at: pass at most so many values.
+            after: where the look before this one got.
+
+        Returns them and where this look got, None at the order's end. Cost: O(log n), and O(1) a value looked at.
         """
         found: list[Value] = []
-        outdated: list[Value] = []
-        for entry in islice(self.entries.irange((COPIED if self.copied_first else STRANDED,)), most_looked_at):
-            if page_count <= 0:
-                break
-            value: Value = entry[4]
-            if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
-                outdated.append(value)
-            elif not (value.stranded or value.copied or value.locks or value.copying):
-                found.append(value)
-                page_count -= value.page_count
-        for value in outdated:
-            self.moved(value)
-        return found
+        at = self.order.first_at_least(NEEDED) if after is None else self.order.first_behind(after)
+        while at is not None and page_count > 0 and look_at > 0:
+            assert isinstance(at, Value)
+            look_at -= 1
+            if not at.copied and not at.copying:
+                found.append(at)
+                page_count -= at.page_count
+            after = at.place
+            at = following(at)
+        return found, after if at is not None else None
 
-    def pop_victim(self) -> Value | None:
-        """Take the first evictable value out of the order; None if there is none. Cost: O(log n), amortized over touches."""
-        entries = self.entries
-        while entries:
-            entry = entries.pop(0)
-            value: Value = entry[4]
-            value.entry = None
-            if value.locks or not self.is_removable(value):
-                continue
-            if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
-                self.enter(value)
-                continue
-            return value
-        return None
-
-    def is_removable(self, value: Value) -> bool:
-        """Whether the tree stays closed without this value: only a leaf of its tier may go from a path. As both tiers are
-        closed, whatever is not pinned can go sooner or later."""
-        return not self.is_path or value.children == 0
+    def next_victim(self) -> Value | None:
+        """The first evictable value, which stays in the order; None if there is none. Cost: O(1)."""
+        first = self.order.first
+        return first if isinstance(first, Value) else None
 
 
 MOST_UNDECLARED_PAGES = 1 << 32

@@ -62,7 +62,7 @@ class InsertResult(NamedTuple):
         matched_length: how many tokens the tree knew before.
         duplicates: given pages the tree did not keep, by component, int64.
         replaced: pages the tree gave up for given ones that carry more components, by component, int64.
-        canonical: the tree's own pages for the pages given, by component, int64, in the key's order; -1 where an optional
+        canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; -1 where an optional
             path has none, for want of a value above; for windows the part that was kept. Windows were not taken at all, stay
             the caller's and have no entry, where the tree's pages are locked and lack what a required sharer has in the
             given ones.
@@ -99,18 +99,21 @@ class Receipt:
     """A lock held: pins what a boundary needs on one tier until it is released, once.
 
     Attributes:
-        boundary: what was locked. A later split may move the length into another node; the receipt follows.
+        boundary: what was locked, by a name that stays good while it is held. It is another than the one given where the
+            lock had to cut a node.
+        old_name: the one given then; it stays good as long.
         tier: which tier's pages are pinned.
         paths, values: the tree's own notes of what is pinned, by component index: the deepest node of a counted path,
             or values by name.
     """
 
-    __slots__ = ("_locks", "boundary", "paths", "serial", "tier", "values")
+    __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
 
     def __init__(self, locks: Locks, serial: int, boundary: Boundary, tier: Tier) -> None:
         self._locks: Locks | None = locks
         self.serial = serial
         self.boundary = boundary
+        self.old_name: Boundary | None = None
         self.tier = tier
         self.paths: dict[int, Node] = {}
         self.values: dict[int, list[Value]] = {}

@@ -1,119 +1,257 @@
 """Which nodes end at a boundary, and which values no boundary needs.
 
-Two figures a node carry it. `resumable`: every required component is covered at the node's end, over device and host.
-`nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then needed exactly if
-`nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself is resumable.
-Both change only along the nodes that a change touches: upwards while a minimum falls or rises, downwards as far as windows
-reach. Counting needs per value instead would make a split enumerate everything below it.
+Three figures carry it. `Value.run_pages` of a required window: how far back from the node's end it is covered without a gap,
+so that the end of a node is covered or not in O(1). `Node.resumable`: every required component is covered there, over device and
+host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then needed
+exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself is
+resumable.
+
+One change can alter the figures of any number of nodes: the window of a shared prompt goes, and with it the boundaries of
+all its continuations. So a call brings the nodes up to date that it changed itself, and of what follows from that a bounded
+number of nodes; the rest waits in a queue of which every later call does as much. What is waiting only makes a victim wait for
+its turn, or go in its turn instead of first: matches look at the values themselves. Counting needs per value instead would
+make a split enumerate all that lies below it, and doing everything at once would make one eviction pay for a thousand nodes.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unified_tree.brood import nearest_below, place_by_boundary
 from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 
-def refresh(state: TreeState, node: Node, *, window_changed: bool) -> None:
-    """A value came to or went from `node`: update it, and the nodes below whose windows reach into it.
+class Resumability:
+    """Keeps the figures of one tree, and what of them is still to be brought up to date.
 
-    Cost: O(nodes of one window); after a change of a window the same for each node below that resumes through it.
+    A node in the queue is `is_dirty`: its nearest boundary may have changed with a child's. One whose windows changed has a
+    `cursor`: the next child to look at; `again` if they changed once more since it set out.
+
+    Args:
+        settle_limit: nodes that a call brings up to date beyond those that it changed itself.
     """
-    if not state.gated:
-        return
-    _refresh_one(state, node)
-    if not window_changed or not state.required_windows:
-        return
-    widest = max(window for _, window in state.required_windows)
-    pending = [child for child in node.children.values() if _spans(state, child)]
-    while pending:
-        below = pending.pop()
-        if below.end - widest < node.end:
-            _refresh_one(state, below)
-            pending.extend(child for child in below.children.values() if _spans(state, child))
 
+    __slots__ = ("_dirty", "_settle_limit", "_spreading", "_state", "_windows")
 
-def _spans(state: TreeState, node: Node) -> bool:
-    """Whether some required window could pass through the whole node to the ones above."""
-    page_count = (node.end - node.start) // state.page_size
-    return any(covered_pages(node, i) == page_count for i, _ in state.required_windows)
+    def __init__(self, state: TreeState, settle_limit: int) -> None:
+        self._state = state
+        self._settle_limit = settle_limit
+        self._windows = tuple((i, state.pages_of(window)) for i, window in state.required_windows)
+        self._dirty: deque[Node] = deque()
+        self._spreading: deque[Node] = deque()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is waiting."""
+        return not self._dirty and not self._spreading
 
-def _refresh_one(state: TreeState, node: Node) -> None:
-    resumable = is_resumable(state, node)
-    if resumable == node.resumable:
+    def is_pending(self, node: Node) -> bool:
+        """Whether a node waits to be brought up to date. Cost: O(1)."""
+        return node.is_dirty or (node.parent is not None and node.parent.cursor is not None)
+
+    def update(self, node: Node, *, lost_window: bool = False) -> None:
+        """A value came to or went from `node`: put its own figures right, and queue what follows. Cost: O(components).
+
+        Args:
+            lost_window: the node lost the last value of a window, and with it the run that was kept there.
+        """
+        state = self._state
+        if not state.gated:
+            return
+        if self._measure(node) or lost_window:
+            self._spread(node)
+        node.resumable = self.ends_at_boundary(node)
+        self._set_nearest(node, self.own_boundary(node) if node.resumable else nearest_below(node))
         mark_values(state, node)
-        return
-    node.resumable = resumable
-    if resumable:
-        nearest = boundary_of(state, node)
-    else:
-        nearest = _nearest_child(node, floor=node.end + state.page_size if state.windows else 0)
-    settle(state, node, nearest)
 
+    def own_boundary(self, node: Node) -> int:
+        """What a resumable node contributes to `nearest_boundary`. Without windows only whether there is one matters."""
+        return node.end if self._state.windows else 0
 
-def boundary_of(state: TreeState, node: Node) -> int:
-    """What a resumable node contributes to `nearest_boundary`. Without windows only whether there is one matters."""
-    return node.end if state.windows else 0
+    def deleted(self, node: Node) -> None:
+        """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
+        if self._state.gated:
+            self._set_nearest(node, NO_BOUNDARY)
 
+    def settle(self, limit: int | None = None) -> int:
+        """Bring up to date at most `limit` nodes of those that wait, the setting's number if None; how many it were.
 
-def settle(state: TreeState, node: Node, nearest: int) -> None:
-    """`nearest` is the node's new figure: mark its values and bring the ancestors up to date as far as it matters."""
-    at = node
-    while True:
-        before, at.nearest_boundary = at.nearest_boundary, nearest
-        mark_values(state, at)
-        parent = at.parent
-        if nearest == before or parent is None or parent.parent is None or parent.resumable:
-            return
-        if nearest < before:
-            if parent.nearest_boundary <= nearest:
-                return
-        elif parent.nearest_boundary < before:
-            return
-        else:
-            nearest = _nearest_child(parent, floor=before)
-        at = parent
-
-
-def _nearest_child(node: Node, floor: int) -> int:
-    """The smallest figure among the children, none of which is below `floor`; the youngest are looked at first."""
-    nearest = NO_BOUNDARY
-    for child in reversed(node.children.values()):
-        if child.nearest_boundary < nearest:
-            nearest = child.nearest_boundary
-            if nearest <= floor:
+        Cost: O(limit log n).
+        """
+        most = left = self._settle_limit if limit is None else limit
+        dirty, spreading = self._dirty, self._spreading
+        while left > 0:
+            if dirty:
+                node = dirty.popleft()
+                node.is_dirty = False
+                if node.parent is not None:
+                    self.update(node)
+                left -= 1
+            elif spreading:
+                node = spreading[0]
+                child = node.cursor
+                if child is None and node.again:
+                    node.again = False
+                    child = node.first_child
+                if child is None:
+                    node.cursor = None
+                    spreading.popleft()
+                    continue
+                node.cursor = child.next_sibling
+                self.update(child)
+                left -= 1
+            else:
                 break
-    return nearest
+        return most - left
+
+    def is_covered(self, node: Node) -> bool:
+        """Whether every required component is covered at the node's end, on whatever tier, whatever is still waiting.
+
+        Cost: O(1), or O(nodes of the windows) while something waits.
+        """
+        if self.is_settled:
+            return node.resumable
+        device, host = node.device, node.host
+        for i in self._state.required_paths:
+            if device[i] is None and host[i] is None:
+                return False
+        for i in self._state.required_points:
+            if device[i] is None and host[i] is None:
+                return False
+        return all(self._run_is_long(node, i, pages) for i, pages in self._windows)
+
+    def _run_is_long(self, node: Node, component: int, most: int) -> bool:
+        size = self._state.page_size
+        missing = min(most, node.end // size)
+        at, parent = node, node.parent
+        while parent is not None:
+            covered = covered_pages(at, component)
+            missing -= covered
+            if missing <= 0:
+                return True
+            if covered * size < at.end - parent.end:
+                return False
+            at, parent = parent, parent.parent
+        return False
+
+    def cut(self, pieces: Sequence[Node], lower: Node) -> None:
+        """`pieces`, from the top down, were cut off the front of `lower`. Cost: O(components) each, and O(log siblings)."""
+        if not self._state.gated:
+            return
+        for piece in pieces:
+            self._measure(piece)
+            piece.resumable = self.ends_at_boundary(piece)
+        below = lower
+        for piece in reversed(pieces[1:]):
+            piece.nearest_boundary = self.own_boundary(piece) if piece.resumable else below.nearest_boundary
+            mark_values(self._state, piece)
+            below = piece
+        top = pieces[0]
+        parent = top.parent
+        assert parent is not None
+        top.nearest_boundary = lower.nearest_boundary
+        if parent.brood is not None:
+            place_by_boundary(parent.brood, top)
+        self._set_nearest(top, self.own_boundary(top) if top.resumable else below.nearest_boundary)
+        mark_values(self._state, top)
+
+    def _set_nearest(self, node: Node, nearest: int) -> None:
+        before = node.nearest_boundary
+        if nearest == before:
+            return
+        node.nearest_boundary = nearest
+        parent = node.parent
+        assert parent is not None
+        if parent.parent is None:
+            return
+        if parent.brood is not None:
+            place_by_boundary(parent.brood, node)
+        if parent.resumable or parent.is_dirty:
+            return
+        if nearest < parent.nearest_boundary or before == parent.nearest_boundary:
+            parent.is_dirty = True
+            self._dirty.append(parent)
+
+    def _spread(self, node: Node) -> None:
+        """The windows up to a node's end changed: its children must be looked at."""
+        if node.first_child is None:
+            return
+        if node.cursor is not None or node.again:
+            node.again = True
+        else:
+            node.cursor = node.first_child
+            self._spreading.append(node)
+
+    def expected_run(self, node: Node, component: int, most: int) -> int:
+        """What `run_pages` of a window is, from the parent's. Cost: O(1)."""
+        parent = node.parent
+        assert parent is not None
+        run = covered_pages(node, component)
+        if parent.parent is not None and run * self._state.page_size == node.end - parent.end:
+            run += run_of(parent, component)
+        return min(run, most)
+
+    def _measure(self, node: Node) -> bool:
+        """Bring the runs of a node up to date; whether one changed."""
+        changed = False
+        for i, most in self._windows:
+            value = run_holder(node, i)
+            if value is not None:
+                run = self.expected_run(node, i, most)
+                if run != value.run_pages:
+                    value.run_pages = run
+                    changed = True
+        return changed
+
+    def ends_at_boundary(self, node: Node) -> bool:
+        """Whether every required component is covered at the node's end, by what its runs say. Cost: O(components)."""
+        device, host = node.device, node.host
+        for i in self._state.required_paths:
+            if device[i] is None and host[i] is None:
+                return False
+        for i in self._state.required_points:
+            if device[i] is None and host[i] is None:
+                return False
+        pages = node.end // self._state.page_size
+        for i, most in self._windows:
+            if run_of(node, i) < (most if most < pages else pages):
+                return False
+        return True
+
+    def deviations(self, node: Node) -> list[str]:
+        """Which figures of a node do not follow from its values, its parent and its children; of a settled node none."""
+        found = []
+        for i, most in self._windows:
+            value = run_holder(node, i)
+            if value is not None and value.run_pages != self.expected_run(node, i, most):
+                found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, most)}")
+        if node.resumable != self.ends_at_boundary(node):
+            found.append("a boundary" if node.resumable else "no boundary")
+        nearest = (
+            self.own_boundary(node)
+            if self.ends_at_boundary(node)
+            else min((child.nearest_boundary for child in node.children()), default=NO_BOUNDARY)
+        )
+        if node.nearest_boundary != nearest:
+            found.append(f"its nearest boundary at {node.nearest_boundary}, not {nearest}")
+        return found
 
 
-def is_resumable(state: TreeState, node: Node) -> bool:
-    """Whether every required component is covered at the node's end, on whatever tier. Cost: O(nodes of the windows)."""
-    device, host = node.device, node.host
-    for i in state.required_paths:
-        if device[i] is None and host[i] is None:
-            return False
-    for i in state.required_points:
-        if device[i] is None and host[i] is None:
-            return False
-    return all(_window_covered(state, node, i, window) for i, window in state.required_windows)
+def run_holder(node: Node, component: int) -> Value | None:
+    """The value on which a window's run is kept."""
+    value = node.device[component]
+    return value if value is not None else node.host[component]
 
 
-def _window_covered(state: TreeState, node: Node, component: int, window: int) -> bool:
-    missing = state.pages_of(min(window, node.end))
-    at: Node | None = node
-    while at is not None and at.parent is not None:
-        covered = covered_pages(at, component)
-        missing -= covered
-        if missing <= 0:
-            return True
-        if covered * state.page_size < at.end - at.parent.end:
-            return False
-        at = at.parent
-    return missing <= 0
+def run_of(node: Node, component: int) -> int:
+    """How many pages up to the node's end a required window covers without a gap, as far as is known."""
+    value = run_holder(node, component)
+    return 0 if value is None else value.run_pages
 
 
 def covered_pages(node: Node, component: int) -> int:
@@ -125,17 +263,27 @@ def covered_pages(node: Node, component: int) -> int:
 
 def mark_values(state: TreeState, node: Node) -> None:
     """Set `stranded` of every value of the node from its figures."""
-    reachable = node.nearest_boundary != NO_BOUNDARY
-    for i in state.paths:
-        if state.path_can_strand:
-            _mark(state, node, i, stranded=not reachable)
+    if state.path_can_strand:
+        stranded = node.nearest_boundary == NO_BOUNDARY
+        for i in state.paths:
+            _mark(state, node, i, stranded)
     for i, window in state.windows:
-        _mark(state, node, i, stranded=node.nearest_boundary >= node.end + window)
+        _mark(state, node, i, node.nearest_boundary >= node.end + window)
     for i in state.points:
-        _mark(state, node, i, stranded=not node.resumable)
+        _mark(state, node, i, not node.resumable)
 
 
-def _mark(state: TreeState, node: Node, component: int, *, stranded: bool) -> None:
+def is_needed(state: TreeState, value: Value) -> bool:
+    """Whether some boundary at a node's end needs a value, by its node's figures."""
+    node = value.node
+    if state.is_path[value.component]:
+        return not state.path_can_strand or node.nearest_boundary != NO_BOUNDARY
+    if value.component in state.points:
+        return state.resumability.ends_at_boundary(node)
+    return node.nearest_boundary < node.end + dict(state.windows)[value.component]
+
+
+def _mark(state: TreeState, node: Node, component: int, stranded: bool) -> None:
     on_host = node.host[component]
     if on_host is not None and on_host.stranded != stranded:
         _flip(state, on_host, stranded)
@@ -150,5 +298,4 @@ def _flip(state: TreeState, value: Value, stranded: bool) -> None:
         return
     pool = state.pools(value.tier)[value.component]
     pool.stranded_pages += value.page_count if stranded else -value.page_count
-    if stranded or not pool.policy.lazy:
-        pool.moved(value)  # else its rank only rose, and `pop_victim` will see
+    pool.moved(value)

@@ -1,17 +1,16 @@
 """Forgetting a namespace, or all of them, at once: its roots leave the tree in O(1), their nodes are taken apart later.
 
 A retired node is found by no key and no boundary any more. Its unlocked values stay evictable as ever; evictions and
-`reclaim` take retired nodes first, leaves before their parents. What is locked or hangs above it is passed over, and goes
-by the ordinary order once its lock does.
+`reclaim` take retired nodes first, leaves before their parents. One walk goes through all that was given up, a node a
+step, and remembers where it is. It passes over what is locked; that comes back when its last lock goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
 from typing import TYPE_CHECKING
 
-from unified_tree.node import Node, NodeId, Root, Tier
-from unified_tree.resumability import refresh
+from unified_tree.node import Node, Root, Tier
 
 if TYPE_CHECKING:
     from unified_tree.evicting import Freed
@@ -22,75 +21,95 @@ class Retired:
     """The roots given up, and how far they have been taken apart.
 
     Attributes:
-        roots: what is still to be looked through, by the tables they were in.
+        age: how often all namespaces were given up at once; a root that was made before the last time is retired.
     """
 
+    __slots__ = ("_at", "_is_rising", "_tables", "_unlocked", "age")
+
     def __init__(self) -> None:
-        self.roots: list[dict[tuple[str, bool], Root]] = []
-        self._last_node_id = NodeId(0)
-        self._by_name = False
-        self._leaves: Iterator[Node] | None = None
+        self.age = 0
+        self._tables: deque[dict[tuple[str, bool], Root]] = deque()  # of what is still to be walked
+        self._at: Node | None = None
+        self._is_rising = False  # from a child, so its children have been looked at
+        self._unlocked: deque[Node] = deque()  # passed over once, and free since
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there may be something to take apart."""
+        return bool(self._unlocked or self._tables or self._at is not None)
 
     def retire(self, state: TreeState, namespace: str | None) -> None:
         """Give up one namespace, or all. Cost: O(1)."""
         if namespace is None:
             given_up, state.roots = state.roots, {}
-            self._last_node_id = state.last_node_id
+            self.age += 1
         else:
             given_up = {}
             for name in ((namespace, False), (namespace, True)):
                 root = state.roots.pop(name, None)
                 if root is not None:
+                    root.given_up = True
                     given_up[name] = root
-            self._by_name = self._by_name or bool(given_up)
         if given_up:
-            self.roots.append(given_up)
+            self._tables.append(given_up)
 
-    def holds(self, state: TreeState, node: Node) -> bool:
-        """Whether a node was given up. Cost: O(1), or O(depth) once a single namespace was given up."""
-        if node.id <= self._last_node_id:
-            return True
-        if not self._by_name:
-            return False
-        while node.parent is not None:
-            node = node.parent
-        return not isinstance(node, Root) or state.roots.get(node.name) is not node
+    def holds(self, node: Node) -> bool:
+        """Whether a node was given up. Cost: O(1)."""
+        root = node.root
+        return root is None or root.given_up or root.age < self.age
 
-    def reclaim(self, state: TreeState, freed: Freed, enough: Callable[[], bool]) -> None:
-        """Delete unlocked nodes from the leaves up until it is `enough` or all were looked at. Cost: O(nodes looked at)."""
-        while self.roots and not enough():
-            if self._leaves is None:
-                self._leaves = _leaves(list(self.roots[-1].values()))
-            leaf = next(self._leaves, None)
-            if leaf is None:
-                self._leaves = None
-                self.roots.pop()
-                continue
-            _delete_upwards(state, leaf, freed)
+    def unlocked(self, node: Node) -> None:
+        """The last lock on a value of a retired node went. Cost: O(1)."""
+        self._unlocked.append(node)
 
+    def leaves(self, node: Node) -> None:
+        """A node is about to leave the tree, whoever takes it: the walk must not stand on it."""
+        if node is self._at:
+            self._go_on(node)
 
-def _leaves(roots: list[Root]) -> Iterator[Node]:
-    """The leaves below some roots, though the tree changes meanwhile; some may be gone by the time they are told."""
-    pending: list[Node] = list(roots)
-    while pending:
-        node = pending.pop()
-        if node.children:
-            pending.extend(node.children.values())
-        else:
-            yield node
-
-
-def _delete_upwards(state: TreeState, node: Node, freed: Freed) -> None:
-    """Delete a leaf and the ancestors that become leaves, as far as nothing is locked."""
-    while node.parent is not None and state.nodes.get(node.id) is node and not node.children:
-        values = [value for tier in (Tier.DEVICE, Tier.HOST) for value in node.values(tier) if value is not None]
-        if any(value.locks for value in values):
+    def step(self, state: TreeState, freed: Freed) -> None:
+        """Look at one node, and delete it if nothing holds it. Cost: O(components + log n)."""
+        if self._unlocked:
+            node = self._unlocked.popleft()
+            parent = node.parent
+            if parent is not None and _delete(state, node, freed) and parent.parent is not None:
+                self._unlocked.appendleft(parent)
             return
-        for value in values:
-            if node.values(value.tier)[value.component] is value:  # else it went with its owner
-                freed.add(state.remove(value))
-        refresh(state, node, window_changed=False)
-        freed.deleted_nodes += 1
-        parent = node.parent
-        state.delete(node)
-        node = parent
+        at = self._at
+        if at is None:
+            self._begin_next()
+        elif at.first_child is not None and not self._is_rising:
+            self._at = at.first_child
+        elif not _delete(state, at, freed):  # a node that goes moves the walk on by itself
+            self._go_on(at)
+
+    def _begin_next(self) -> None:
+        """Set out at the next root."""
+        table = self._tables[0]
+        if table:
+            _, root = table.popitem()
+            self._at, self._is_rising = root.first_child, False
+        else:
+            self._tables.popleft()
+
+    def _go_on(self, node: Node) -> None:
+        """From a node whose subtree has been walked to what comes after it."""
+        after, parent = node.next_sibling, node.parent
+        assert parent is not None
+        self._is_rising = after is None
+        self._at = after if after is not None else (parent if parent.parent is not None else None)
+
+
+def _delete(state: TreeState, node: Node, freed: Freed) -> bool:
+    """Delete a leaf on which nothing is locked; whether that was done."""
+    if node.first_child is not None:
+        return False
+    values = [value for tier in (Tier.DEVICE, Tier.HOST) for value in node.values(tier) if value is not None]
+    if any(value.locks for value in values):
+        return False
+    for value in values:
+        if node.values(value.tier)[value.component] is value:  # else it went with its owner
+            freed.add(state.remove(value))
+    freed.deleted_nodes += 1
+    state.delete(node)
+    return True

@@ -1,68 +1,86 @@
-"""Cutting a node in two. The lower half keeps the node's id, object and end; the upper half is new."""
+"""Cutting a node. The lowest piece keeps the node's id, object and end; the others are new."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unified_tree.brood import adopt, replace
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
-from unified_tree.resumability import boundary_of, is_resumable, mark_values, settle
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 
 def split(state: TreeState, node: Node, length: int) -> Node:
-    """Cut `node` at `length`, strictly inside it and at a page; returns the upper half.
+    """Cut `node` at `length`, strictly inside it and at a page; returns the upper half. See `split_at`."""
+    return split_at(state, node, (length,))[0]
 
-    A path value is divided, a window's value (a suffix) gives the upper half what exceeds the lower, a state stays at the
-    end it was saved at. Locks hold on both halves. Cost: one copy of the edge and the page ids.
+
+def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]:
+    """Cut `node` at several lengths, ascending; returns the new nodes, from the top down.
+
+    A path value is divided, a window's value (a suffix) gives the upper parts what exceeds the lower, a state stays at the
+    end it was saved at. Locks hold on all parts. Cost: one copy of the edge and the page ids, and O(components) a cut.
     """
-    parent = node.parent
-    assert parent is not None and parent.end < length < node.end and length % state.page_size == 0
-    width = len(node.edge) // (node.end - parent.end)
-    page = state.page_size * width
-    offset = (length - parent.end) * width
-    first_page = state.first_page(node)
-    upper = state.new_node(parent, node.edge[:offset], length)
-    node.edge = node.edge[offset:]
-    parent.children[first_page] = upper
-    node.parent = upper
-    upper.adopt(node.edge if len(node.edge) == page else node.edge[:page], node)
-    lower_pages = (node.end - length) // state.page_size
+    top = node.parent
+    assert top is not None and top.end < lengths[0] and lengths[-1] < node.end
+    width = len(node.edge) // (node.end - top.end)
+    page_bytes = state.page_size * width
+    edge, begin = node.edge, top.end
+    pieces: list[Node] = []
+    parent = top
+    for length in lengths:
+        assert length % state.page_size == 0
+        piece = state.new_node(parent, edge[(parent.end - begin) * width : (length - begin) * width], length)
+        pieces.append(piece)
+        parent = piece
+    replace(top, node, pieces[0], page_bytes)
+    for upper, lower in zip(pieces, pieces[1:], strict=False):
+        adopt(upper, lower, page_bytes, state.settings.most_listed_children)
+    node.edge = edge[(parent.end - begin) * width :]
+    node.parent = parent
+    adopt(parent, node, page_bytes, state.settings.most_listed_children)
     for tier in (Tier.DEVICE, Tier.HOST):
         for value in node.values(tier):
-            if value is not None and value.page_count > lower_pages:
-                _divide(state, value, upper, lower_pages)
+            if value is not None:
+                _divide(state, value, pieces)
     if state.host_value_count:
-        for i in range(len(state.components)):
-            state.note_copies(upper, i)
-            state.note_copies(node, i)
-    if state.gated:
-        upper.resumable = is_resumable(state, upper)
-        upper.nearest_boundary = node.nearest_boundary
-        if upper.resumable:
-            settle(state, upper, boundary_of(state, upper))
-        else:
-            mark_values(state, upper)
-    return upper
+        for part in (*pieces, node):
+            for i in range(len(state.components)):
+                state.note_copies(part, i)
+    state.resumability.cut(pieces, node)
+    return pieces
 
 
-def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> None:
-    """Give `upper` the part of `value` that exceeds its node's last `lower_pages` pages."""
-    cut = len(value.pages) - lower_pages * PAGE_ID_BYTES
-    half = Value(upper, value.component, value.tier, value.pages[:cut], value.created, value.priority)
-    value.set_pages(value.pages[cut:])
+def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:
+    """Deal a node's value out among the pieces above it, from the bottom up."""
+    pages, end = value.pages, value.node.end
+    cuts = [len(pages) - (end - piece.end) // state.page_size * PAGE_ID_BYTES for piece in pieces]
+    if cuts[-1] <= 0:
+        return
+    value.pages = pages[cuts[-1] :]
+    for i in range(len(pieces) - 1, -1, -1):
+        if cuts[i] <= 0:
+            return
+        value = _upper_part(state, value, pieces[i], pages[max(cuts[i - 1], 0) if i else 0 : cuts[i]])
+
+
+def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Value:
+    """Give `upper` its share of what `value` had."""
+    half = Value(upper, value.component, value.tier, pages, value.created, value.priority)
     half.stranded, half.copied = value.stranded, value.copied
     if value.copying:
         _divide_copying(value, half)
     half.score = value.score
     upper.set_value(value.component, value.tier, half)
     is_path = state.is_path[value.component]
+    pool = state.pools(value.tier)[value.component]
     if not is_path:
         half.touched, half.hits = value.touched, value.hits
     if value.marks is not None:
         _divide_marks(value, half)
-        state.pools(value.tier)[value.component].moved(value)
+        pool.moved(value)
     if value.holders is not None:
         half.holders = dict(value.holders)
         half.locks = value.locks
@@ -74,10 +92,9 @@ def _divide(state: TreeState, value: Value, upper: Node, lower_pages: int) -> No
         state.host_value_count += 1
     if is_path:
         half.children = 1
-    if value.tier or state.owner_of[value.component] == value.component:
-        pool = state.pools(value.tier)[value.component]
-        if not is_path or value.tier:
-            pool.enter(half)
+    elif not half.locks and (value.tier or state.owner_of[value.component] == value.component):
+        pool.enter(half)
+    return half
 
 
 def _divide_copying(value: Value, half: Value) -> None:
@@ -91,12 +108,12 @@ def _divide_copying(value: Value, half: Value) -> None:
 def _divide_marks(value: Value, half: Value) -> None:
     """Each use goes to the half it ended in."""
     assert value.marks is not None
-    above = [mark for length, mark in value.marks.items() if length <= half.node.end]
+    above = {length: mark for length, mark in value.marks.items() if length <= half.node.end}
     below = {length: mark for length, mark in value.marks.items() if length > half.node.end}
     if above:
-        half.touched = max(half.touched, *(touched for touched, _ in above))
-        half.hits = sum(hits for _, hits in above)
-        half.marks = None
+        half.touched = max(half.touched, *(touched for touched, _ in above.values()))
+        half.hits = sum(hits for _, hits in above.values())
+        half.marks = above if len(above) > 1 else None
     if below:
         value.touched = max(touched for touched, _ in below.values())
         value.hits = sum(hits for _, hits in below.values())

@@ -10,14 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from typing import TYPE_CHECKING
 
+from unified_tree.brood import adopt, release
 from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
+from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
+from unified_tree.resumability import Resumability
 from unified_tree.retiring import Retired
 from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
     from unified_tree.policies import EvictionPolicy
+    from unified_tree.settings import TreeSettings
 
 PolicyMaker = Callable[[int, Tier], "EvictionPolicy"]
 
@@ -28,6 +32,7 @@ class TreeState:
     Attributes:
         required_paths, required_windows, required_points: what gates a boundary, by component index; windows as
             (index, window in tokens).
+        is_required_window: the same by component index.
         required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
@@ -39,11 +44,18 @@ class TreeState:
         blocked: nodes with a path value that could not go because something else at the node was locked.
         last_node_id: the largest id given to a node.
         retired: namespaces given up whose nodes may still be there.
+        resumability: which nodes are boundaries, and which values are stranded.
+        settings: every bound.
         clock: counts operations; what was used later has the larger stamp.
     """
 
     def __init__(
-        self, components: Sequence[Component], page_size: int, page_counts: Mapping[str, int], policy: PolicyMaker
+        self,
+        components: Sequence[Component],
+        page_size: int,
+        page_counts: Mapping[str, int],
+        policy: PolicyMaker,
+        settings: TreeSettings,
     ) -> None:
         self.components = tuple(components)
         self.page_size = page_size
@@ -54,12 +66,14 @@ class TreeState:
         ]
         self.host_pools = [Pool(c, Tier.HOST, policy(i, Tier.HOST), None) for i, c in enumerate(self.components)]
         self.host_value_count = 0
-        self.nodes: dict[NodeId, Node] = {}
+        self.settings = settings
+        self.nodes = NodeTable()
         self.roots: dict[tuple[str, bool], Root] = {}
         self.blocked: set[Node] = set()
         self.clock = 0
         self.last_node_id = NodeId(0)
         self.retired = Retired()
+        self.resumability = Resumability(self, settings.settle_limit)
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
@@ -78,6 +92,8 @@ class TreeState:
         self.required_windows = tuple((i, w) for i, w in self.windows if self.components[i].required)
         self.required_points = tuple(i for i in self.points if self.components[i].required)
         window_of = dict(self.windows)
+        gates = dict(self.required_windows)
+        self.is_required_window = [i in gates for i in range(len(self.components))]
         self.shared_windows = tuple(
             SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
             for i, window in self.required_windows
@@ -99,19 +115,28 @@ class TreeState:
         """A node with an id never used before, not yet among its parent's children."""
         self.last_node_id = NodeId(self.last_node_id + 1)
         node = Node(self.last_node_id, parent, edge, end, len(self.components))
-        self.nodes[node.id] = node
+        self.nodes.add(node)
+        return node
+
+    def grow(self, parent: Node, edge: bytes, end: int) -> Node:
+        """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
+        node = self.new_node(parent, edge, end)
+        adopt(parent, node, self.first_page_bytes(node), self.settings.most_listed_children)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
         """The root of a (namespace, bigram) pair, made on demand."""
         root = self.roots.get(name)
         if root is None:
-            root = self.roots[name] = Root(name, len(self.components))
+            root = self.roots[name] = Root(name, len(self.components), self.retired.age)
         return root
 
     def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
         """Give `node` a value it lacks. The pages were checked; a sharer's device value takes none."""
         value = Value(node, component, tier, pages, self.clock, priority)
+        other = node.device[component] if tier else node.host[component]
+        if other is not None:
+            value.run_pages = other.run_pages
         node.set_value(component, tier, value)
         if tier:
             self.host_value_count += 1
@@ -121,17 +146,15 @@ class TreeState:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
             pool.ledger.take(pages)
-            if not pool.policy.lazy:
-                pool.policy.touched(value)
-            if tier or not value.children:
-                pool.enter(value)
+            pool.created(value)
+            pool.enter(value)
         if self.host_value_count:
             self.note_copies(node, component)
         return value
 
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
-        value.set_pages(front + value.pages)
+        value.pages = front + value.pages
         if value.tier or self.owner_of[value.component] == value.component:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
@@ -152,6 +175,9 @@ class TreeState:
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
         node.set_value(component, tier, None)
+        other = node.device[component] if tier else node.host[component]
+        if other is not None:
+            other.run_pages = value.run_pages
         if tier:
             self.host_value_count -= 1
         else:
@@ -202,19 +228,19 @@ class TreeState:
         value.copied = copied
         pool = self.pools(value.tier)[value.component]
         pool.copied_pages += value.page_count if copied else -value.page_count
-        if pool.copied_first and (copied or not pool.policy.lazy):
-            pool.moved(value)  # else it only became more worth keeping, and `pop_victim` will see
+        if pool.copied_first:
+            pool.moved(value)
 
     def _link_path(self, value: Value) -> None:
-        """A path value came: its parent is no leaf any more (its entry goes lazily), its children count for it."""
+        """A path value came, below which its tier has none yet: its parent is no leaf any more."""
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
         above = parent.values(tier)[component]
         if above is not None:
             above.children += 1
-        if node.children:
-            value.children = sum(child.values(tier)[component] is not None for child in node.children.values())
+            if above.is_placed:
+                self.pools(tier)[component].leave(above)
         if tier:
             self._enter_paths(node)
         else:
@@ -226,7 +252,7 @@ class TreeState:
             self._enter_again(node.device[i])
 
     def _enter_again(self, value: Value | None) -> None:
-        if value is not None and value.entry is None and not value.locks and (value.tier or not value.children):
+        if value is not None and not (value.is_placed or value.locks or value.children):
             self.pools(value.tier)[value.component].enter(value)
 
     def _unlink_path(self, value: Value) -> None:
@@ -242,29 +268,29 @@ class TreeState:
             above.score = max(above.score, value.score)
             above.hits += value.hits
             if tier or self.owner_of[component] == component:
-                pool = self.pools(tier)[component]
-                if not pool.policy.lazy:
-                    pool.moved(above)
-                if above.entry is None and not above.locks and not above.children:
-                    pool.enter(above)
+                if not (above.locks or above.children):
+                    self.pools(tier)[component].enter(above)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that nothing can go through it."""
         return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
 
     def delete(self, node: Node) -> None:
-        """Forget a node without values and children."""
+        """Forget a node without values and children. Cost: O(log siblings)."""
         parent = node.parent
-        assert parent is not None and not node.children
-        del parent.children[self.first_page(node)]
-        del self.nodes[node.id]
-        if isinstance(parent, Root) and not parent.children and self.roots.get(parent.name) is parent:
+        assert parent is not None and node.first_child is None
+        self.retired.leaves(node)
+        self.resumability.deleted(node)
+        release(parent, node, self.first_page_bytes(node))
+        self.nodes.remove(node.id)
+        self.blocked.discard(node)
+        node.parent = None
+        if isinstance(parent, Root) and parent.first_child is None and self.roots.get(parent.name) is parent:
             del self.roots[parent.name]
 
-    def first_page(self, node: Node) -> bytes:
-        """The bytes under which a node's parent knows it."""
-        size_bytes = len(node.edge) // (node.end - node.start) * self.page_size
-        return node.edge if len(node.edge) == size_bytes else node.edge[:size_bytes]
+    def first_page_bytes(self, node: Node) -> int:
+        """How many bytes of a node's edge its first page is."""
+        return len(node.edge) // (node.end - node.start) * self.page_size
 
     def pages_of(self, tokens: int) -> int:
         """How many pages `tokens` tokens take."""

@@ -18,6 +18,7 @@ from unified_tree.errors import EffectError
 from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
+from unified_tree.page_ids import page_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class Effects:
         self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int]
     ) -> dict[str, NDArray[np.int64]]:
         pages = supply(needs) if callable(supply) else supply
-        given = {name: np.asarray(ids, np.int64) for name, ids in pages.items() if len(ids)}
+        given = {name: ids for name, ids in ((name, page_ids(name, ids).copy()) for name, ids in pages.items()) if ids.size}
         if {name: ids.size for name, ids in given.items()} != needs:
             raise EffectError(
                 f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were { {n: i.size for n, i in given.items()} }"
@@ -90,6 +91,7 @@ class Effects:
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
             land(self._state, span, target_of(effect.kind), unused)
+        self._state.resumability.settle()
         for receipt in effect.receipts:
             receipt.release()
         names = self._state.components

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +14,14 @@ from unified_tree.component import validate_components, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
 from unified_tree.effect import Effect, EffectKind
-from unified_tree.errors import InvalidKeyError, ReceiptError, UnifiedTreeError
+from unified_tree.errors import (
+    ConfigurationError,
+    InsertError,
+    InvalidKeyError,
+    ReceiptError,
+    StaleBoundaryError,
+    UnifiedTreeError,
+)
 from unified_tree.explain import Explanation, explain
 from unified_tree.grafting import GraftResult
 from unified_tree.insert_plan import plan_insert
@@ -23,6 +32,7 @@ from unified_tree.locking import Locks
 from unified_tree.node import Tier
 from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult
+from unified_tree.settings import TreeSettings
 from unified_tree.state import TreeState
 from unified_tree.transfers import Effects, Supply
 
@@ -30,10 +40,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
+    from unified_tree.order import Place
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
-MOST_LOOKED_AT = 64
+MOST_PRIORITY = 1 << 53
 
 
 class UnifiedTree:
@@ -48,6 +59,7 @@ class UnifiedTree:
         policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`) or a factory
             that is called once a pool.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
+        settings: every bound, with its default.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, UnifiedTree
@@ -66,6 +78,7 @@ class UnifiedTree:
         *,
         policy: str | PolicyFactory = "lru",
         page_counts: Mapping[str, int] | None = None,
+        settings: TreeSettings | None = None,
     ) -> None:
         components = validate_components(components, page_size)
         validate_page_counts(page_counts or {}, components)
@@ -74,9 +87,10 @@ class UnifiedTree:
         def make_policy(component: int, tier: Tier) -> EvictionPolicy:
             return factory(lambda value: restore_cost(self._state, component, tier, value))
 
-        self._state = TreeState(components, page_size, page_counts or {}, make_policy)
+        self._state = TreeState(components, page_size, page_counts or {}, make_policy, settings or TreeSettings())
         self._locks = Locks(self._state)
         self._effects = Effects(self._state, self._locks)
+        weakref.finalize(self, self._state.nodes.take_apart).atexit = False
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -113,8 +127,7 @@ class UnifiedTree:
         Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
         """
         _check_key(key)
-        length = key.length if limit is None else max(0, min(int(limit), key.length))
-        return matching.match(self._state, key, length, touch=touch)
+        return matching.match(self._state, key, _limited(key, limit), touch=touch)
 
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
         """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
@@ -124,6 +137,7 @@ class UnifiedTree:
         Cost: O(nodes on the path) or of the window, and one copy of the ids.
         """
         _check_resident(tier)
+        _check_boundary(boundary)
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
@@ -140,7 +154,7 @@ class UnifiedTree:
         _check_resident(tier)
         for name in components or ():
             self._check_known(name)
-        return self._locks.acquire(boundary, tier, components)
+        return self._locks.acquire(_check_boundary(boundary), tier, components)
 
     def unlock(self, receipt: Receipt) -> None:
         """Release a receipt. Raises ReceiptError if it was released before or belongs to another tree."""
@@ -177,7 +191,11 @@ class UnifiedTree:
         Cost: as a match, and O(new pages).
         """
         _check_key(key)
-        plan = plan_insert(self._state, key, pages, states or {}, after, without, int(priority))
+        if after is not None:
+            _check_boundary(after)
+        if not -MOST_PRIORITY <= _integer(priority, "a priority") <= MOST_PRIORITY:
+            raise InsertError(f"a priority must lie between -2**53 and 2**53, not {priority}")
+        plan = plan_insert(self._state, key, pages, states or {}, after, without, index(priority))
         if plan is None:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()
@@ -185,10 +203,10 @@ class UnifiedTree:
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
         """Free at least so many pages of each named pool, or as many as can be; the result says which.
 
-        Cost: O(log n) a victim, n being the values in its order.
+        Cost: O(log n) a victim, n being the values in its order, and the settings' bounded shares of older debts.
         """
         _check_resident(tier)
-        return evicting.evict(self._state, {name: int(count) for name, count in needs.items()}, tier)
+        return evicting.evict(self._state, {name: _integer(count, f"a count of {name}") for name, count in needs.items()}, tier)
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
@@ -199,11 +217,27 @@ class UnifiedTree:
         self._state.retired.retire(self._state, namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
-        """Take apart up to about so many nodes that `invalidate` gave up; their pages are in the result.
+        """Look at up to so many nodes that `invalidate` gave up, and take apart those that nothing holds; their pages are in
+        the result. What was locked comes back when it is unlocked.
 
-        Cost: O(nodes looked at).
+        Cost: O(node_limit), however many there are.
         """
-        return evicting.reclaim(self._state, node_limit)
+        return evicting.reclaim(self._state, _integer(node_limit, "a node limit"))
+
+    @property
+    def is_reclaimable(self) -> bool:
+        """Whether there may be something for `reclaim`. Cost: O(1)."""
+        return self._state.retired.is_pending
+
+    def settle(self, limit: int | None = None) -> int:
+        """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default `settle_limit`.
+
+        When the window of a shared prompt goes, all its continuations are no boundaries any more, and their values stranded.
+        An operation marks what it touches and a bounded number besides; the rest waits, a share of every later operation.
+        Nothing depends on a mark but who is evicted first. Returns how many nodes were done; 0: all marks are exact.
+        Cost: O(log n) a node.
+        """
+        return self._state.resumability.settle(None if limit is None else _integer(limit, "a limit"))
 
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
         """Pages of a pool that no lock pins. Cost: O(1)."""
@@ -259,7 +293,7 @@ class UnifiedTree:
 
     def pin(self, boundary: Boundary) -> Receipt:
         """Pin what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
-        return self._locks.pin_present(boundary)
+        return self._locks.pin_present(_check_boundary(boundary))
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
@@ -279,8 +313,7 @@ class UnifiedTree:
         Cost: as a match.
         """
         _check_key(key)
-        length = key.length if limit is None else max(0, min(int(limit), key.length))
-        return grafting.host_reach(self._state, key, length)
+        return grafting.host_reach(self._state, key, _limited(key, limit))
 
     def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: out of a store, say.
@@ -300,34 +333,45 @@ class UnifiedTree:
 
         Raises StaleBoundaryError if its node is gone. Cost: one copy of the tokens.
         """
-        node, length = self._locks.find(boundary)
+        node, length = self._locks.find(_check_boundary(boundary))
         return matching.key_of(node, length)
 
     def is_boundary(self, boundary: Boundary) -> bool:
-        """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1)."""
-        node = self._state.nodes.get(boundary.node)
-        return node is not None and node.end == boundary.length and (node.resumable or not self._state.gated)
+        """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `settle`."""
+        node = self._state.nodes.get(_check_boundary(boundary).node)
+        if node is None or node.end != boundary.length or self._state.retired.holds(node):
+            return False
+        return not self._state.gated or self._state.resumability.is_covered(node)
 
     def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
-        node = self._state.nodes.get(boundary.node)
+        node = self._state.nodes.get(_check_boundary(boundary).node)
         value = node.device[self._state.required_owned_paths[0]] if node is not None else None
         return value.hits if value is not None else 0
 
     def boundaries(self) -> list[Boundary]:
         """The boundaries at node ends, of plain paths only those at leaves. Cost: O(tree)."""
-        gated = self._state.gated
-        nodes = self._state.nodes.values()
-        return [Boundary(n.id, n.end) for n in nodes if (n.resumable if gated else not n.children)]
+        gated, covered = self._state.gated, self._state.resumability.is_covered
+        live = (node for node in self._state.nodes if not self._state.retired.holds(node))
+        return [Boundary(n.id, n.end) for n in live if (covered(n) if gated else n.first_child is None)]
 
-    def coldest_boundaries(self, component: str, page_count: int) -> list[Boundary]:
+    def coldest_boundaries(
+        self, component: str, page_count: int, *, look_at: int = 64, after: Place | None = None
+    ) -> tuple[list[Boundary], Place | None]:
         """Boundaries that would lose their last copy of a component's device pages next, for about so many pages.
 
-        What is locked, on its way to host or on no boundary is passed over. Cost: O(log n) a value looked at, at most 64.
+        What is locked, on its way to host, copied or stranded is no candidate. Values at which no boundary ends are looked
+        at and passed over.
+
+        Args:
+            look_at: look at most at so many values of the eviction order.
+            after: where the last look got; None to begin with the coldest.
+
+        Returns the boundaries, and where this look got: None at the order's end. Cost: O(log n), and O(1) a value looked at.
         """
-        values = self.pool(component).coldest_sole(page_count, MOST_LOOKED_AT)
+        values, place = self.pool(component).coldest_sole(page_count, look_at, after)
         found = (Boundary(value.node.id, value.node.end) for value in values)
-        return [boundary for boundary in found if self.is_boundary(boundary)]
+        return [boundary for boundary in found if self.is_boundary(boundary)], place
 
     def explain(self, key: Key) -> Explanation:
         """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
@@ -346,6 +390,23 @@ class UnifiedTree:
 def _check_resident(tier: Tier) -> None:
     if tier is Tier.STORAGE:
         raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
+
+
+def _check_boundary(boundary: Boundary) -> Boundary:
+    if not (isinstance(boundary, tuple) and len(boundary) == 2 and all(isinstance(part, int) for part in boundary)):
+        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again")
+    return boundary
+
+
+def _integer(number: Any, what: str) -> int:
+    try:
+        return index(number)
+    except TypeError:
+        raise ConfigurationError(f"{what} must be an integer, not {number!r}") from None
+
+
+def _limited(key: Key, limit: int | None) -> int:
+    return key.length if limit is None else max(0, min(_integer(limit, "a limit"), key.length))
 
 
 def _check_key(key: object) -> None:

@@ -310,7 +310,7 @@ class Runner:
 
     def _tree_pages(self, tier: Tier, component: str) -> list[int]:
         i = self.cache.tree.state.index[component]
-        values = (node.values(tier)[i] for node in self.cache.tree.state.nodes.values())
+        values = (node.values(tier)[i] for node in self.cache.tree.state.nodes)
         return [page for value in values if value is not None for page in np.frombuffer(value.pages, np.int64).tolist()]
 
     def end(self) -> None:

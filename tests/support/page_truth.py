@@ -18,7 +18,7 @@ def wrong_pages(tree: UnifiedTree, memory: PageMemory, version_of: Callable[[str
     """
     prefixes: dict[Node, bytes] = {}
     roots: dict[Node, Root] = {}
-    for node in sorted(tree.state.nodes.values(), key=lambda node: node.end):
+    for node in sorted(tree.state.nodes, key=lambda node: node.end):
         parent = node.parent
         assert parent is not None
         if isinstance(parent, Root):

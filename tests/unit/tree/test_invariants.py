@@ -34,7 +34,9 @@ def node_at(tree: UnifiedTree, text: str) -> Node:
     """The node at whose end a text ends."""
     boundary = tree.match_prefix(key(text), touch=False).device
     assert boundary.length == len(text)
-    return tree.state.nodes[boundary.node]
+    node = tree.state.nodes.get(boundary.node)
+    assert node is not None
+    return node
 
 
 def device(node: Node, component: int) -> Value:
@@ -43,9 +45,8 @@ def device(node: Node, component: int) -> Value:
     return value
 
 
-def wrong_edge(tree: UnifiedTree) -> None:
-    node = node_at(tree, "abcd")
-    node.edge = key("zz").data
+def same_edge_as_a_sibling(tree: UnifiedTree) -> None:
+    node_at(tree, "abcd").edge = key("xx").data
 
 
 def short_edge(tree: UnifiedTree) -> None:
@@ -55,37 +56,38 @@ def short_edge(tree: UnifiedTree) -> None:
 
 def forgotten_id(tree: UnifiedTree) -> None:
     node = node_at(tree, "abcd")
-    del tree.state.nodes[node.id]
+    tree.state.nodes.remove(node.id)
 
 
 def ghost_id(tree: UnifiedTree) -> None:
-    tree.state.nodes[NodeId(99)] = node_at(tree, "abcd")
+    ghost = Node(NodeId(99), node_at(tree, "ab"), b"", 4, len(tree.components))
+    tree.state.nodes.add(ghost)
 
 
 def empty_root(tree: UnifiedTree) -> None:
-    tree.state.roots["tenant", False] = Root(("tenant", False), len(tree.components))
+    tree.state.roots["tenant", False] = Root(("tenant", False), len(tree.components), 0)
 
 
 def sharer_outside_its_owner(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), DRAFT_INDEX).set_pages(np.array([77]).tobytes())
+    device(node_at(tree, "abxx"), DRAFT_INDEX).pages = np.array([77]).tobytes()
 
 
 def path_shorter_than_its_node(tree: UnifiedTree) -> None:
     node = node_at(tree, "abxx")
-    device(node, DRAFT_INDEX).set_pages(b"")
+    device(node, DRAFT_INDEX).pages = b""
     tree.state.note_copies(node, DRAFT_INDEX)
 
 
 def path_with_a_hole(tree: UnifiedTree) -> None:
     """The draft, which is optional, goes from the parent without going from the children."""
     node = node_at(tree, "ab")
-    node.device[DRAFT_INDEX] = None
+    node.set_value(DRAFT_INDEX, Tier.DEVICE, None)
     tree.state.note_copies(node, DRAFT_INDEX)
 
 
 def page_owned_twice(tree: UnifiedTree) -> None:
     ours, theirs = device(node_at(tree, "abxx"), MAMBA_INDEX), device(node_at(tree, "abcd"), MAMBA_INDEX)
-    ours.set_pages(theirs.pages)
+    ours.pages = theirs.pages
 
 
 def wrong_pool_size(tree: UnifiedTree) -> None:
@@ -121,11 +123,19 @@ def missing_entry(tree: UnifiedTree) -> None:
 
 
 def ghost_entry(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), MAMBA_INDEX).entry = None
+    tree.pool("full").order.add(Value(node_at(tree, "abxx"), 0, Tier.DEVICE, b"", 0, 0), 0, 0.0, 0.0, 0)
+
+
+def locked_but_in_line(tree: UnifiedTree) -> None:
+    tree.pool("mamba").enter(device(node_at(tree, "abcd"), MAMBA_INDEX))
 
 
 def rank_fell(tree: UnifiedTree) -> None:
     device(node_at(tree, "abxx"), MAMBA_INDEX).touched = -1
+
+
+def wrong_run(tree: UnifiedTree) -> None:
+    device(node_at(tree, "abxx"), SWA_INDEX).run_pages = 1
 
 
 def not_resumable(tree: UnifiedTree) -> None:
@@ -163,18 +173,27 @@ def marked_for_ever(tree: UnifiedTree) -> None:
     device(node_at(tree, "abxx"), 0).copying = (effect,)
 
 
+def forgotten_namespace(tree: UnifiedTree) -> None:
+    """Nodes that were given up, which the walk through what was given up does not know of."""
+    root = node_at(tree, "ab").root
+    assert root is not None
+    del tree.state.roots[root.name]
+    root.given_up = True
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
-    "structure": [short_edge, forgotten_id, ghost_id, empty_root, wrong_edge],
+    "structure": [short_edge, forgotten_id, ghost_id, empty_root, same_edge_as_a_sibling],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
     "closure": [path_with_a_hole],
     "ownership": [page_owned_twice, wrong_pool_size, ledger_behind, host_count_wrong],
     "lock_counts": [lock_too_many, protected_size_wrong, holder_forgotten],
     "child_counts": [child_too_many],
-    "eviction_order": [missing_entry, ghost_entry, rank_fell],
+    "eviction_order": [missing_entry, ghost_entry, locked_but_in_line, rank_fell],
     "copies": [copy_unmarked, copied_size_wrong],
     "copying": [marked_for_ever],
-    "boundaries": [not_resumable, nearest_too_far],
+    "boundaries": [wrong_run, not_resumable, nearest_too_far],
     "stranded": [stranded_unmarked, stranded_size_wrong],
+    "retired": [forgotten_namespace],
 }
 
 

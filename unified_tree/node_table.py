@@ -1,0 +1,69 @@
+"""Nodes by their ids.
+
+Ids only grow, so the table is shelves of consecutive ids: an insertion never pays for moving a large table, and the empty
+shelves of old ids go. A shelf holds numbers and nodes alone, neither of which the garbage collector looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.node import Node, NodeId
+
+IDS_A_SHELF = 512
+
+
+class NodeTable:
+    """The nodes of one tree."""
+
+    __slots__ = ("_count", "_shelves")
+
+    def __init__(self) -> None:
+        self._shelves: dict[int, dict[int, Node]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Node]:
+        for shelf in list(self._shelves.values()):
+            yield from list(shelf.values())
+
+    def get(self, node_id: int) -> Node | None:
+        """The node of an id, None if it is gone or never was. Cost: O(1)."""
+        shelf = self._shelves.get(node_id // IDS_A_SHELF)
+        return None if shelf is None else shelf.get(node_id)
+
+    def add(self, node: Node) -> None:
+        """Take in a node whose id is new."""
+        number = node.id // IDS_A_SHELF
+        shelf = self._shelves.get(number)
+        if shelf is None:
+            shelf = self._shelves[number] = {}
+        shelf[node.id] = node
+        self._count += 1
+
+    def remove(self, node_id: NodeId) -> None:
+        """Forget a node."""
+        number = node_id // IDS_A_SHELF
+        shelf = self._shelves[number]
+        del shelf[node_id]
+        self._count -= 1
+        if not shelf:
+            del self._shelves[number]
+
+    def take_apart(self) -> None:
+        """The tree is gone: break the circles between what is left, for the garbage collector does not see them."""
+        for node in self:
+            for value in (*node.device, *node.host):
+                if value is not None:
+                    value.before = value.behind = value.above = None
+                    value.copying = ()
+                    value.holders = None
+            node.device = node.host = ()
+            node.parent = node.first_child = node.next_sibling = node.previous_sibling = node.cursor = None
+            node.brood = node.berth = node.root = None
+        self._shelves = {}
+        self._count = 0

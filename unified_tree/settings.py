@@ -1,0 +1,31 @@
+"""Every bound of the tree, with its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from unified_tree.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSettings:
+    """Bounds that trade one call's time for another's; none changes what is a hit. All are integers of one or more.
+
+    Attributes:
+        settle_limit: nodes whose marks a call brings up to date beyond those that it changed itself; see `UnifiedTree.settle`.
+        evict_reclaim_limit: nodes of invalidated namespaces that an eviction looks at before each victim.
+        most_listed_children: children of a node that are only a list; more get a table.
+        cost_steps: nodes that the cost-aware policy goes up to find the boundary before a state or window; beyond that
+            the distance is taken as found so far.
+    """
+
+    settle_limit: int = 64
+    evict_reclaim_limit: int = 64
+    most_listed_children: int = 8
+    cost_steps: int = 64
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number = getattr(self, field.name)
+            if type(number) is not int or number < 1:
+                raise ConfigurationError(f"{field.name} must be an integer of one or more, not {number!r}")
