@@ -191,7 +191,6 @@ def nearest_below(node: Node) -> int:
     nearest = NO_BOUNDARY
     child = node.first_child
     while child is not None:
-        if child.nearest_boundary < nearest:
-            nearest = child.nearest_boundary
+        nearest = min(nearest, child.nearest_boundary)
         child = child.next_sibling
     return nearest

@@ -88,10 +88,18 @@ class Component:
 
 def validate_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:
     """Raise ConfigurationError for a pool without pages, or of a component without device pages of its own."""
-    owners = {component.name for component in components if component.shares is None}
+    _validate_counts(page_counts, {c.name for c in components if c.shares is None}, "a component with device pages of its own")
+
+
+def validate_host_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:
+    """Raise ConfigurationError for a host pool without pages, or of an unknown component."""
+    _validate_counts(page_counts, {c.name for c in components}, "a component")
+
+
+def _validate_counts(page_counts: Mapping[str, int], names: set[str], what: str) -> None:
     for name, count in page_counts.items():
-        if name not in owners:
-            raise ConfigurationError(f"page_counts: {name!r} is not a component with device pages of its own")
+        if name not in names:
+            raise ConfigurationError(f"page_counts: {name!r} is not {what}; there are {', '.join(sorted(names))}")
         if type(count) is not int or count <= 0:
             raise ConfigurationError(f"page_counts: {name!r} must have a positive number of pages, not {count!r}")
 

@@ -218,10 +218,7 @@ class Resumability:
             if device[i] is None and host[i] is None:
                 return False
         pages = node.end // self._state.page_size
-        for i, most in self._windows:
-            if run_of(node, i) < (most if most < pages else pages):
-                return False
-        return True
+        return all(run_of(node, i) >= min(most, pages) for i, most in self._windows)
 
     def deviations(self, node: Node) -> list[str]:
         """Which figures of a node do not follow from its values, its parent and its children; of a settled node none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unified_tree.brood import adopt, replace
@@ -36,7 +37,7 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         pieces.append(piece)
         parent = piece
     replace(top, node, pieces[0], page_bytes)
-    for upper, lower in zip(pieces, pieces[1:], strict=False):
+    for upper, lower in pairwise(pieces):
         adopt(upper, lower, page_bytes, state.settings.most_listed_children)
     node.edge = edge[(parent.end - begin) * width :]
     node.parent = parent

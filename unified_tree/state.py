@@ -53,7 +53,7 @@ class TreeState:
         self,
         components: Sequence[Component],
         page_size: int,
-        page_counts: Mapping[str, int],
+        page_counts: tuple[Mapping[str, int], Mapping[str, int]],
         policy: PolicyMaker,
         settings: TreeSettings,
     ) -> None:
@@ -62,9 +62,11 @@ class TreeState:
         self.index = {component.name: i for i, component in enumerate(self.components)}
         self._group_components()
         self.device_pools = [
-            Pool(c, Tier.DEVICE, policy(i, Tier.DEVICE), page_counts.get(c.name)) for i, c in enumerate(self.components)
+            Pool(c, Tier.DEVICE, policy(i, Tier.DEVICE), page_counts[0].get(c.name)) for i, c in enumerate(self.components)
         ]
-        self.host_pools = [Pool(c, Tier.HOST, policy(i, Tier.HOST), None) for i, c in enumerate(self.components)]
+        self.host_pools = [
+            Pool(c, Tier.HOST, policy(i, Tier.HOST), page_counts[1].get(c.name)) for i, c in enumerate(self.components)
+        ]
         self.host_value_count = 0
         self.settings = settings
         self.nodes = NodeTable()
@@ -267,9 +269,8 @@ class TreeState:
             above.priority = max(above.priority, value.priority)
             above.score = max(above.score, value.score)
             above.hits += value.hits
-            if tier or self.owner_of[component] == component:
-                if not (above.locks or above.children):
-                    self.pools(tier)[component].enter(above)
+            if (tier or self.owner_of[component] == component) and not (above.locks or above.children):
+                self.pools(tier)[component].enter(above)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that nothing can go through it."""

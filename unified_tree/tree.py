@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree import evicting, grafting, matching
-from unified_tree.component import validate_components, validate_page_counts
+from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
 from unified_tree.effect import Effect, EffectKind
@@ -59,6 +59,7 @@ class UnifiedTree:
         policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`) or a factory
             that is called once a pool.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
+        host_page_counts: host pages by component, likewise.
         settings: every bound, with its default.
 
     >>> import numpy as np
@@ -78,16 +79,19 @@ class UnifiedTree:
         *,
         policy: str | PolicyFactory = "lru",
         page_counts: Mapping[str, int] | None = None,
+        host_page_counts: Mapping[str, int] | None = None,
         settings: TreeSettings | None = None,
     ) -> None:
         components = validate_components(components, page_size)
         validate_page_counts(page_counts or {}, components)
+        validate_host_page_counts(host_page_counts or {}, components)
         factory = policy_factory(policy)
 
         def make_policy(component: int, tier: Tier) -> EvictionPolicy:
             return factory(lambda value: restore_cost(self._state, component, tier, value))
 
-        self._state = TreeState(components, page_size, page_counts or {}, make_policy, settings or TreeSettings())
+        counts = (page_counts or {}, host_page_counts or {})
+        self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings())
         self._locks = Locks(self._state)
         self._effects = Effects(self._state, self._locks)
         weakref.finalize(self, self._state.nodes.take_apart).atexit = False

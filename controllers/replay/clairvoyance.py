@@ -64,8 +64,6 @@ class Clairvoyant:
     that shares its prefix and no more, so not by one that will pass it by.
     """
 
-    lazy = False
-
     def __init__(self, foresight: Foresight, page_size: int, paths: frozenset[int]) -> None:
         self.pool: Pool | None = None
         self._foresight = foresight

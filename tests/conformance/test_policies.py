@@ -200,13 +200,13 @@ class Hostile:
             raise self.answers[-1]
         return self.answers[-1]
 
-    def touched(self, value: Value) -> None:
+    def touched(self, _: Value) -> None:
         self._answer()
 
-    def rank(self, value: Value) -> Any:
+    def rank(self, _: Value) -> Any:
         return self._answer()
 
-    def evicted(self, value: Value) -> None:
+    def evicted(self, _: Value) -> None:
         self._answer()
 
 

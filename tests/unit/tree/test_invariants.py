@@ -135,7 +135,7 @@ def rank_fell(tree: UnifiedTree) -> None:
 
 
 def wrong_run(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abxx"), SWA_INDEX).run_pages = 1
+    device(node_at(tree, "abxx"), SWA_INDEX).run_pages += 1
 
 
 def not_resumable(tree: UnifiedTree) -> None:
