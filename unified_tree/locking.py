@@ -76,9 +76,10 @@ class Locks:
         if boundary.length == 0:
             return None, 0
         node = state.nodes.get(boundary.node)
-        renamed = self.renamed.get(boundary)
-        if renamed is not None and renamed[0].parent is not None:
-            node = renamed[0]
+        if self.renamed:
+            renamed = self.renamed.get(boundary)
+            if renamed is not None and renamed[0].parent is not None:
+                node = renamed[0]
         gone = node is None or state.retired.holds(node)
         if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")

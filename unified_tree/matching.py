@@ -38,13 +38,14 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
             child = node.first_child
             while child is not None and not data.startswith(child.edge, position):
                 child = child.next_sibling
+        agrees = child is not None
         if child is None:
             child = child_at(node, data[position : position + page])
             if child is None:
                 break
         edge = child.edge
         after = position + len(edge)
-        if after > stop or not data.startswith(edge, position):
+        if after > stop or not (agrees or data.startswith(edge, position)):
             return child, (position + _common_bytes(data, edge, position, stop, page)) // width
         node = child
         position = after

@@ -1,10 +1,10 @@
 """Which nodes end at a boundary, and which values no boundary needs.
 
 Three figures carry it. `Value.run_pages` of a required window: how far back from the node's end it is covered without a gap,
-so that the end of a node is covered or not in O(1). `Node.resumable`: every required component is covered there, over device and
-host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then needed
-exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself is
-resumable.
+so that the end of a node is covered or not in O(1). `Node.resumable`: every required component is covered there, over device
+and host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then
+needed exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself
+is resumable.
 
 One change can alter the figures of any number of nodes: the window of a shared prompt goes, and with it the boundaries of
 all its continuations. So a call brings the nodes up to date that it changed itself, and of what follows from that a bounded

@@ -29,7 +29,7 @@ from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
-from unified_tree.node import Tier
+from unified_tree.node import NodeId, Tier
 from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult
 from unified_tree.settings import TreeSettings
@@ -141,7 +141,7 @@ class UnifiedTree:
         Cost: O(nodes on the path) or of the window, and one copy of the ids.
         """
         _check_resident(tier)
-        _check_boundary(boundary)
+        boundary = _check_boundary(boundary)
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
@@ -196,7 +196,7 @@ class UnifiedTree:
         """
         _check_key(key)
         if after is not None:
-            _check_boundary(after)
+            after = _check_boundary(after)
         if not -MOST_PRIORITY <= _integer(priority, "a priority") <= MOST_PRIORITY:
             raise InsertError(f"a priority must lie between -2**53 and 2**53, not {priority}")
         plan = plan_insert(self._state, key, pages, states or {}, after, without, index(priority))
@@ -397,9 +397,13 @@ def _check_resident(tier: Tier) -> None:
 
 
 def _check_boundary(boundary: Boundary) -> Boundary:
-    if not (isinstance(boundary, tuple) and len(boundary) == 2 and all(isinstance(part, int) for part in boundary)):
-        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again")
-    return boundary
+    if type(boundary) is Boundary and type(boundary[0]) is type(boundary[1]) is int:
+        return boundary
+    try:
+        node, length = boundary
+        return Boundary(NodeId(index(node)), index(length))
+    except (TypeError, ValueError):
+        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again") from None
 
 
 def _integer(number: Any, what: str) -> int:

@@ -1,4 +1,4 @@
-"""One eviction paid for all continuations of a prompt whose window went: each was no boundary any more, and its values stranded."""
+"""One eviction paid for all continuations of a prompt whose window went: each was no boundary any more, its values stranded."""
 
 from __future__ import annotations
 
