@@ -1,0 +1,110 @@
+"""A coding agent's session through `PrefixCache`: which single call is the longest?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from benches.contestants import ROOT
+from benches.shapes import FULL, Int64s, window
+from benches.worst_case import Call, WorstCase
+from unified_tree import Key
+from unified_tree.controllers import PrefixCache
+
+CHUNK_TOKENS = 8192
+TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", ROOT.parent / "shared" / "traces"))
+TRACE = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A prompt, then its answer."""
+
+    tokens: Int64s
+    prompt_tokens: int
+
+
+class AgentRequests(WorstCase):
+    """One agent's turns, as long as their prompts stay below the size, each as a scheduler would serve it."""
+
+    question = (
+        "How long is the longest call of serving an agent's session with prompts of up to so many tokens, full and window?"
+    )
+    silent_on = "requests that overlap, evictions, other tiers"
+    variants = ("page 64", "page 1")
+    varied = "prompt tokens"
+    sizes = (1_000, 10_000, 100_000)
+    smoke_sizes = (300, 900)
+    names_calls = True
+
+    @classmethod
+    def components(cls, variant: str) -> str:  # noqa: ARG003
+        """With a window."""
+        return "full_swa"
+
+    @classmethod
+    def page(cls, variant: str) -> int:
+        """As the variant says."""
+        return int(variant.split()[1])
+
+    def build(self) -> None:
+        """The turns, out of the trace if it is there; an empty cache without bounds."""
+        turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)
+        self.turns = [turn for turn in turns if turn.prompt_tokens <= self.size]
+        self.cache = PrefixCache([FULL, window(512)], self.page(self.variant))
+
+    def calls(self) -> Iterator[Call]:
+        """Acquire, allocate and commit chunk by chunk, the answer in one piece, release."""
+        cache = self.cache
+        for turn in self.turns:
+            lease = None
+
+            def acquire(turn: Turn = turn) -> int:
+                nonlocal lease
+                lease = cache.acquire(Key(turn.tokens[: turn.prompt_tokens]))
+                return lease.cached_tokens
+
+            yield acquire
+            assert lease is not None
+            ends = [*range(lease.compute_from + CHUNK_TOKENS, turn.prompt_tokens, CHUNK_TOKENS), turn.prompt_tokens]
+            for end in [*ends, turn.tokens.size]:
+                tokens = end if end <= turn.prompt_tokens else turn.tokens
+
+                def allocate(lease=lease, end=end) -> None:
+                    cache.allocate(lease, end)
+
+                def commit(lease=lease, tokens=tokens) -> None:
+                    cache.commit(lease, tokens)
+
+                yield allocate
+                yield commit
+
+            def release(lease=lease) -> None:
+                cache.release(lease)
+
+            yield release
+
+
+@lru_cache(maxsize=1)
+def turns_of_trace() -> tuple[Turn, ...]:
+    """The turns of the agent with the longest prompt in the trace; none where the trace is not there."""
+    from unified_tree.controllers.replay.trace import read_trace
+
+    if not TRACE.exists():
+        return ()
+    requests = read_trace(TRACE).requests
+    longest = max(requests, key=lambda request: request.prompt_tokens)
+    turns = [request for request in requests if request.chain == longest.chain]
+    return tuple(Turn(request.tokens(), request.prompt_tokens) for request in turns)
+
+
+def stand_in(size: int) -> tuple[Turn, ...]:
+    """Turns that grow evenly up to `size` tokens, each going on from the answer before."""
+    whole = np.arange(size + 100, dtype=np.int64)
+    prompts = [size * turn // 20 for turn in range(1, 21)]
+    return tuple(Turn(whole[: prompt + 40], prompt) for prompt in prompts)
