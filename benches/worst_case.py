@@ -41,6 +41,7 @@ class WorstCase(ABC):
         unit: of its figures.
         ns_a_unit: what a unit is in nanoseconds; 1 for what is no time.
         most_calls: calls a life, at most.
+        lives_once: whether a process is spoilt for it by what lived there before.
         names_calls: whether it makes calls of several kinds, so that it matters which was the worst.
     """
 
@@ -55,6 +56,7 @@ class WorstCase(ABC):
     ns_a_unit: ClassVar[float] = 1000.0
     most_calls: ClassVar[int] = 1000
     names_calls: ClassVar[bool] = False
+    lives_once: ClassVar[bool] = False
 
     def __init__(self, size: int, variant: str, seed: int = SEED, *, smoke: bool = False) -> None:
         self.size = size
@@ -150,12 +152,13 @@ def live(make: type[WorstCase], variant: str, size: int, *, budget_s: float | No
         budget_s: processor time for the calls of one life, after which it is cut short; None for no end.
         smoke: once is enough, and nothing outside the repository is read.
     """
-    if not smoke:
+    lives = 1 if smoke or make.lives_once else lives_of(size)
+    if not smoke and not make.lives_once:
         _calls(_built(make, make.smoke_sizes[-1], variant, smoke=True), None)  # to have used all code and memory once
     samples: list[float] = []
     peaks: list[tuple[float, str]] = []
     digest, cut_short = "", False
-    for _ in range(1 if smoke else lives_of(size)):
+    for _ in range(lives):
         case = _built(make, size, variant, smoke=smoke)
         spent, cut = _calls(case, budget_s)
         cut_short |= cut

@@ -21,7 +21,8 @@ from benches.worst_evictions import (
     EvictBehindLocks,
     EvictStateOfSessions,
     LastStateOfSiblings,
-    Reclaim,
+    ReclaimChain,
+    ReclaimLeaves,
 )
 from benches.worst_paths import CheckChain, GrowWideNode, RelockAfterInvalidation, StatesAlongNode
 from benches.worst_requests import AgentRequests
@@ -37,7 +38,8 @@ WORST_CASES: dict[str, type[WorstCase]] = {
     "worst_window_of_tokens": WindowOfTokens,
     "worst_match_through_gap": MatchThroughGap,
     "worst_acknowledge_above_host": AcknowledgeAboveHost,
-    "worst_reclaim": Reclaim,
+    "worst_reclaim_leaves": ReclaimLeaves,
+    "worst_reclaim_chain": ReclaimChain,
     "worst_relock": RelockAfterInvalidation,
     "worst_states_along_node": StatesAlongNode,
     "worst_check_chain": CheckChain,

@@ -55,6 +55,7 @@ class MemoryOfNodes(WorstCase):
     variants = SETS
     varied = "nodes"
     unit = "bytes/node"
+    lives_once = True
     ns_a_unit = 1.0
 
     @classmethod

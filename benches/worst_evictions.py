@@ -185,32 +185,47 @@ class EvictAfterInvalidation(WorstCase):
             yield partial(self.grown.tree.evict, {"full": 1})
 
 
-class Reclaim(WorstCase):
-    """A namespace was invalidated; `reclaim` takes it apart in small steps."""
+class ReclaimLeaves(WorstCase):
+    """A namespace of very many leaves was invalidated; `reclaim` takes it apart node by node."""
 
-    question = "What does one `reclaim(1)` on very many leaves cost, and one `reclaim(10)` on a long chain?"
-    silent_on = "nodes that are locked"
-    variants = ("1 of leaves", "10 of a chain")
+    question = "What does one `reclaim(1)` cost when very many leaves were invalidated, or all of them but the last are locked?"
+    silent_on = "other tiers; `evict` between the steps"
+    variants = ("", "behind locks")
     varied = "nodes"
-    sizes = CHAIN
-
-    @classmethod
-    def page(cls, variant: str) -> int:
-        """Short nodes where they are many on a path."""
-        return 1 if variant == "10 of a chain" else cls.page_size
 
     def build(self) -> None:
-        """The namespace, and its end."""
-        self.grown = Grown([FULL], self.page(self.variant))
-        if self.variant == "10 of a chain":
-            self.grown.chain(self.size)
-        else:
-            self.grown.plant()
-            self.grown.grow(range(self.size))
+        """The namespace, some locks in it, and its end."""
+        grown = self.grown = Grown([FULL], self.page_size)
+        grown.plant()
+        boundaries = grown.grow(range(self.size))
+        self.left = min(self.size // 2, self.most_calls)
+        held = boundaries[: -self.left] if self.variant else []
+        self.receipts = [grown.tree.lock(boundary) for boundary in held]
+        grown.tree.invalidate("")
+
+    def calls(self) -> Iterator[Call]:
+        """Half of the leaves at most; where locks are, all that are not locked, and once more."""
+        for _ in range(self.left + bool(self.variant)):
+            yield partial(self.grown.tree.reclaim, 1)
+
+
+class ReclaimChain(WorstCase):
+    """A namespace that is one long chain was invalidated; `reclaim` takes it apart in small steps."""
+
+    question = "What does one `reclaim(10)` cost when a long chain was invalidated?"
+    silent_on = "nodes that are locked"
+    page_size = 1
+    varied = "nodes"
+    sizes = CHAIN
+    smoke_sizes = (20, 40)
+
+    def build(self) -> None:
+        """The chain, and its end."""
+        self.grown = Grown([FULL], self.page_size)
+        self.grown.chain(self.size)
         self.grown.tree.invalidate("")
 
     def calls(self) -> Iterator[Call]:
         """Until half of it is gone."""
-        limit = int(self.variant.split()[0])
-        for _ in range(max(1, min(self.size // (2 * limit), self.most_calls))):
-            yield partial(self.grown.tree.reclaim, limit)
+        for _ in range(min(self.size // 20, self.most_calls)):
+            yield partial(self.grown.tree.reclaim, 10)

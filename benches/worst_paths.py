@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from benches.shapes import FULL, MAMBA, Grown
+from benches.shapes import FULL, MAMBA, NO_PAGES, Grown
 from benches.worst_case import CHAIN, Call, WorstCase
 from unified_tree import Key
 
@@ -43,11 +43,12 @@ class RelockAfterInvalidation(WorstCase):
 
 
 class StatesAlongNode(WorstCase):
-    """One insert brings a long prompt with a state at every page."""
+    """One insert brings a state for every page of a long prompt, which is new or is one node already."""
 
     question = "What does a state cost in an insert that brings one at each of very many lengths?"
     silent_on = "states that are there already"
     page_size = 1
+    variants = ("new prompt", "known prompt")
     varied = "states"
     sizes = CHAIN
     unit = "µs/state"
@@ -67,7 +68,11 @@ class StatesAlongNode(WorstCase):
             key = Key(np.arange(self.size, dtype=np.int64) + turn * self.size)
             states = self.grown.fresh("mamba", self.size).tolist()
             by_length = dict(zip(range(1, self.size + 1), states, strict=True))
-            yield partial(self.grown.tree.insert, key, {"full": self.grown.fresh("full", self.size)}, {"mamba": by_length})
+            pages = {"full": self.grown.fresh("full", self.size)}
+            if self.variant == "known prompt":
+                self.grown.tree.insert(key, pages)
+                pages = {"full": NO_PAGES}
+            yield partial(self.grown.tree.insert, key, pages, {"mamba": by_length})
             self.answer(self.grown.tree.node_count)
 
     def per(self) -> int:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ class Turn:
 
 
 class AgentRequests(WorstCase):
-    """One agent's turns, as long as their prompts stay below the size, each as a scheduler would serve it."""
+    """One agent's turns while their prompts stay below the size, and the next one cut to it, as a scheduler serves them."""
 
     question = (
         "How long is the longest call of serving an agent's session with prompts of up to so many tokens, full and window?"
@@ -55,7 +56,8 @@ class AgentRequests(WorstCase):
     def build(self) -> None:
         """The turns, out of the trace if it is there; an empty cache without bounds."""
         turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)
-        self.turns = [turn for turn in turns if turn.prompt_tokens <= self.size]
+        self.turns = list(takewhile(lambda turn: turn.prompt_tokens <= self.size, turns))
+        self.turns += [Turn(turn.tokens[: self.size + 1], self.size) for turn in turns[len(self.turns) :][:1]]
         self.cache = PrefixCache([FULL, window(512)], self.page(self.variant))
 
     def calls(self) -> Iterator[Call]:
