@@ -18,6 +18,7 @@ from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 
 CHUNK_TOKENS = 8192
+WINDOW_TOKENS = 512
 TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", ROOT.parent / "shared" / "traces"))
 TRACE = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
 
@@ -36,8 +37,8 @@ class AgentRequests(WorstCase):
     question = (
         "How long is the longest call of serving an agent's session with prompts of up to so many tokens, full and window?"
     )
-    silent_on = "requests that overlap, evictions, other tiers"
-    variants = ("page 64", "page 1")
+    silent_on = "requests that overlap, other tiers"
+    variants = ("page 64", "page 1", "page 1, decoding")
     varied = "prompt tokens"
     sizes = (1_000, 10_000, 100_000)
     smoke_sizes = (300, 900)
@@ -51,17 +52,19 @@ class AgentRequests(WorstCase):
     @classmethod
     def page(cls, variant: str) -> int:
         """As the variant says."""
-        return int(variant.split()[1])
+        return int(variant.partition(",")[0].split()[1])
 
     def build(self) -> None:
-        """The turns, out of the trace if it is there; an empty cache without bounds."""
+        """The turns, out of the trace if it is there; an empty cache. Decoding is with a window pool that is always short."""
         turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)
         self.turns = list(takewhile(lambda turn: turn.prompt_tokens <= self.size, turns))
         self.turns += [Turn(turn.tokens[: self.size + 1], self.size) for turn in turns[len(self.turns) :][:1]]
-        self.cache = PrefixCache([FULL, window(512)], self.page(self.variant))
+        self.decoding = "decoding" in self.variant
+        counts = {"swa": 2 * CHUNK_TOKENS} if self.decoding else {}
+        self.cache = PrefixCache([FULL, window(WINDOW_TOKENS)], self.page(self.variant), counts)
 
     def calls(self) -> Iterator[Call]:
-        """Acquire, allocate and commit chunk by chunk, the answer in one piece, release."""
+        """Acquire, allocate and commit chunk by chunk, the answer in one piece or token by token, release."""
         cache = self.cache
         for turn in self.turns:
             lease = None
@@ -74,8 +77,9 @@ class AgentRequests(WorstCase):
             yield acquire
             assert lease is not None
             ends = [*range(lease.compute_from + CHUNK_TOKENS, turn.prompt_tokens, CHUNK_TOKENS), turn.prompt_tokens]
-            for end in [*ends, turn.tokens.size]:
-                tokens = end if end <= turn.prompt_tokens else turn.tokens
+            step = 1 if self.decoding else max(1, turn.tokens.size - turn.prompt_tokens)
+            for end in [*ends, *range(turn.prompt_tokens + step, turn.tokens.size + 1, step)]:
+                tokens = end if end <= turn.prompt_tokens else turn.tokens[:end]
 
                 def allocate(lease=lease, end=end) -> None:
                     cache.allocate(lease, end)
