@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +18,14 @@ from benches.worst_case import Call, WorstCase
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 
+if TYPE_CHECKING:
+    from unified_tree.controllers.replay.workload import Request
+
 CHUNK_TOKENS = 8192
 WINDOW_TOKENS = 512
+LONG_TOKENS = 100_000
+MOST_TURNS = 40
+MOST_ANSWER_TOKENS = 100
 TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", ROOT.parent / "shared" / "traces"))
 TRACE = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
 
@@ -30,9 +37,14 @@ class Turn:
     tokens: Int64s
     prompt_tokens: int
 
+    def cut(self, prompt_tokens: int) -> Turn:
+        """The same with a shorter prompt."""
+        answer = self.tokens[self.prompt_tokens :]
+        return Turn(np.concatenate((self.tokens[:prompt_tokens], answer)), prompt_tokens)
+
 
 class AgentRequests(WorstCase):
-    """One agent's turns while their prompts stay below the size, and the next one cut to it, as a scheduler serves them."""
+    """An agent's last turns whose prompts stay below the size, and the next one cut to it, as a scheduler serves them."""
 
     question = (
         "How long is the longest call of serving an agent's session with prompts of up to so many tokens, full and window?"
@@ -57,8 +69,8 @@ class AgentRequests(WorstCase):
     def build(self) -> None:
         """The turns, out of the trace if it is there; an empty cache. Decoding is with a window pool that is always short."""
         turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)
-        self.turns = list(takewhile(lambda turn: turn.prompt_tokens <= self.size, turns))
-        self.turns += [Turn(turn.tokens[: self.size + 1], self.size) for turn in turns[len(self.turns) :][:1]]
+        within = list(takewhile(lambda turn: turn.prompt_tokens <= self.size, turns))
+        self.turns = [*within[-MOST_TURNS:], *(turn.cut(self.size) for turn in turns[len(within) :][:1])]
         self.decoding = "decoding" in self.variant
         counts = {"swa": 2 * CHUNK_TOKENS} if self.decoding else {}
         self.cache = PrefixCache([FULL, window(WINDOW_TOKENS)], self.page(self.variant), counts)
@@ -98,15 +110,17 @@ class AgentRequests(WorstCase):
 
 @lru_cache(maxsize=1)
 def turns_of_trace() -> tuple[Turn, ...]:
-    """The turns of the agent with the longest prompt in the trace; none where the trace is not there."""
+    """The turns of the agent with most of them among those whose prompts grow long; none where the trace is not there."""
     from unified_tree.controllers.replay.trace import read_trace
 
     if not TRACE.exists():
         return ()
-    requests = read_trace(TRACE).requests
-    longest = max(requests, key=lambda request: request.prompt_tokens)
-    turns = [request for request in requests if request.chain == longest.chain]
-    return tuple(Turn(request.tokens(), request.prompt_tokens) for request in turns)
+    agents: dict[int, list[Request]] = {}
+    for request in read_trace(TRACE).requests:
+        agents.setdefault(request.chain, []).append(request)
+    long = [turns for turns in agents.values() if max(turn.prompt_tokens for turn in turns) >= LONG_TOKENS]
+    turns = max(long, key=len, default=[])
+    return tuple(Turn(turn.tokens()[: turn.prompt_tokens + MOST_ANSWER_TOKENS], turn.prompt_tokens) for turn in turns)
 
 
 def stand_in(size: int) -> tuple[Turn, ...]:

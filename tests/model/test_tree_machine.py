@@ -330,16 +330,30 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def invalidate(self, seed: int) -> None:
-        """Seldom: all of a namespace, or everything, is forgotten; some of it is taken apart."""
+        """Seldom: all of a namespace, or everything, is forgotten, maybe twice in a row; some of it is taken apart."""
         rng = Random(seed)
         if rng.random() < 0.2:
             namespace = rng.choice([None, "", "tenant"])
-            self.tree.invalidate(namespace)
-            self.model.invalidated(namespace)
-            self.deleted_nodes += 1  # a boundary found before may be stale, though what it named is there again
-        result = self.tree.reclaim(rng.randrange(4))
+            self.forget(namespace)
+            if rng.random() < 0.6:
+                self.reclaim(rng.randrange(3))
+                if rng.random() < 0.5 and self.texts:
+                    self.insert_text(rng, self.text(rng))
+                self.forget(rng.choice([namespace, namespace, None, "tenant"]))
+        self.reclaim(rng.randrange(4))
+
+    def forget(self, namespace: str | None) -> None:
+        self.tree.invalidate(namespace)
+        self.model.invalidated(namespace)
+        self.deleted_nodes += 1  # a boundary found before may be stale, though what it named is there again
+
+    def reclaim(self, limit: int) -> int:
+        """Take apart at most so many nodes; how many that were."""
+        result = self.tree.reclaim(limit)
+        assert result.deleted_nodes <= limit
         self.deleted_nodes += result.deleted_nodes
         self.model.evicted(DEVICE, result)
+        return result.deleted_nodes
 
     @invariant()
     def sound(self) -> None:
@@ -361,6 +375,9 @@ class TreeMachine(RuleBasedStateMachine):
             if not receipt.released:
                 receipt.release()
         self.model.pins.clear()
+        for _ in range(2 * self.tree.node_count + 8):  # some calls may only look around
+            self.reclaim(3)
+        assert self.model.retired_pages() == 0, f"reclaim does not reach all that was invalidated:\n{self.tree.dump()}"
         for tier in (HOST, DEVICE, HOST):
             needs = {name: self.page_counts[tier][name] for name in self.model.held[tier]}
             self.model.evicted(tier, self.tree.evict(needs, tier))

@@ -336,6 +336,10 @@ class TreeModel:
             for name, by_place in flight.sharers.items():
                 flight.sharers[name] = {retired(place): page for place, page in by_place.items()}
 
+    def retired_pages(self) -> int:
+        """How many pages are still held for what was invalidated."""
+        return sum(" " in place[0] for pools in self.held.values() for held in pools.values() for place in held)
+
     def aborted(self, effect: Effect, unused: Mapping[str, NDArray[np.int64]]) -> None:
         """An effect was aborted: all its pages come back."""
         flight = self._ended(effect)
