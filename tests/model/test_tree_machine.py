@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from broken_policy import broken_policies
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -23,6 +24,7 @@ from unified_tree import (
     EffectError,
     Path,
     Point,
+    PolicyFactory,
     Receipt,
     ReceiptError,
     StaleBoundaryError,
@@ -60,9 +62,11 @@ class TreeMachine(RuleBasedStateMachine):
         self.page_counts = self.draw_page_counts(rng)
         owners = {c.name for c in self.kinds if c.shares is None}
         device = {name: count for name, count in self.page_counts[DEVICE].items() if name in owners}
-        self.policy = rng.choice(list(POLICIES))
+        policy: str | PolicyFactory = rng.choice(list(POLICIES))
+        if rng.random() < 0.25:
+            policy = broken_policies(seed, [])
         bounds = {name: rng.choice([1, 1, 2, 3, 7, default]) for name, default in BOUNDS.items()}
-        self.tree = UnifiedTree(self.kinds, self.page_size, policy=self.policy, page_counts=device, **bounds)
+        self.tree = UnifiedTree(self.kinds, self.page_size, policy=policy, page_counts=device, **bounds)
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
         self.texts: list[Text] = []
         self.receipts: list[tuple[Receipt, set[Pin]]] = []
