@@ -12,6 +12,7 @@ from broken_policy import broken_policies
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from kept_arrays import KeptArrays, buffers, reuse
 from kinds import SETS
 from numpy.typing import NDArray
 from tree_model import DEVICE, HOST, Pin, Text, TreeModel
@@ -68,6 +69,7 @@ class TreeMachine(RuleBasedStateMachine):
         bounds = {name: rng.choice([1, 1, 2, 3, 7, default]) for name, default in BOUNDS.items()}
         self.tree = UnifiedTree(self.kinds, self.page_size, policy=policy, page_counts=device, **bounds)
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
+        self.kept = KeptArrays()
         self.texts: list[Text] = []
         self.receipts: list[tuple[Receipt, set[Pin]]] = []
         self.boundaries: list[tuple[Boundary, Text, int]] = []
@@ -143,7 +145,11 @@ class TreeMachine(RuleBasedStateMachine):
         without = [c.name for c in self.model.sharers if c.name not in fixed and rng.random() < 0.3]
         hints = [None, self.tree.match_prefix(text.key(), touch=False).device, *(found for found, *_ in self.boundaries[-5:])]
         hint, priority = rng.choice(hints), rng.randrange(3)
-        result = self.tree.insert(text.key(), pages, states, after=hint, without=without, priority=priority)
+        given = buffers(pages)
+        result = self.tree.insert(text.key(), given, states, after=hint, without=without, priority=priority)
+        reuse(given)
+        for what, arrays in (("canonical", result.canonical), ("duplicates", result.duplicates), ("replaced", result.replaced)):
+            self.kept.keep_all(what, arrays)
         if text.length < self.page_size:
             self.model.give(DEVICE, ids)
             return
@@ -174,8 +180,9 @@ class TreeMachine(RuleBasedStateMachine):
         for component in self.kinds:
             boundaries = [match.device, match.replay] if isinstance(component.coverage, Path) else [match.device]
             for boundary in boundaries:
-                ids = self.tree.pages(boundary, component.name).tolist()
-                self.model.check_pages(text, boundary.length, component, ids)
+                ids = self.tree.pages(boundary, component.name)
+                self.kept.keep(f"pages of {component.name}", ids)
+                self.model.check_pages(text, boundary.length, component, ids.tolist())
         for component in self.kinds:
             self.model.check_pages_ahead(
                 text, match.reachable.length, component, self.tree.pages_ahead(match.reachable, component.name).tolist()
@@ -269,6 +276,7 @@ class TreeMachine(RuleBasedStateMachine):
         if any(count > len(model.free[tier][name]) for name, count in needs.items()):
             return
         taken: dict[str, NDArray[np.int64]] = {}
+        given: dict[str, NDArray[np.int64]] = {}
 
         def supply(asked: dict[str, int]) -> dict[str, NDArray[np.int64]]:
             assert asked == needs
@@ -276,12 +284,17 @@ class TreeMachine(RuleBasedStateMachine):
             if rng.random() < 0.1:
                 model.give(tier, taken)
                 raise RecursionError
-            return taken
+            given.update(buffers(taken))
+            return given
 
         try:
             effect = (tree.backup if tier is HOST else tree.load)(boundary, supply)
         except RecursionError:
             return
+        reuse(given)
+        for part in effect.copies:
+            self.kept.keep(f"source of {part.component}", part.source)
+            self.kept.keep(f"target of {part.component}", part.target)
         model.took_off(effect, taken, pins)
 
     @precondition(lambda self: self.model.flights)
@@ -326,7 +339,10 @@ class TreeMachine(RuleBasedStateMachine):
         self.model.pins.append({pin for pin in self.model.needs(text, reach.length, HOST) if self.model.is_path(pin.component)})
         if self.make_room(HOST, needs):
             ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
-            result = self.tree.graft(text.key(), ids)
+            given = buffers(ids)
+            result = self.tree.graft(text.key(), given)
+            reuse(given)
+            self.kept.keep_all("unused", result.unused)
             assert result.boundary.length == whole * self.page_size
             self.model.grafted(text, ids, result.unused)
         receipt.release()
@@ -363,6 +379,7 @@ class TreeMachine(RuleBasedStateMachine):
     def sound(self) -> None:
         """No law is broken, the books agree, and no page has two owners or none."""
         type(self).operations += 1
+        self.kept.check()
         assert (broken := self.tree.check()) == [], f"{broken}\n{self.tree.dump()}"
         used = {
             (tier, name): self.tree.pool(name, tier).used_pages for tier, pools in self.model.held.items() for name in pools
