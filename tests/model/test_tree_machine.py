@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from unified_tree import (
     POLICIES,
     Boundary,
     Component,
+    Effect,
     EffectError,
     Path,
     Point,
@@ -48,6 +50,28 @@ BOUNDS = {
 """Every bound that the tree's constructor offers, with its default."""
 
 
+@dataclass(eq=False)
+class Named:
+    """A boundary that something holds, under the name it had then.
+
+    Attributes:
+        retired: it was invalidated since, so that nothing finds it any more.
+    """
+
+    boundary: Boundary
+    text: Text
+    retired: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Hold(Named):
+    """A receipt that is out, and what it pins; whole while none of its components was released."""
+
+    receipt: Receipt
+    pins: set[Pin]
+    whole: bool = True
+
+
 class TreeMachine(RuleBasedStateMachine):
     """One tree, its model, and all the receipts and effects that are out."""
 
@@ -71,7 +95,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
         self.kept = KeptArrays()
         self.texts: list[Text] = []
-        self.receipts: list[tuple[Receipt, set[Pin]]] = []
+        self.receipts: list[Hold] = []
+        self.flying: list[tuple[Effect, Named]] = []
         self.boundaries: list[tuple[Boundary, Text, int]] = []
         self.deleted_nodes = 0
         for tokens in self.shape.first:
@@ -144,6 +169,7 @@ class TreeMachine(RuleBasedStateMachine):
         fixed = [c.name for c in self.model.sharers if c.required and isinstance(c.coverage, Path)]
         without = [c.name for c in self.model.sharers if c.name not in fixed and rng.random() < 0.3]
         hints = [None, self.tree.match_prefix(text.key(), touch=False).device, *(found for found, *_ in self.boundaries[-5:])]
+        hints += [hold.boundary for hold in self.receipts]
         hint, priority = rng.choice(hints), rng.randrange(3)
         given = buffers(pages)
         result = self.tree.insert(text.key(), given, states, after=hint, without=without, priority=priority)
@@ -208,7 +234,7 @@ class TreeMachine(RuleBasedStateMachine):
             self.boundaries.remove((boundary, text, deleted_before))
             return
         assert may
-        self.receipts.append((receipt, pins))
+        self.receipts.append(Hold(boundary, text, receipt=receipt, pins=pins))
         self.model.pins.append(pins)
 
     @precondition(lambda self: self.receipts)
@@ -216,7 +242,8 @@ class TreeMachine(RuleBasedStateMachine):
     def unlock(self, seed: int) -> None:
         """Release a receipt, or one component of it."""
         rng = Random(seed)
-        receipt, pins = rng.choice(self.receipts)
+        hold = rng.choice(self.receipts)
+        receipt, pins = hold.receipt, hold.pins
         names = sorted({pin.component for pin in pins})
         if len(names) > 1 and rng.random() < 0.5:
             name = rng.choice(names)
@@ -226,6 +253,7 @@ class TreeMachine(RuleBasedStateMachine):
                     receipt.release(name)
                 return
             receipt.release(name)
+            hold.whole = False
             pins -= {pin for pin in pins if pin.component == name}
             with pytest.raises(ReceiptError):
                 receipt.release(name)
@@ -233,8 +261,40 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree.unlock(receipt)
         with pytest.raises(ReceiptError):
             receipt.release()
-        self.receipts = [(other, kept) for other, kept in self.receipts if other is not receipt]
+        self.receipts.remove(hold)
         self.model.pins = [other for other in self.model.pins if other is not pins]
+
+    @precondition(lambda self: self.receipts)
+    @rule(seed=SEEDS)
+    def name_again(self, seed: int) -> None:
+        """What is held can be locked once more by the name it was locked by, whatever became of the nodes since."""
+        hold = Random(seed).choice(self.receipts)
+        if hold.retired:
+            return
+        self.tree.backup_needs(hold.boundary)
+        if hold.whole and hold.receipt.tier is DEVICE:
+            self.tree.lock(hold.boundary).release()
+            self.tree.lock(hold.receipt.boundary).release()
+
+    def check_names(self) -> None:
+        """What is locked, backed up or loaded has the pages and the tokens of the boundary that was named."""
+        for hold in self.receipts:
+            if not hold.retired:
+                self.check_name(hold, sure=hold.whole and hold.receipt.tier is DEVICE)
+        self.flying = [(effect, named) for effect, named in self.flying if effect in {f.effect for f in self.model.flights}]
+        for _, named in self.flying:
+            if not named.retired:
+                self.check_name(named, sure=False)
+                self.tree.load_needs(named.boundary)
+
+    def check_name(self, named: Named, *, sure: bool) -> None:
+        boundary, text = named.boundary, named.text
+        assert self.tree.key_of(boundary).data == (text.key().data if boundary.length else b"")
+        for component in self.kinds:
+            ids = self.tree.pages(boundary, component.name)
+            self.tree.pages(boundary, component.name, HOST)
+            if sure:
+                self.model.check_pages(text, boundary.length, component, ids.tolist())
 
     @rule(seed=SEEDS)
     def evict(self, seed: int) -> None:
@@ -295,6 +355,7 @@ class TreeMachine(RuleBasedStateMachine):
         for part in effect.copies:
             self.kept.keep(f"source of {part.component}", part.source)
             self.kept.keep(f"target of {part.component}", part.target)
+        self.flying.append((effect, Named(boundary, text.cut(boundary.length))))
         model.took_off(effect, taken, pins)
 
     @precondition(lambda self: self.model.flights)
@@ -365,6 +426,8 @@ class TreeMachine(RuleBasedStateMachine):
     def forget(self, namespace: str | None) -> None:
         self.tree.invalidate(namespace)
         self.model.invalidated(namespace)
+        for named in (*self.receipts, *(named for _, named in self.flying)):
+            named.retired |= namespace in {None, named.text.namespace}
         self.deleted_nodes += 1  # a boundary found before may be stale, though what it named is there again
 
     def reclaim(self, limit: int) -> int:
@@ -380,6 +443,7 @@ class TreeMachine(RuleBasedStateMachine):
         """No law is broken, the books agree, and no page has two owners or none."""
         type(self).operations += 1
         self.kept.check()
+        self.check_names()
         assert (broken := self.tree.check()) == [], f"{broken}\n{self.tree.dump()}"
         used = {
             (tier, name): self.tree.pool(name, tier).used_pages for tier, pools in self.model.held.items() for name in pools
@@ -392,9 +456,9 @@ class TreeMachine(RuleBasedStateMachine):
             return
         for flight in list(self.model.flights):
             self.model.aborted(flight.effect, self.tree.abort(flight.effect))
-        for receipt, _ in self.receipts:
-            if not receipt.released:
-                receipt.release()
+        for hold in self.receipts:
+            if not hold.receipt.released:
+                hold.receipt.release()
         self.model.pins.clear()
         for _ in range(2 * self.tree.node_count + 8):  # some calls may only look around
             self.reclaim(3)
@@ -417,7 +481,8 @@ def run_machine(kinds: str, **options: Any) -> int:
 
 
 OPERATIONS = (
-    "insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "graft", "invalidate", "settle"
+    "insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "graft", "invalidate", "settle",
+    "name_again"
 )  # fmt: skip
 
 
@@ -433,6 +498,7 @@ def walk(kinds: str, seed: str, steps: int, *, shape: str = "bushy", looks_every
     for step in range(steps):
         name = rng.choice(OPERATIONS)
         needed = {"unlock": machine.receipts, "end": machine.model.flights, "copy": machine.texts, "lock": machine.boundaries}
+        needed["name_again"] = machine.receipts
         crowded = (name == "lock" and len(machine.receipts) > 2) or (name == "copy" and len(machine.model.flights) > 2)
         if needed.get(name, True) and not crowded:
             try:
