@@ -16,17 +16,24 @@ from benches.machine import commit, core, machine, quiet_cpu
 from benches.measuring import measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
+from benches.worst_cases import WORST_CASES, Limits, measure_worst
+from benches.worst_report import lines_of, rows_of, worst_preamble, worst_questions
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, report."""
     options = _options(arguments)
-    cases = _cases(options)
-    known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
-    rows = run(cases, known)
-    options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"\n{profile(rows)}")
-    print(f"\n{questions(rows)}")
+    cases, worst = _cases(options), _worst(options)
+    if not cases and not worst:
+        sys.exit("no case is left of what was chosen")
+    rows: list[Row] = []
+    if cases:
+        known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
+        rows = run(cases, known)
+        print(f"\n{profile(rows)}")
+        print(f"\n{questions(rows)}")
+    worst_rows = run_worst(worst, _limits(options)) if worst else []
+    options.json.write_text(json.dumps(rows + worst_rows, indent=1) + "\n")
     print(f"\nwrote {options.json}")
     if options.plot is not None:
         _plot(rows, options.plot)
@@ -70,6 +77,33 @@ def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
     return rows
 
 
+def run_worst(operations: list[str], limits: Limits) -> list[Row]:
+    """Measure worst cases, printing each as it comes."""
+    start = time.monotonic()
+    where, what, how, cpu = machine(), commit(), core(), quiet_cpu()
+    print(f"machine  {where}\ncommit   {what or 'unknown'}, {how}")
+    print(worst_preamble())
+    rows, growths = [], []
+    for growth in measure_worst(operations, limits, cpu):
+        growths.append(growth)
+        rows += rows_of(growth, where, what, how)
+        print(lines_of(growth), flush=True)
+    print(f"took {time.monotonic() - start:.0f} s")
+    print(f"\n{worst_questions(growths)}")
+    return rows
+
+
+def _worst(options: argparse.Namespace) -> list[str]:
+    """The worst cases to measure: none where another suite was chosen, or sizes that they do not have."""
+    if options.suite not in {"all", "worst"} or options.components or options.page:
+        return []
+    return [name for name in WORST_CASES if not options.operation or name in options.operation]
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    return Limits(size_count=options.sizes, quick=options.quick, budget_s=options.budget_s, patience_s=options.patience_s)
+
+
 def _cases(options: argparse.Namespace) -> list[Case]:
     cases = []
     if options.suite in {"all", "table"}:
@@ -81,8 +115,6 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     for field, chosen in (("operation", options.operation), ("components", options.components), ("page_size", options.page)):
         if chosen:
             cases = [case for case in cases if getattr(case, field) in chosen]
-    if not cases:
-        sys.exit("no case is left of what was chosen")
     return cases
 
 
@@ -93,7 +125,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers-fixtures", type=Path, default=Path(fixtures), metavar="DIR", help="the folder of sgl_fix.py and sgl_boot.py"
     )
-    parser.add_argument("--suite", choices=("all", "table", "growth"), default="all", help="the table, growth, or both")
+    parser.add_argument(
+        "--suite", "--only", choices=("all", "table", "growth", "worst"), default="all", help="one of the three, or all of them"
+    )
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
     parser.add_argument(
@@ -106,11 +140,33 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--operation", action="append", help="only this one; may be given again")
     parser.add_argument("--components", action="append", help="only this set; may be given again")
     parser.add_argument("--page", type=int, action="append", help="only this page size; may be given again")
+    limits = Limits()
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        default=limits.size_count,
+        metavar="N",
+        help="measure worst cases at so many of their sizes, from the smallest: 3, or 4 for up to a million nodes",
+    )
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        default=limits.budget_s,
+        metavar="S",
+        help="time for the calls of a worst case, each time its tree is built (%(default)s s)",
+    )
+    parser.add_argument(
+        "--patience-s",
+        type=float,
+        default=limits.patience_s,
+        metavar="S",
+        help="after so long one size of a worst case is given up, and larger ones with it (%(default)s s)",
+    )
     options = parser.parse_args(arguments)
-    if options.plot is not None and options.suite == "table":
-        parser.error("--plot shows growth; leave out --suite table")
+    if options.plot is not None and options.suite in {"table", "worst"}:
+        parser.error(f"--plot shows growth; leave out --suite {options.suite}")
     chosen = options.quick or options.operation or options.components or options.page
-    if options.plot is None and options.suite != "table" and not chosen:
+    if options.plot is None and options.suite in {"all", "growth"} and not chosen:
         options.plot = ROOT / "docs" / "growth.png"
     if options.peers is not None:
         options.peers = options.peers.resolve()

@@ -68,7 +68,7 @@ class Flight:
 class TreeModel:
     """What the tree must hold."""
 
-    def __init__(self, components: Sequence[Component], page_size: int, page_count: int) -> None:
+    def __init__(self, components: Sequence[Component], page_size: int, page_counts: Mapping[Tier, Mapping[str, int]]) -> None:
         self.components = components
         self.page_size = page_size
         self.by_name = {c.name: c for c in components}
@@ -80,11 +80,11 @@ class TreeModel:
         }
         self.sure: dict[str, set[Place]] = {c.name: set() for c in self.sharers}
         self.possible: dict[str, set[Place]] = {c.name: set() for c in self.sharers}
-        self.free = {tier: {name: list(range(page_count)) for name in pools} for tier, pools in self.held.items()}
+        self.page_counts = page_counts
+        self.free = {tier: {name: list(range(page_counts[tier][name])) for name in pools} for tier, pools in self.held.items()}
         self.flights: list[Flight] = []
         self.generations = 0
         self.pins: list[set[Pin]] = []
-        self.page_count = page_count
         windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing)]
         points = [c for c in components if c.required and isinstance(c.coverage, Point)]
         costs = [c.replay_tokens for c in windows]
@@ -336,6 +336,10 @@ class TreeModel:
             for name, by_place in flight.sharers.items():
                 flight.sharers[name] = {retired(place): page for place, page in by_place.items()}
 
+    def retired_pages(self) -> int:
+        """How many pages are still held for what was invalidated."""
+        return sum(" " in place[0] for pools in self.held.values() for held in pools.values() for place in held)
+
     def aborted(self, effect: Effect, unused: Mapping[str, NDArray[np.int64]]) -> None:
         """An effect was aborted: all its pages come back."""
         flight = self._ended(effect)
@@ -376,10 +380,17 @@ class TreeModel:
         return all(self.has(component, text.place(at), host=host, sure=sure) for at in ends)
 
     def longest(self, text: Text, limit: int, *, host: bool, sure: bool, paths_only: bool = False) -> int:
-        """The longest boundary, by trying every length."""
-        needed = [c for c in self.components if c.required and (isinstance(c.coverage, Path) or not paths_only)]
-        for length in range(limit // self.page_size * self.page_size, 0, -self.page_size):
-            if all(self.covered(text, length, c, host=host, sure=sure) for c in needed):
+        """The longest boundary, by trying every length that the paths reach."""
+        required = [c for c in self.components if c.required]
+        paths = [c for c in required if isinstance(c.coverage, Path)]
+        others = [] if paths_only else [c for c in required if not isinstance(c.coverage, Path)]
+        reach = 0
+        for at in range(self.page_size, limit + 1, self.page_size):
+            if not all(self.has(c, text.place(at), host=host, sure=sure) for c in paths):
+                break
+            reach = at
+        for length in range(reach, 0, -self.page_size):
+            if all(self.covered(text, length, c, host=host, sure=sure) for c in others):
                 return length
         return 0
 
@@ -466,4 +477,5 @@ class TreeModel:
                 parts = [set(self.free[tier][name]), set(held.values()), *flying]
                 assert len(self.free[tier][name]) == len(parts[0])
                 assert len(set(held.values())) == len(held) == used[tier, name]
-                assert sum(map(len, parts)) == len(set().union(*parts)) == self.page_count, f"{name} on {tier.name}"
+                count = self.page_counts[tier][name]
+                assert sum(map(len, parts)) == len(set().union(*parts)) == count, f"{name} on {tier.name}"

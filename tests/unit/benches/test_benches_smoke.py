@@ -28,6 +28,26 @@ OPERATIONS = {
     "mixed_multi_turn",
     "memory",
 }
+WORST = {
+    "worst_acknowledge_above_host",
+    "worst_agent_requests",
+    "worst_check_chain",
+    "worst_evict_after_hits",
+    "worst_evict_after_invalidation",
+    "worst_evict_behind_locks",
+    "worst_evict_session_state",
+    "worst_gc",
+    "worst_insert_wide",
+    "worst_last_state_of_siblings",
+    "worst_match_through_gap",
+    "worst_memory",
+    "worst_reclaim_chain",
+    "worst_reclaim_leaves",
+    "worst_relock",
+    "worst_states_along_node",
+    "worst_window_of_prompt",
+    "worst_window_of_tokens",
+}
 FIELDS = {
     "operation",
     "components",
@@ -59,7 +79,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
 
 
 def test_every_benchmark_runs_in_quick_mode(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
-    _, rows, _ = quick
+    rows = [row for row in quick[1] if row["operation"] not in WORST]
     assert {row["operation"] for row in rows} == OPERATIONS
     assert {row["components"] for row in rows} == {"full", "full_swa", "full_mamba"}
     assert {row["page_size"] for row in rows} == {1, 16, 64, 256}
