@@ -63,9 +63,9 @@ class InsertResult(NamedTuple):
         duplicates: given pages the tree did not keep, by component, int64.
         replaced: pages the tree gave up for given ones that carry more components, by component, int64.
         canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; -1 where an
-            optional path has none, for want of a value above; for windows the part that was kept. Windows were not taken at all, stay
-            the caller's and have no entry, where the tree's pages are locked and lack what a required sharer has in the
-            given ones.
+            optional path has none, for want of a value above; for windows the part that was kept. Windows were not taken at
+            all, stay the caller's and have no entry, where the tree's pages are locked and lack what a required sharer has
+            in the given ones.
     """
 
     boundary: Boundary

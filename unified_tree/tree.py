@@ -147,7 +147,9 @@ class UnifiedTree:
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
         """Pin what a boundary needs on one tier until the receipt is released.
 
-        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned.
+        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned;
+        what is on device alone is not. The boundary can be named as long as its path is pinned, by the name given as well
+        as by `Receipt.boundary`, whatever is cut or evicted around it.
 
         Args:
             components: pin only these, and the paths they stand on; then only the paths' coverage is checked.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
@@ -33,6 +32,7 @@ from unified_tree import (
     StaleBoundaryError,
     Tier,
     Trailing,
+    TreeSettings,
     UnifiedTree,
 )
 
@@ -40,14 +40,6 @@ PAGE_COUNT = 16
 SEEDS = st.integers(0, 1 << 20)
 """Hypothesis chooses which operations come, and leaves out those that do not matter for a failure; a seed decides what
 exactly each one does, since what Hypothesis draws by itself is mostly too small to share a prefix or fill a pool."""
-
-
-BOUNDS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(UnifiedTree).parameters.items()
-    if type(parameter.default) is int
-}
-"""Every bound that the tree's constructor offers, with its default."""
 
 
 @dataclass(eq=False)
@@ -65,10 +57,15 @@ class Named:
 
 @dataclass(eq=False, kw_only=True)
 class Hold(Named):
-    """A receipt that is out, and what it pins; whole while none of its components was released."""
+    """A receipt that is out, and what it pins; whole while none of its components was released.
+
+    Attributes:
+        nameable: it pins the path up to the boundary; one on host does not where the path is on device alone.
+    """
 
     receipt: Receipt
     pins: set[Pin]
+    nameable: bool
     whole: bool = True
 
 
@@ -90,8 +87,14 @@ class TreeMachine(RuleBasedStateMachine):
         policy: str | PolicyFactory = rng.choice(list(POLICIES))
         if rng.random() < 0.25:
             policy = broken_policies(seed, [])
-        bounds = {name: rng.choice([1, 1, 2, 3, 7, default]) for name, default in BOUNDS.items()}
-        self.tree = UnifiedTree(self.kinds, self.page_size, policy=policy, page_counts=device, **bounds)
+        self.tree = UnifiedTree(
+            self.kinds,
+            self.page_size,
+            policy=policy,
+            page_counts=device,
+            host_page_counts=self.page_counts[HOST] if rng.random() < 0.5 else None,
+            settings=TreeSettings(**{bound.name: rng.choice([1, 1, 2, 3, 7, bound.default]) for bound in fields(TreeSettings)}),
+        )
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
         self.kept = KeptArrays()
         self.texts: list[Text] = []
@@ -234,7 +237,8 @@ class TreeMachine(RuleBasedStateMachine):
             self.boundaries.remove((boundary, text, deleted_before))
             return
         assert may
-        self.receipts.append(Hold(boundary, text, receipt=receipt, pins=pins))
+        nameable = not host or self.tree.host_reach(text.key(), limit=length).length == length
+        self.receipts.append(Hold(boundary, text, receipt=receipt, pins=pins, nameable=nameable))
         self.model.pins.append(pins)
 
     @precondition(lambda self: self.receipts)
@@ -269,7 +273,7 @@ class TreeMachine(RuleBasedStateMachine):
     def name_again(self, seed: int) -> None:
         """What is held can be locked once more by the name it was locked by, whatever became of the nodes since."""
         hold = Random(seed).choice(self.receipts)
-        if hold.retired:
+        if hold.retired or not hold.nameable:
             return
         self.tree.backup_needs(hold.boundary)
         if hold.whole and hold.receipt.tier is DEVICE:
@@ -279,7 +283,7 @@ class TreeMachine(RuleBasedStateMachine):
     def check_names(self) -> None:
         """What is locked, backed up or loaded has the pages and the tokens of the boundary that was named."""
         for hold in self.receipts:
-            if not hold.retired:
+            if not hold.retired and hold.nameable:
                 self.check_name(hold, sure=hold.whole and hold.receipt.tier is DEVICE)
         self.flying = [(effect, named) for effect, named in self.flying if effect in {f.effect for f in self.model.flights}]
         for _, named in self.flying:
