@@ -95,7 +95,7 @@ def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:
         if freed.page_counts[i] >= count or not state.retired.is_pending:
             break
         state.retired.step(state, freed)
-    state.resumability.settle()
+    state.resumability.settle_share()
     return freed.page_counts[i] > before
 
 
@@ -105,7 +105,7 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
     while node_limit > 0 and state.retired.is_pending:
         state.retired.step(state, freed)
         node_limit -= 1
-    state.resumability.settle()
+    state.resumability.settle_share()
     return freed.result()
 
 
@@ -123,7 +123,7 @@ def drop(state: TreeState, value: Value, freed: Freed) -> None:
     else:
         freed.tombstones += 1
         state.resumability.update(node, lost_window=_lost_window(state, value))
-    state.resumability.settle()
+    state.resumability.settle_share()
 
 
 def _lost_window(state: TreeState, gone: Value) -> bool:

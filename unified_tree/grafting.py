@@ -63,7 +63,7 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) ->
         ids = given[i]
         land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
     state.resumability.update(node)
-    state.resumability.settle()
+    state.resumability.settle_share()
     names = state.components
     return GraftResult(
         Boundary(node.id, end), {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}

@@ -47,7 +47,7 @@ class Insertion:
         if state.gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
-            state.resumability.settle()
+            state.resumability.settle_share()
         names = state.components
         return record(
             InsertResult,

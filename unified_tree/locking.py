@@ -212,7 +212,7 @@ class Locks:
             del self.open[receipt.serial]
             self._forget_name(receipt)
             receipt.close()
-            state.resumability.settle()
+            state.resumability.settle_share()
 
     def _forget_name(self, receipt: Receipt) -> None:
         if receipt.old_name is None:

@@ -78,12 +78,14 @@ class Resumability:
         if self._state.gated:
             self._set_nearest(node, NO_BOUNDARY)
 
-    def settle(self, limit: int | None = None) -> int:
-        """Bring up to date at most `limit` nodes of those that wait, the setting's number if None; how many it were.
+    def settle_share(self) -> None:
+        """What every call does of what waits. Cost: O(settle_limit log n)."""
+        if self._dirty or self._spreading:
+            self.settle(self._settle_limit)
 
-        Cost: O(limit log n).
-        """
-        most = left = self._settle_limit if limit is None else limit
+    def settle(self, limit: int) -> int:
+        """Bring up to date at most `limit` nodes of those that wait; how many it were. Cost: O(limit log n)."""
+        left = limit
         dirty, spreading = self._dirty, self._spreading
         while left > 0:
             if dirty:
@@ -107,7 +109,7 @@ class Resumability:
                 left -= 1
             else:
                 break
-        return most - left
+        return limit - left
 
     def is_covered(self, node: Node) -> bool:
         """Whether every required component is covered at the node's end, on whatever tier, whatever is still waiting.

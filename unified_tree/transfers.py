@@ -91,7 +91,7 @@ class Effects:
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
             land(self._state, span, target_of(effect.kind), unused)
-        self._state.resumability.settle()
+        self._state.resumability.settle_share()
         for receipt in effect.receipts:
             receipt.release()
         names = self._state.components

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from unified_tree.receipt import EvictResult, Match, Receipt
 
 MOST_PRIORITY = 1 << 53
+EVERYTHING = 1 << 62
 
 
 class UnifiedTree:
@@ -236,14 +237,15 @@ class UnifiedTree:
         return self._state.retired.is_pending
 
     def settle(self, limit: int | None = None) -> int:
-        """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default `settle_limit`.
+        """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default of all.
 
         When the window of a shared prompt goes, all its continuations are no boundaries any more, and their values stranded.
         An operation marks what it touches and a bounded number besides; the rest waits, a share of every later operation.
-        Nothing depends on a mark but who is evicted first. Returns how many nodes were done; 0: all marks are exact.
+        Nothing depends on a mark but who is evicted first. Returns how many nodes were done: all marks are exact if that is
+        less than the limit.
         Cost: O(log n) a node.
         """
-        return self._state.resumability.settle(None if limit is None else _integer(limit, "a limit"))
+        return self._state.resumability.settle(EVERYTHING if limit is None else _integer(limit, "a limit"))
 
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
         """Pages of a pool that no lock pins. Cost: O(1)."""

@@ -13,7 +13,7 @@ def a_prompt_with_continuations(count: int, settle_limit: int) -> Grove:
     grove.put("abcdefgh")
     for i in range(count):
         grove.put(f"abcdefgh{chr(0x100 + i)}x", window=1)
-    grove.tree.settle(10 * count)
+    grove.tree.settle()
     assert grove.tree.settle() == 0
     return grove
 
@@ -24,7 +24,7 @@ def test_the_rest_waits_and_is_done_in_the_end() -> None:
     assert grove.evict(1, "swa")["swa"] == [200, 201, 202, 203], "the window of the prompt was there first"
     grove.check()
     assert grove.tree.stranded_pages("swa") < 20
-    while grove.tree.settle():
+    while grove.tree.settle(7) == 7:
         grove.check()
     assert grove.tree.stranded_pages("swa") == 200, "every continuation has lost its window"
 
@@ -44,5 +44,5 @@ def test_children_that_go_while_it_is_their_turn() -> None:
     for _ in range(40):
         grove.evict(1)
         grove.check()
-    while grove.tree.settle():
+    while grove.tree.settle(1):
         grove.check()
