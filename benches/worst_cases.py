@@ -100,6 +100,8 @@ class Growth:
 def measure_worst(operations: Sequence[str], limits: Limits, cpu: int) -> Iterator[Growth]:
     """Measure the named cases in all their variants; each as soon as it is there."""
     for operation in operations:
+        if not limits.quick:
+            WORST_CASES[operation].prepare()
         for variant in WORST_CASES[operation].variants:
             yield _growth(operation, variant, limits, cpu)
 

@@ -191,13 +191,14 @@ class TreeMachine(RuleBasedStateMachine):
         hint, priority = rng.choice(hints), rng.randrange(3)
         given = buffers(pages)
         result = self.tree.insert(text.key(), given, states, after=hint, without=without, priority=priority)
-        reuse(given)
         for what, arrays in (("canonical", result.canonical), ("duplicates", result.duplicates), ("replaced", result.replaced)):
             self.kept.keep_all(what, arrays)
+        reuse(given)
         if text.length < self.page_size:
             self.model.give(DEVICE, ids)
             return
         self.model.inserted(text, pages, states, without, result)
+        self.model.check_canonical(text, result)
         end = text.length // self.page_size * self.page_size
         assert result.boundary.length == end
         self.boundaries.append((result.boundary, text.cut(end), self.deleted_nodes))
@@ -369,10 +370,10 @@ class TreeMachine(RuleBasedStateMachine):
             effect = (tree.backup if tier is HOST else tree.load)(boundary, supply)
         except RecursionError:
             return
-        reuse(given)
         for part in effect.copies:
             self.kept.keep(f"source of {part.component}", part.source)
             self.kept.keep(f"target of {part.component}", part.target)
+        reuse(given)
         self.flying.append((effect, Named(boundary, text.cut(boundary.length))))
         model.took_off(effect, taken, pins)
 
@@ -420,8 +421,8 @@ class TreeMachine(RuleBasedStateMachine):
             ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
             given = buffers(ids)
             result = self.tree.graft(text.key(), given)
-            reuse(given)
             self.kept.keep_all("unused", result.unused)
+            reuse(given)
             assert result.boundary.length == whole * self.page_size
             self.model.grafted(text, ids, result.unused)
         receipt.release()
