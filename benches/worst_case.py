@@ -76,6 +76,10 @@ class WorstCase(ABC):
         """Tokens a page."""
         return cls.page_size
 
+    @classmethod  # noqa: B027
+    def prepare(cls) -> None:
+        """What all sizes and variants share, made once before any is measured."""
+
     @abstractmethod
     def build(self) -> None:
         """Make the tree; not timed."""

@@ -64,7 +64,7 @@ class Limits:
     size_count: int = 3
     quick: bool = False
     budget_s: float = 4.0
-    patience_s: float = 60.0
+    patience_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,8 @@ class Growth:
 def measure_worst(operations: Sequence[str], limits: Limits, cpu: int) -> Iterator[Growth]:
     """Measure the named cases in all their variants; each as soon as it is there."""
     for operation in operations:
+        if not limits.quick:
+            WORST_CASES[operation].prepare()
         for variant in WORST_CASES[operation].variants:
             yield _growth(operation, variant, limits, cpu)
 
@@ -123,23 +125,26 @@ def _in_a_process(operation: str, variant: str, size: int, limits: Limits, cpu: 
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        _answer(writing, operation, variant, size, limits, cpu)
+        try:
+            os.close(reading)
+            _answer(writing, operation, variant, size, limits, cpu)
+        finally:
+            os._exit(0)
     os.close(writing)
     try:
         if not select.select([reading], [], [], None if limits.quick else limits.patience_s)[0]:
-            os.kill(child, signal.SIGKILL)
             return {"missing": f"given up after {limits.patience_s:.0f} s"}
         with os.fdopen(reading, "rb", closefd=False) as pipe:
             reply: dict[str, Any] = json.loads(pipe.read() or b'{"missing": "the process died"}')
         return reply
     finally:
+        os.kill(child, signal.SIGKILL)  # it has answered, or is not waited for any longer
         os.close(reading)
         os.waitpid(child, 0)
 
 
 def _answer(writing: int, operation: str, variant: str, size: int, limits: Limits, cpu: int) -> None:
-    """The fork's whole life: measure, write what came of it, and end."""
+    """The fork's whole life: measure, and write what came of it."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {cpu})
     try:
@@ -149,4 +154,3 @@ def _answer(writing: int, operation: str, variant: str, size: int, limits: Limit
         reply = {"missing": f"{type(error).__name__}: {error}"}
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(json.dumps(reply).encode())
-    os._exit(0)

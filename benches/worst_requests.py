@@ -66,6 +66,11 @@ class AgentRequests(WorstCase):
         """As the variant says."""
         return int(variant.partition(",")[0].split()[1])
 
+    @classmethod
+    def prepare(cls) -> None:
+        """Read the trace."""
+        turns_of_trace()
+
     def build(self) -> None:
         """The turns, out of the trace if it is there; an empty cache. Decoding is with a window pool that is always short."""
         turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)

@@ -19,8 +19,8 @@ class TreeSettings:
             the distance is taken as found so far.
     """
 
-    settle_limit: int = 64
-    evict_reclaim_limit: int = 64
+    settle_limit: int = 16
+    evict_reclaim_limit: int = 32
     most_listed_children: int = 8
     cost_steps: int = 64
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from bad_pages import spoil
 from broken_policy import broken_policies
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -34,12 +37,22 @@ from unified_tree import (
     Trailing,
     TreeSettings,
     UnifiedTree,
+    UnifiedTreeError,
 )
 
 PAGE_COUNT = 16
 SEEDS = st.integers(0, 1 << 20)
 """Hypothesis chooses which operations come, and leaves out those that do not matter for a failure; a seed decides what
 exactly each one does, since what Hypothesis draws by itself is mostly too small to share a prefix or fill a pool."""
+
+
+def refuses(call: Callable[[], object]) -> bool:
+    """Whether a call raises the library's own error."""
+    try:
+        call()
+    except UnifiedTreeError:
+        return True
+    return False
 
 
 @dataclass(eq=False)
@@ -143,6 +156,14 @@ class TreeMachine(RuleBasedStateMachine):
         self.model.pins.append(set(self.model.needs(text, receipt.boundary.length, DEVICE)))
         begin = max(0, receipt.boundary.length // self.page_size - rng.choice([0, 0, 1, 9]))
         lengths = sorted({rng.randrange(1, whole + 1), rng.choice([whole, rng.randrange(1, whole + 1)])}) if whole else []
+        needs = self.insert_needs(rng, whole, begin, lengths)
+        if self.make_room(DEVICE, needs):
+            self.give_pages(rng, text, lengths, needs)
+        receipt.release()
+        self.model.pins.pop()
+
+    def insert_needs(self, rng: Random, whole: int, begin: int, lengths: list[int]) -> dict[str, int]:
+        """How many pages of each kind an insert brings: of a path from page `begin` on, of a window some, a state a length."""
         needs: dict[str, int] = {}
         for component in self.model.owners:
             match component.coverage:
@@ -152,10 +173,7 @@ class TreeMachine(RuleBasedStateMachine):
                     needs[component.name] = min(whole, rng.choice([-(-window // self.page_size)] * 3 + [0, 1, 2, 3, 4]))
                 case Point():
                     needs[component.name] = len(lengths)
-        if self.make_room(DEVICE, needs):
-            self.give_pages(rng, text, lengths, needs)
-        receipt.release()
-        self.model.pins.pop()
+        return needs
 
     @rule(seed=SEEDS)
     def insert_more(self, seed: int) -> None:
@@ -176,13 +194,14 @@ class TreeMachine(RuleBasedStateMachine):
         hint, priority = rng.choice(hints), rng.randrange(3)
         given = buffers(pages)
         result = self.tree.insert(text.key(), given, states, after=hint, without=without, priority=priority)
-        reuse(given)
         for what, arrays in (("canonical", result.canonical), ("duplicates", result.duplicates), ("replaced", result.replaced)):
             self.kept.keep_all(what, arrays)
+        reuse(given)
         if text.length < self.page_size:
             self.model.give(DEVICE, ids)
             return
         self.model.inserted(text, pages, states, without, result)
+        self.model.check_canonical(text, result)
         end = text.length // self.page_size * self.page_size
         assert result.boundary.length == end
         self.boundaries.append((result.boundary, text.cut(end), self.deleted_nodes))
@@ -355,10 +374,10 @@ class TreeMachine(RuleBasedStateMachine):
             effect = (tree.backup if tier is HOST else tree.load)(boundary, supply)
         except RecursionError:
             return
-        reuse(given)
         for part in effect.copies:
             self.kept.keep(f"source of {part.component}", part.source)
             self.kept.keep(f"target of {part.component}", part.target)
+        reuse(given)
         self.flying.append((effect, Named(boundary, text.cut(boundary.length))))
         model.took_off(effect, taken, pins)
 
@@ -406,12 +425,80 @@ class TreeMachine(RuleBasedStateMachine):
             ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
             given = buffers(ids)
             result = self.tree.graft(text.key(), given)
-            reuse(given)
             self.kept.keep_all("unused", result.unused)
+            reuse(given)
             assert result.boundary.length == whole * self.page_size
             self.model.grafted(text, ids, result.unused)
         receipt.release()
         self.model.pins.pop()
+
+    @rule(seed=SEEDS)
+    def misuse(self, seed: int) -> None:
+        """Pages that are none are refused, and nothing has changed."""
+        rng = Random(seed)
+        text = self.text(rng)
+        whole = text.length // self.page_size
+        if whole == 0:
+            return
+        tier = rng.choice([DEVICE, DEVICE, HOST])
+        if tier is DEVICE:
+            reach = self.tree.match_prefix(text.key(), touch=False).device.length
+            begin = max(0, reach // self.page_size - rng.choice([0, 0, 1, 9]))
+            needs = self.insert_needs(rng, whole, begin, [rng.randrange(1, whole + 1)])
+        else:
+            begin = max(0, self.tree.host_reach(text.key()).length // self.page_size - rng.choice([0, 0, 1, 9]))
+            needs = {c.name: whole - begin if self.model.is_path(c.name) else 1 for c in self.kinds}
+        pages = self.spoilt_pages(rng, text, tier, needs)
+        if pages is None:
+            return
+        points = {c.name for c in self.model.owners if isinstance(c.coverage, Point)}
+        states = {
+            name: dict.fromkeys([whole * self.page_size], ids.tolist()[0]) for name, ids in pages.items() if name in points
+        }
+        paged = {name: ids for name, ids in pages.items() if name not in points}
+        refused = (
+            partial(self.tree.insert, text.key(), paged, states)
+            if tier is DEVICE
+            else partial(self.tree.graft, text.key(), pages)
+        )
+        before = self.tree.dump()
+        assert refuses(refused), f"{tier.name} took {pages} for {text}"
+        assert self.tree.dump() == before
+
+    def spoilt_pages(self, rng: Random, text: Text, tier: Tier, needs: dict[str, int]) -> dict[str, NDArray[Any]] | None:
+        """Free pages, of which one component's cannot be what they say; None where there are too few."""
+        free = self.model.free[tier]
+        names = [name for name, count in needs.items() if count]
+        if not names or any(count > len(free[name]) for name, count in needs.items()):
+            return None
+        pages = {name: np.array(free[name][len(free[name]) - count :], np.int64) for name, count in needs.items()}
+        name = rng.choice(names)
+        own = {text.place(at) for at in range(self.page_size, text.length + 1, self.page_size)}
+        taken = [page for place, page in self.model.held[tier][name].items() if place not in own]
+        bound = self.page_counts[DEVICE][name] if tier is DEVICE else None
+        return {**pages, name: spoil(rng, pages[name], taken, bound)}
+
+    @precondition(lambda self: self.texts)
+    @rule(seed=SEEDS)
+    def misuse_copy(self, seed: int) -> None:
+        """A copy whose target pages are none, or are too few or too many, is not begun."""
+        rng = Random(seed)
+        text = rng.choice(self.texts)
+        tier = rng.choice([HOST, DEVICE])
+        boundary = self.tree.match_prefix(text.key(), touch=False).reachable
+        needs = (self.tree.backup_needs if tier is HOST else self.tree.load_needs)(boundary)
+        pages = self.spoilt_pages(rng, text, tier, needs)
+        if pages is None:
+            return
+        if rng.random() < 0.4:
+            free = self.model.free[tier]
+            counts = {name: count + rng.choice([-1, 1]) for name, count in needs.items()}
+            pages = {name: np.array(free[name][:count], np.int64) for name, count in counts.items()}
+            if all(ids.size == needs[name] for name, ids in pages.items()):
+                return
+        given: Any = rng.choice([pages, lambda _: pages])
+        copy = self.tree.backup if tier is HOST else self.tree.load
+        assert refuses(partial(copy, boundary, given)), f"{tier.name} took {pages} where it needs {needs}"
 
     @rule(seed=SEEDS)
     def invalidate(self, seed: int) -> None:
@@ -485,9 +572,23 @@ def run_machine(kinds: str, **options: Any) -> int:
 
 
 OPERATIONS = (
-    "insert", "insert", "match", "match", "lock", "unlock", "evict", "copy", "copy", "end", "graft", "invalidate", "settle",
-    "name_again"
-)  # fmt: skip
+    "insert",
+    "insert",
+    "match",
+    "match",
+    "lock",
+    "unlock",
+    "name_again",
+    "evict",
+    "copy",
+    "copy",
+    "end",
+    "graft",
+    "invalidate",
+    "settle",
+    "misuse",
+    "misuse_copy",
+)
 
 
 def walk(kinds: str, seed: str, steps: int, *, shape: str = "bushy", looks_every: int = 1) -> int:
@@ -501,7 +602,13 @@ def walk(kinds: str, seed: str, steps: int, *, shape: str = "bushy", looks_every
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         name = rng.choice(OPERATIONS)
-        needed = {"unlock": machine.receipts, "end": machine.model.flights, "copy": machine.texts, "lock": machine.boundaries}
+        needed = {
+            "unlock": machine.receipts,
+            "end": machine.model.flights,
+            "copy": machine.texts,
+            "misuse_copy": machine.texts,
+            "lock": machine.boundaries,
+        }
         needed["name_again"] = machine.receipts
         crowded = (name == "lock" and len(machine.receipts) > 2) or (name == "copy" and len(machine.model.flights) > 2)
         if needed.get(name, True) and not crowded:

@@ -166,6 +166,16 @@ class TreeModel:
         self.give(DEVICE, result.duplicates)
         self._check_sharers(text, end, pages, without, result)
 
+    def check_canonical(self, text: Text, result: InsertResult) -> None:
+        """The canonical pages are what the tree has at the place of what was given, to the key's end."""
+        end = text.length // self.page_size * self.page_size
+        for name, ids in result.canonical.items():
+            if isinstance(self.by_name[name].coverage, Point):
+                continue
+            held = self.held[DEVICE][name]
+            ends = range(end - (ids.size - 1) * self.page_size, end + 1, self.page_size)
+            assert [held.get(text.place(at), -1) for at in ends] == ids.tolist(), f"{name}: not the tree's own pages"
+
     def _leave_windows(
         self, text: Text, end: int, given: dict[str, dict[Place, int]], without: Sequence[str], result: InsertResult
     ) -> None:
