@@ -8,7 +8,6 @@ inherits an older recency from its last child.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -104,25 +103,34 @@ class Pool:
         self.policy.touched(value)
         self.moved(value)
 
-    def coldest_sole(self, page_count: int, most_looked_at: int) -> list[Value]:
-        """Values without a copy that would be the next victims, of about so many pages; none that is locked or being copied.
+    def coldest_sole(self, page_count: int, look_at: int, after: object | None) -> tuple[list[Value], object | None]:
+        """Values without a copy that would be the next victims, of about so many pages, and where to go on; none that is locked
+        or being copied.
 
-        Cost: O(log n) a value looked at. Entries that are out of date are put right on the way.
+        Entries that are out of date are put right on the way.
         """
         found: list[Value] = []
         outdated: list[Value] = []
-        for entry in islice(self.entries.irange((COPIED if self.copied_first else STRANDED,)), most_looked_at):
-            if page_count <= 0:
-                break
+        cursor: object | None = None
+        begin = (COPIED if self.copied_first else STRANDED,) if after is None else after
+        for entry in self.entries.irange(begin, inclusive=(False, True)):
             value: Value = entry[4]
+            if value.stranded or value.copied or value.locks or value.copying:
+                continue
+            if page_count <= 0 or look_at <= 0:
+                break
+            cursor = entry
+            look_at -= 1
             if (self.urgency(value), self.policy.rank(value)) > entry[:2]:
                 outdated.append(value)
-            elif not (value.stranded or value.copied or value.locks or value.copying):
+            else:
                 found.append(value)
                 page_count -= value.page_count
+        else:
+            cursor = None
         for value in outdated:
             self.moved(value)
-        return found
+        return found, cursor
 
     def pop_victim(self) -> Value | None:
         """Take the first evictable value out of the order; None if there is none. Cost: O(log n), amortized over touches."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
-MOST_LOOKED_AT = 64
-
 
 class UnifiedTree:
     """One radix tree over the pages of all components. Pure bookkeeping: no tensors, no threads, no I/O.
@@ -320,14 +318,22 @@ class UnifiedTree:
         nodes = self._state.nodes.values()
         return [Boundary(n.id, n.end) for n in nodes if (n.resumable if gated else not n.children)]
 
-    def coldest_boundaries(self, component: str, page_count: int) -> list[Boundary]:
+    def coldest_boundaries(
+        self, component: str, page_count: int, *, look_at: int = 64, after: object | None = None
+    ) -> tuple[list[Boundary], object | None]:
         """Boundaries that would lose their last copy of a component's device pages next, for about so many pages.
 
-        What is locked, on its way to host or on no boundary is passed over. Cost: O(log n) a value looked at, at most 64.
+        What is copied, locked or on its way to host is never looked at; what is on no boundary is passed over.
+
+        Args:
+            look_at: values to look at, at most.
+            after: the cursor of the call before, to go on from there; None to begin with the coldest.
+
+        Returns the boundaries and a cursor, None where the end of the order was reached. Cost: O(log n) a value looked at.
         """
-        values = self.pool(component).coldest_sole(page_count, MOST_LOOKED_AT)
+        values, cursor = self.pool(component).coldest_sole(page_count, look_at, after)
         found = (Boundary(value.node.id, value.node.end) for value in values)
-        return [boundary for boundary in found if self.is_boundary(boundary)]
+        return [boundary for boundary in found if self.is_boundary(boundary)], cursor
 
     def explain(self, key: Key) -> Explanation:
         """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
