@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
+
 class BackupQueue:
     """Boundaries waiting to be backed up, in the order they came, each once; and, with write-back, the coldest ones."""
 

@@ -1,8 +1,8 @@
 """Which weights version of a namespace something was computed under, for as long as somebody wants to know.
 
 A generation is an object: whoever computes under it holds it, and finds it ended after an invalidation. So namespaces that
-nobody is at work in cost nothing, however many were invalidated. What must tell for ever whether a namespace was invalidated (the
-names under which a prefix linker's peer keeps prefixes) counts by name, up to a bound, see `InvalidationCounts`.
+nobody is at work in cost nothing, however many were invalidated. What must tell for ever whether a namespace was invalidated
+(the names under which a prefix linker's peer keeps prefixes) counts by name, up to a bound, see `InvalidationCounts`.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class Lease:
             those runs read the cached pages of path components and must not write them.
         write_from: by component, the first token whose state is to be written; what is computed before it is discarded.
         save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending.
-        save_pages: pages to save states in, by length, so far as `allocate` has got. Beyond the prompt there are at most two: for
-            the last place that the output has pages for, and for the one before, as long as rejected tokens may lead back there.
+        save_pages: pages to save states in, by length, so far as `allocate` has got. Beyond the prompt there are at most two:
+            for the last place that the output has pages for, and for the one before, while rejected tokens may lead back there.
         state_page: the running state's own page; None without a `Point` component, and once it was given up in a `commit`:
             then the lease can publish what is computed, and go no further.
         state_copies: copies to make before running; of a lease that is loading, behind the gates of the state's layers.

@@ -263,8 +263,8 @@ class PrefixCache:
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
 
-        Raises, with nothing changed, OutOfPagesError if a pool cannot give that many, LeaseError for no number of tokens and for
-        more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
+        Raises, with nothing changed, OutOfPagesError if a pool cannot give that many, LeaseError for no number of tokens and
+        for more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
         """
         self._check(lease)
         holding.grow(self, lease, integer(length_tokens, "length_tokens", LeaseError))

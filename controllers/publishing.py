@@ -3,8 +3,8 @@
 Each place where a window or a state is to be kept gets an insert of its own, in ascending order, and the end gets the last:
 so each is a boundary that can be backed up. An insert brings the path's new pages, the window before its end, and its state.
 
-A commit is checked whole before the first insert, so that none of them can be refused after another was made: the pages are the
-lease's own and its tables are right, the path up to what is committed is pinned, and what the caller says was compared with both.
+A commit is checked whole before the first insert, so that none of them can be refused after another was made: the pages are
+the lease's own, the path up to what is committed is pinned, and what the caller says was compared with both.
 """
 
 from __future__ import annotations

@@ -22,15 +22,14 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, least: int 
     >>> integer(np.int32(3), "length_tokens", UnifiedTreeError)
     3
     """
-    if type(value) is not int:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise error(f"{name} must be an integer, not {value!r}")
-        value = int(value)
-    if value < least:
-        raise error(f"{name} must be {least} or more, not {_shown(value)}")
-    if value > MOST:
-        raise error(f"{name} must fit in 63 bits, not {_shown(value)}")
-    return value
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+        raise error(f"{name} must be an integer, not {value!r}")
+    found = int(value)
+    if found < least:
+        raise error(f"{name} must be {least} or more, not {_shown(found)}")
+    if found > MOST:
+        raise error(f"{name} must fit in 63 bits, not {_shown(found)}")
+    return found
 
 
 def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bool = False) -> float:

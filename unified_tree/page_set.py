@@ -62,7 +62,7 @@ class PageSet:
         try:
             grown = bytearray(max(size, min(2 * before, self.capacity)))
         except MemoryError as error:
-            raise PageError(f"there is no memory to keep track of page ids up to {size - 1}; number the pages densely") from error
+            raise PageError(f"there is no memory to keep track of page ids below {size}; number the pages densely") from error
         grown[:before] = self._bytes
         self._array = np.frombuffer(grown, np.bool_)
         self._bytes = grown

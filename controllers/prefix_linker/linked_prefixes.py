@@ -82,8 +82,8 @@ class LinkedPrefixes:
         wait_s: how long a request waits for all of it, from its arrival.
         least_tokens: a retrieve must bring at least so many.
         store_limit: stores under way at once; their pages cannot be evicted meanwhile.
-        invalidation_limit: namespaces invalidated on their own that are told apart. With one more, no namespace finds what was stored
-            before, as if all had been invalidated.
+        invalidation_limit: namespaces invalidated on their own that are told apart. With one more, no namespace finds what was
+            stored before, as if all had been invalidated.
         clock: seconds; a test's own.
 
     Raises ConfigurationError for a cache that cannot be linked.

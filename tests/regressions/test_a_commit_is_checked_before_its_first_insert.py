@@ -1,4 +1,4 @@
-"""`commit` publishes place by place, and found some of what was wrong only at a later place, after earlier ones had been published."""
+"""`commit` publishes place by place, and some of what was wrong was found only after earlier places had been published."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`Lease.pages` was a view that followed the lease until its table grew, and was stale from then on: a kept table named four pages
-that had been freed, while the README invited to keep it.
+"""`Lease.pages` was a view that followed the lease until its table grew, and was stale from then on: a kept table named four
+pages that had been freed, while the README invited to keep it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_the_part_that_is_new_can_be_had_alone() -> None:
     table = lease.pages("full")
     cache.allocate(lease, 12)
     assert lease.pages("full", table.size).size == 2
-    assert [*table, *lease.pages("full", np.int64(table.size))] == lease.pages("full").tolist()
+    assert [*table, *lease.pages("full", table.size)] == lease.pages("full").tolist()
     assert lease.pages("full", 6).size == lease.pages("full", 1 << 40).size == 0
     for wrong in (-1, 1.0, True, None, float("nan")):
         with pytest.raises(LeaseError, match="first_page"):

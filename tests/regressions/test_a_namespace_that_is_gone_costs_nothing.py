@@ -9,8 +9,8 @@ import numpy as np
 from kinds import FULL
 
 from unified_tree import Key
-from unified_tree.controllers.generations import Generations
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.generations import Generations
 
 
 def test_names_do_not_stay() -> None:

@@ -1,5 +1,5 @@
-"""Speculation lost a saved state: growing over a place where the output's state is to be saved moved its page there from the place
-before, and taking the drafts back freed it, so that the next turn resumed from the prompt's end.
+"""Speculation lost a saved state: growing over a place where the output's state is to be saved moved its page there from the
+place before, and taking the drafts back freed it, so that the next turn resumed from the prompt's end.
 """
 
 from __future__ import annotations

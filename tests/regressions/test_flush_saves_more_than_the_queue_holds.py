@@ -1,4 +1,4 @@
-"""`flush` queued every boundary into a queue that forgets its oldest: of 6,000 boundaries 4,096 reached a host with room for all."""
+"""`flush` queued all boundaries into a queue that forgets its oldest: of 6,000, 4,096 reached a host with room for all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Write-back looked at the same 64 coldest values in every poll: once these were copied, locked, or could not be saved, nothing more
-was ever backed up, and 836 of 900 victims were lost.
+"""Write-back looked at the same 64 coldest values in every poll: once these were copied, locked, or could not be saved, nothing
+more was ever backed up, and 836 of 900 victims were lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every public method of a cache, a lease and their settings, with what is no argument: the library's own error, and nothing changed."""
+"""Arguments that mean nothing, to every public method of a cache and its settings: the library's own error, nothing changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from unified_tree.controllers.transfer_engines import NullEngine
 KINDS = [FULL, swa(3), MAMBA]
 COUNTS = {"full": 20, "swa": 20, "mamba": 8}
 TOKENS = np.arange(12)
-NO_INTEGERS: list[Any] = [1.0, 50.5, float("nan"), float("inf"), True, np.bool_(1), None, "8", [8], -1, 1 << 63, 1 << 200, 10**5000]
+NO_INTEGERS: list[Any] = [
+    1.0, 50.5, float("nan"), float("inf"), True, np.bool_(1), None, "8", [8], -1, 1 << 63, 1 << 200, 10**5000,
+]  # fmt: skip
 NO_NUMBERS: list[Any] = [float("nan"), float("inf"), -1, True, None, "8", 10**400]
 NO_FLAGS: list[Any] = ["no", 0, 1, None, 1.0, []]
 
@@ -75,7 +77,7 @@ def test_what_is_no_namespace(running: tuple[PrefixCache, Lease], namespace: Any
 @pytest.mark.parametrize("value", NO_INTEGERS, ids=short)
 def test_settings_of_a_cache(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field):
-        PrefixCache(**{"components": KINDS, "page_size": 2, field: value})  # type: ignore[arg-type]
+        PrefixCache(**{"components": KINDS, "page_size": 2, field: value})
 
 
 @pytest.mark.parametrize("value", NO_FLAGS, ids=str)
