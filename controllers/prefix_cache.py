@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.arguments import flag, integer
+from unified_tree.arguments import flag, integer, items
 from unified_tree.component import Component, Path, Point, Trailing
 from unified_tree.controllers import holding
 from unified_tree.controllers.admission import admit
@@ -90,6 +90,8 @@ class PrefixCache:
         ranks: Consensus | None = None,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, least=1)
+        if page_counts is not None and not isinstance(page_counts, Mapping):
+            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {page_counts!r}")
         counts = {
             name: integer(count, f"page_counts[{name!r}]", ConfigurationError, least=1)
             for name, count in (page_counts or {}).items()
@@ -214,7 +216,7 @@ class PrefixCache:
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lengths = [integer(length, "a checkpoint", LeaseError) for length in checkpoints]
+        lengths = [integer(length, "a checkpoint", LeaseError) for length in items(checkpoints, "checkpoints", LeaseError)]
         priority = integer(priority, "priority", LeaseError, least=LEAST_PRIORITY)
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)

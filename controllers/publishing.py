@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.arguments import flag, integer
+from unified_tree.arguments import flag, integer, items
 from unified_tree.component import Path
 from unified_tree.controllers.holding import advance, require_state
 from unified_tree.controllers.saving import drop_superseded, output_lengths
@@ -162,9 +162,7 @@ def _checked_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int],
 
 def _checked_names(cache: PrefixCache, without: Sequence[str]) -> tuple[str, ...]:
     """Components that may be missing from pages."""
-    if isinstance(without, str):
-        raise LeaseError(f"without must be a sequence of components, not the string {without!r}")
-    names = tuple(without)
+    names = tuple(items(without, "without", LeaseError))
     components = {component.name: component for component in cache.tree.components}
     for name in names:
         component = components.get(name) if isinstance(name, str) else None

@@ -7,6 +7,7 @@ never meant.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,13 @@ def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise error(f"{name} must be True or False, not {value!r}")
     return bool(value)
+
+
+def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
+    """What a sequence or another iterable holds. Raises `error` for anything else, a string included."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise error(f"{name} must be a sequence, not {values!r}")
+    return list(values)
 
 
 def _shown(value: int) -> str:

@@ -41,6 +41,7 @@ def figures(cache: PrefixCache, lease: Lease) -> tuple[object, ...]:
         {"without": ["draft", "nope"]},
         {"without": ["draft", "full"]},
         {"without": [["draft"]]},
+        {"without": None},
         {"resumable": "no"},
         {"tokens": 12.0},
         {"tokens": float("nan")},

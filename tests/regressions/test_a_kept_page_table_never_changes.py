@@ -53,6 +53,9 @@ def test_the_part_that_is_new_can_be_had_alone() -> None:
     for wrong in (-1, 1.0, True, None, float("nan")):
         with pytest.raises(LeaseError, match="first_page"):
             lease.pages("full", wrong)  # type: ignore[arg-type]
+    for unknown in ("swa", None, ["full"], 3):
+        with pytest.raises(LeaseError, match="no page table"):
+            lease.pages(unknown)  # type: ignore[arg-type]
 
 
 def test_a_released_lease_has_no_pages() -> None:

@@ -31,6 +31,8 @@ def figures(cache: PrefixCache) -> tuple[object, ...]:
         {"checkpoints": [None]},
         {"checkpoints": [float("nan")]},
         {"checkpoints": [True]},
+        {"checkpoints": 4},
+        {"checkpoints": "48"},
         {"priority": "high"},
         {"priority": 1.5},
         {"priority": 1 << 80},

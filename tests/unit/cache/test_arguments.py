@@ -52,7 +52,7 @@ def test_what_is_no_number_of_tokens(running: tuple[PrefixCache, Lease], method:
     assert figures(cache, lease) == before
 
 
-@pytest.mark.parametrize("value", [None, 3, "lease", object()], ids=str)
+@pytest.mark.parametrize("value", [None, 3, "lease", 2.5], ids=str)
 @pytest.mark.parametrize("method", ["allocate", "advance", "truncate", "wait_layer", "commit", "release"])
 def test_what_is_no_lease(running: tuple[PrefixCache, Lease], method: str, value: Any) -> None:
     cache, lease = running
