@@ -5,6 +5,7 @@ Their arguments are checked before anything is touched.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,8 @@ from unified_tree.controllers.saving import allocate_saves
 from unified_tree.errors import LeaseError, OutOfPagesError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.prefix_cache import PrefixCache
 
@@ -32,9 +35,23 @@ def grow(cache: PrefixCache, lease: Lease, length_tokens: int) -> None:
             raise OutOfPagesError(f"there is no memory for page tables of {size} pages") from error
         for name, ids in cache.device.allocate_all(needs).items():
             lease.tables[name].put(size - ids.size, ids)
-    before, lease.length = lease.length, max(lease.length, length_tokens)
-    if cache.point is not None and lease.state_page is not None:
-        allocate_saves(cache, lease, before - cache.draft_tokens)
+    with ExitStack() as undo:
+        undo.callback(_shrink, cache, lease, lease.length, needs, set(lease.save_pages))
+        before, lease.length = lease.length, max(lease.length, length_tokens)
+        if cache.point is not None and lease.state_page is not None:
+            allocate_saves(cache, lease, before - cache.draft_tokens)
+        undo.pop_all()
+
+
+def _shrink(cache: PrefixCache, lease: Lease, length_tokens: int, added: Mapping[str, int], saves: set[int]) -> None:
+    """Undo what growing had done when it failed (a policy may raise while a page for a state is looked for)."""
+    lease.length = length_tokens
+    for name, count in added.items():
+        table = lease.tables[name]
+        cache.device.free(name, table.drop_back(table.size - count))
+    for length in [length for length in lease.save_pages if length not in saves]:
+        assert cache.point is not None
+        cache.device.free(cache.point, np.array([lease.save_pages.pop(length)]))
 
 
 def require_state(cache: PrefixCache, lease: Lease, length_tokens: int) -> None:

@@ -31,13 +31,18 @@ def allocate_saves(cache: PrefixCache, lease: Lease, certain_tokens: int) -> Non
             lease.save_pages[length] = int(cache.device.allocate(cache.point, 1)[0])
     if not lease.save_output:
         return
+    _follow_output(cache, lease, cache.point)
     drop_superseded(cache, lease, certain_tokens)
+
+
+def _follow_output(cache: PrefixCache, lease: Lease, point: str) -> None:
+    """A page for the last place that the output has pages for: a new one, or that of the place before the last."""
     latest = lease.length // cache.save_grid_tokens * cache.save_grid_tokens
     if latest <= max(lease.prompt_tokens, lease.committed) or latest in lease.save_pages:
         return
     earlier = output_lengths(lease, lease.save_pages)
-    if len(earlier) < 2 and cache.device.try_reserve(cache.point):
-        lease.save_pages[latest] = int(cache.device.allocate(cache.point, 1)[0])
+    if len(earlier) < 2 and cache.device.try_reserve(point):
+        lease.save_pages[latest] = int(cache.device.allocate(point, 1)[0])
     elif earlier:
         lease.save_pages[latest] = lease.save_pages.pop(earlier[0])
 

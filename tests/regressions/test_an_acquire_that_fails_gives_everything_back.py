@@ -96,3 +96,23 @@ def test_an_error_from_within_gives_everything_back(
     if not is_loading:
         assert figures(cache) == before
     tiered.end()
+
+
+def test_an_allocate_that_fails_for_a_state_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = PrefixCache([FULL, swa(3), MAMBA], 2, {"full": 8, "swa": 8, "mamba": 2})
+    with cache.acquire(Key(TOKENS)) as lease:
+        cache.allocate(lease, 8)
+        cache.commit(lease, TOKENS, dict(lease.save_pages))
+    lease = cache.acquire(Key([9, 9, 9, 9]))
+    before = figures(cache), lease.length, lease.pages("full").tolist()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.tree, "evict", fails)
+        with pytest.raises(ZeroDivisionError):
+            cache.allocate(lease, 4)
+    assert (figures(cache), lease.length, lease.pages("full").tolist()) == before
+    cache.allocate(lease, 4)
+    assert set(lease.save_pages) == {4}
