@@ -17,9 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
+from tempers import TemperError, Tempers
 from watched_engine import WatchedEngine
 
-from unified_tree import POLICIES, Component, Key, OutOfPagesError, TransferError, UnifiedTreeError
+from unified_tree import POLICIES, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.transfer_engines import Faults, SimulatedEngine, VirtualClock
 
@@ -39,14 +40,14 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         rng = Random(seed)
         counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
-        policy, replay = rng.choice(list(POLICIES)), rng.random() < 0.8
+        self.tempers, replay = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
         self.clock, memory = VirtualClock(), PageMemory(self.kinds)
         host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
         self.cache = PrefixCache(
             self.kinds,
             PAGE_SIZE,
             counts,
-            policy=policy,
+            policy=self.tempers,
             replay=replay,
             save_limit=rng.choice([1, 2, 4]),
             draft_tokens=rng.choice([1, 2, 16]),
@@ -229,6 +230,24 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.device.reserve({name: pool.total - pool.used + rng.randrange(pool.tree - pool.protected + 1)})
 
     @rule(seed=SEEDS)
+    def lose_temper(self, seed: int) -> None:
+        """The eviction policy raises in the middle of an allocation or an eviction; nothing may be lost or changed by that."""
+        rng = Random(seed)
+        before = self.free_pages()
+        names = list(self.cache.stats().pools)
+        with self.tempers.short(rng.randrange(4)):
+            try:
+                if self.active and rng.random() < 0.7:
+                    lease = rng.choice(self.active).lease
+                    self.cache.allocate(lease, lease.length + rng.randrange(9))
+                else:
+                    self.cache.device.reserve({rng.choice(names): rng.randrange(1, 9)})
+            except TemperError:
+                assert self.free_pages() == before
+            except (OutOfPagesError, LeaseError):
+                pass
+
+    @rule(seed=SEEDS)
     def settle(self, seed: int) -> None:
         """All transfers end, or everything goes to host, or weights are updated; seldom."""
         rng = Random(seed)
@@ -271,9 +290,9 @@ def walk(kinds: str, seed: str, steps: int) -> int:
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
         requests: list[Request] = machine.active
-        others = ["acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense"]
+        others = ["acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"]
         name = rng.choice([*["run"] * 3, *others])
-        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle"}):
+        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle", "lose_temper"}):
             try:
                 getattr(machine, name)(rng.randrange(1 << 20))
                 machine.sound()
