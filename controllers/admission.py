@@ -7,6 +7,7 @@ a later one that lies on host in part and is loaded back, if that beats computin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,10 @@ def admit(
     may_load: bool = True,
     may_replay: bool = True,
 ) -> Lease:
-    """See PrefixCache.acquire. Without `may_replay` the lease goes on from where windows are on the device."""
+    """See PrefixCache.acquire. Without `may_replay` the lease goes on from where windows are on the device.
+
+    The arguments are right already. Whatever is raised, what was pinned and taken before is given back.
+    """
     limit = key.length - 1
     if cache.point is not None:
         cache.device.check({cache.point: 1})
@@ -43,27 +47,28 @@ def admit(
     replays = boundary.length > match.device.length
     compute_from = boundary.length - (match.replay_tokens if replays else 0)
     loads = may_load and _is_worth_loading(cache, match, compute_from)
-    lease: Lease | None = None
     try:
-        if loads:
-            lease = _loading_lease(cache, key, match.reachable, compute_from, priority, save_output)
-        else:
-            lease = Lease(cache, key, boundary, compute_from, priority, save_output)
-            _pin(cache, lease, replays)
-        if cache.point is not None:
-            _start_state(cache, lease, key, limit, touch=not sure)
+        with ExitStack() as undo:
+            if loads:
+                lease = _loading_lease(cache, key, match.reachable, compute_from, priority, save_output)
+            else:
+                lease = Lease(cache, key, boundary, compute_from, priority, save_output)
+            undo.callback(_give_up, cache, lease)
+            if not loads:
+                _pin(cache, lease, replays)
+            if cache.point is not None:
+                _start_state(cache, lease, key, limit, touch=not sure)
+            lease.generation = cache.generation(key.namespace)
+            _lay_out(cache, lease, replays and not loads)
+            lease.save_at = _save_points(cache, lease, match, checkpoints) if cache.saves else ()
+            undo.pop_all()
     except (OutOfPagesError, TransferError) as error:
-        if lease is not None:
-            _give_up(cache, lease)
         if not loads:
             raise
         cache.counters.drop("no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one")
         return admit(cache, key, checkpoints, priority, save_output, may_load=False, may_replay=may_replay)
-    lease.generation = cache.generation(key.namespace)
-    _lay_out(cache, lease, replays and not loads)
-    lease.save_at = _save_points(cache, lease, match, checkpoints) if cache.saves else ()
     if not loads and cache.controller is not None:
-        cache.controller.hit(boundary)
+        cache.controller.hit(lease.boundary)
     return lease
 
 
@@ -79,7 +84,7 @@ def _loading_lease(
     assert cache.controller is not None
     spare = {} if cache.point is None else {cache.point: 1}
     load = cache.controller.load(boundary, boundary.length - compute_from, spare)
-    lease = Lease(cache, key, boundary, boundary.length, priority, save_output)
+    lease = Lease(cache, key, load.boundary, boundary.length, priority, save_output)
     lease.load = load
     return lease
 
@@ -88,6 +93,9 @@ def _give_up(cache: PrefixCache, lease: Lease) -> None:
     if lease.load is not None:
         assert cache.controller is not None
         cache.controller.drop(lease.load)
+    if lease.state_page is not None:
+        assert cache.point is not None
+        cache.device.free(cache.point, np.array([lease.state_page], np.int64))
     lease.unpin()
 
 
@@ -98,6 +106,7 @@ def arrive(cache: PrefixCache, lease: Lease) -> None:
     lease.load = None
     lease.failure = load.error
     if load.error is None:
+        lease.boundary = load.boundary
         try:
             _pin(cache, lease, replays=False)
         except StaleBoundaryError as error:
@@ -114,11 +123,13 @@ def follow(cache: PrefixCache, lease: Lease) -> None:
     assert load is not None
     load.laid_out = len(load.open)
     if load.error is None:
+        lease.boundary = load.boundary
         _take_tree_pages(cache, lease)
 
 
 def _pin(cache: PrefixCache, lease: Lease, replays: bool) -> None:
     lease.path_receipt = cache.tree.lock(lease.boundary, components=cache.paths)
+    lease.boundary = lease.path_receipt.boundary
     if lease.boundary.length and not replays and cache.saves:
         names = [name for name, _ in cache.windows] + ([cache.point] if cache.point else [])
         lease.window_receipt = cache.tree.lock(lease.boundary, components=names)
@@ -206,7 +217,7 @@ def _holes(count: int) -> NDArray[np.int64]:
 def _save_points(cache: PrefixCache, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
     """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
     grid = cache.save_grid_tokens
-    hints = sorted(map(int, checkpoints), reverse=True) or [lease.prompt_tokens]
+    hints = sorted(checkpoints, reverse=True) or [lease.prompt_tokens]
     wanted = [*match.save_at, *hints]
     if lease.replayed_tokens:
         wanted.insert(0, lease.cached_tokens)

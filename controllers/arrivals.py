@@ -19,9 +19,14 @@ class Arrivals:
         self._cache = cache
         self._fetched_tokens: dict[Lease, int] = {}
 
-    def expect(self, lease: Lease, fetched_tokens: int) -> None:
-        """A lease waits for its load; so many of the tokens were prefetched for it."""
-        self._fetched_tokens[lease] = fetched_tokens
+    def expect(self, lease: Lease) -> None:
+        """A lease waits for its load."""
+        self._fetched_tokens[lease] = 0
+
+    def fetched(self, lease: Lease, tokens: int) -> None:
+        """So many of the tokens of a lease were prefetched for it."""
+        if lease in self._fetched_tokens:
+            self._fetched_tokens[lease] = tokens
 
     def take_ended(self) -> None:
         """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.stats import Counters
     from unified_tree.controllers.tier_pages import TierPages
     from unified_tree.effect import Effect
+    from unified_tree.order import Place
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
-
-MOST_WAITING = 4096
-"""Boundaries that may wait; beyond that the oldest is forgotten and counted."""
 
 
 class BackupQueue:
@@ -35,6 +33,7 @@ class BackupQueue:
         self._tier = tier
         self._counters = counters
         self._waiting: dict[Boundary, None] = {}
+        self._cursors: dict[str, Place | None] = {}
         self._pinned = dict.fromkeys(device.allocators, 0)
         self._optional = [c.name for c in tree.components if not c.required]
         self._low_water = {
@@ -44,13 +43,18 @@ class BackupQueue:
         }
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for a backup. Cost: O(1)."""
+        """Ask for a backup; where the queue is full, the oldest is forgotten and counted. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if self.is_full:
             del self._waiting[next(iter(self._waiting))]
             self._counters.drop("backup queue full")
         self._waiting[boundary] = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more would push the oldest out."""
+        return len(self._waiting) >= self._tier.queue_limit
 
     def due(self) -> bool:
         """Whether something should be backed up now. Cost: O(components)."""
@@ -63,12 +67,29 @@ class BackupQueue:
         return self._low_water[name] - ready
 
     def add_coldest(self) -> None:
-        """Ask for what keeps the low-water mark. Cost: see UnifiedTree.coldest_boundaries."""
+        """Ask for what keeps the low-water mark, once what was asked for before has begun.
+
+        Each poll looks at a few values of a pool and the next goes on from there, so that what cannot be backed up (a host
+        that has no room for it, a value on no boundary) never stands before the rest. Cost: see
+        UnifiedTree.coldest_boundaries.
+        """
+        if self._waiting:
+            return
         for name in self._low_water:
             deficit = self._deficit(name)
-            if deficit > 0:
-                for boundary in self._tree.coldest_boundaries(name, deficit)[0]:
-                    self.add(boundary)
+            if deficit > 0 and not self.is_full:
+                self._search(name, deficit)
+
+    def _search(self, name: str, page_count: int) -> None:
+        """Go on from where the last search ended; if that was near the end of the order, once more from its beginning."""
+        look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
+        begun_at = self._cursors.get(name)
+        for after in (begun_at, None) if begun_at is not None else (None,):
+            found, self._cursors[name] = self._tree.coldest_boundaries(name, page_count, look_at=look_at, after=after)
+            for boundary in found:
+                self.add(boundary)
+            if found or self._cursors[name] is not None:
+                return
 
     def begin(self) -> Iterator[Effect]:
         """Start what was asked for, as far as the limits on pinned pages go."""

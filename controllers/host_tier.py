@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unified_tree.arguments import flag, integer, number
 from unified_tree.controllers.load_cost import LoadCost
 from unified_tree.errors import ConfigurationError
 
@@ -36,6 +37,11 @@ class HostTier:
         low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can
             drop pages at once.
         most_backed_up: the share of a device pool that backups may pin at a time.
+        queue_limit: boundaries that may wait for their backup; with one more the oldest is forgotten and counted in
+            `CacheStats.drops`. `flush` waits until there is room instead.
+        look_at: with WRITE_BACK: values of a pool that a poll looks at, at most, to keep its low-water mark; the next poll goes
+            on where it ended.
+        reclaim_limit: nodes given up by `invalidate` that a poll takes apart, about.
         exclusive: evict host pages first that were loaded back and are still on device.
         load_cost: whether loading is cheaper than computing.
     """
@@ -46,15 +52,32 @@ class HostTier:
     selective_hits: int = 2
     low_water: float = 0.1
     most_backed_up: float = 0.25
+    queue_limit: int = 4096
+    look_at: int = 64
+    reclaim_limit: int = 64
     exclusive: bool = False
     load_cost: LoadCost = field(default_factory=LoadCost)
 
     def __post_init__(self) -> None:
         if not isinstance(self.write_policy, WritePolicy):
             raise ConfigurationError(f"write_policy must be a WritePolicy, not {self.write_policy!r}")
-        if self.selective_hits < 1:
-            raise ConfigurationError(f"selective_hits must be one or more, not {self.selective_hits}")
+        if not isinstance(self.page_counts, Mapping):
+            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {self.page_counts!r}")
+        if not isinstance(self.load_cost, LoadCost):
+            raise ConfigurationError(f"load_cost must be a LoadCost, not {self.load_cost!r}")
+        counts = {
+            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, least=1)
+            for name, count in self.page_counts.items()
+        }
+        self._set("page_counts", counts)  # the caller's own mapping may change
+        for name in ("selective_hits", "queue_limit", "look_at", "reclaim_limit"):
+            self._set(name, integer(getattr(self, name), name, ConfigurationError, least=1))
         for name in ("low_water", "most_backed_up"):
-            share = getattr(self, name)
-            if not 0 <= share <= 1:
+            share = number(getattr(self, name), name, ConfigurationError)
+            if share > 1:
                 raise ConfigurationError(f"{name} is a share from 0 to 1, not {share}")
+            self._set(name, share)
+        self._set("exclusive", flag(self.exclusive, "exclusive", ConfigurationError))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
-RECLAIMED_NODES_A_TICK = 64
-
 
 class HybridCacheController:
     """Moves state between device and host for one tree.
@@ -113,7 +111,7 @@ class HybridCacheController:
         ticket = self._submit(effect)
         tickets = [*sorted(standing_on), ticket]
         size_bytes = self._size_bytes(effect)
-        load = Load(boundary, tickets, self.tree.pin(boundary), tokens, size_bytes)
+        load = Load(tickets, self.tree.pin(boundary), tokens, size_bytes)
         for waited in tickets:
             self._loads.setdefault(waited, []).append(load)
         self._counters.loads += 1
@@ -196,7 +194,7 @@ class HybridCacheController:
                 self.backups.add_coldest()
             self._start_backups()
         if self.tree.is_reclaimable:
-            self.device.take_in(self.tree.reclaim(RECLAIMED_NODES_A_TICK))
+            self.device.take_in(self.tree.reclaim(self.tier.reclaim_limit))
 
     def _start_backups(self) -> None:
         for effect in self.backups.begin():
@@ -264,13 +262,11 @@ class HybridCacheController:
         load.open.discard(ticket)
         if error is not None and load.error is None:
             load.error = f"the load of {load.boundary} failed: {error}"
-        before, load.pin = load.pin, None
         try:
-            load.pin = self.tree.pin(load.boundary)
+            load.hold(self.tree.pin(load.boundary))
         except StaleBoundaryError as stale:
             load.error = load.error or str(stale)
-        if before is not None:
-            before.release()
+            load.let_go()
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to here."""
@@ -292,8 +288,13 @@ class HybridCacheController:
             self._start_backups()
 
     def flush(self) -> None:
-        """Back up every boundary that is on device and not on host, as far as the host has room, and finish it."""
-        for boundary in self.tree.boundaries():
+        """Back up every boundary that is on device and not on host, as far as the host has room, and finish it.
+
+        The queue is filled as often as its limit demands, and emptied in between.
+        """
+        for boundary in [] if self._closed else self.tree.boundaries():
+            if self.backups.is_full:
+                self.drain()
             self.backups.add(boundary)
         self.drain()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.receipt import Receipt
 
 
 class Load:
@@ -13,7 +13,7 @@ class Load:
     the rest.
 
     Attributes:
-        boundary: where the lease will resume.
+        boundary: where the lease will resume; it stays valid as long as `pin` is held, whatever is cut around it.
         tickets: of all transfers it waits for, in the order they were submitted.
         open: those that have not ended.
         laid_out: how many were open when the lease's page tables were last made.
@@ -23,8 +23,8 @@ class Load:
 
     __slots__ = ("boundary", "error", "laid_out", "open", "pin", "size_bytes", "tickets", "tokens")
 
-    def __init__(self, boundary: Boundary, tickets: list[int], pin: Receipt, tokens: int, size_bytes: int) -> None:
-        self.boundary = boundary
+    def __init__(self, tickets: list[int], pin: Receipt, tokens: int, size_bytes: int) -> None:
+        self.boundary = pin.boundary
         self.tickets = tickets
         self.open = set(tickets)
         self.laid_out = len(tickets)
@@ -42,6 +42,12 @@ class Load:
     def has_news(self) -> bool:
         """Whether some of it has ended that the lease does not know of."""
         return self.ended or len(self.open) < self.laid_out
+
+    def hold(self, pin: Receipt) -> None:
+        """Pin what is on device now; before that, what was pinned so far is not let go."""
+        before, self.pin, self.boundary = self.pin, pin, pin.boundary
+        if before is not None:
+            before.release()
 
     def let_go(self) -> None:
         """Stop pinning what is on device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unified_tree.arguments import integer, number
 from unified_tree.errors import ConfigurationError
 
 DEFAULT_BYTES_PER_S = 7e9
@@ -30,8 +31,10 @@ class LoadCost:
     least_tokens: int = 1
 
     def __post_init__(self) -> None:
-        if not (self.bytes_per_s > 0 and self.flops_per_s > 0 and self.latency_s >= 0 and self.least_tokens >= 0):
-            raise ConfigurationError(f"rates must be positive, latency and least_tokens not negative: {self}")
+        for name in ("bytes_per_s", "flops_per_s"):
+            number(getattr(self, name), name, ConfigurationError, positive=True)
+        number(self.latency_s, "latency_s", ConfigurationError)
+        integer(self.least_tokens, "least_tokens", ConfigurationError)
 
     def prefers_load(self, *, tokens: int, flops: float, size_bytes: float) -> bool:
         """Whether loading `size_bytes` takes less time than the `flops` that computing `tokens` tokens would take.

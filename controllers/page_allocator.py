@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
-from unified_tree.page_set import PageSet
+from unified_tree.page_set import MOST_PAGES, PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +18,8 @@ FIRST_CAPACITY = 256
 class PageAllocator:
     """Hands out page ids 0 … page_count - 1 and takes them back. A pool of any size costs nothing to create.
 
+    Ids from 2**32 on cannot be kept track of: a larger pool, or one without a limit, gives out no more than that many pages.
+
     Pages never used are counted, not listed; pages given back lie on a stack and go out again first.
 
     Args:
@@ -25,7 +27,7 @@ class PageAllocator:
         page_count: pages in the pool; None for no limit.
     """
 
-    __slots__ = ("_allocated", "_stack", "_stack_size", "_unused", "name", "page_count", "used_pages")
+    __slots__ = ("_allocated", "_limit", "_stack", "_stack_size", "_unused", "name", "page_count", "used_pages")
 
     def __init__(self, name: str, page_count: Any) -> None:  # unchecked: compiled code would refuse in its own words
         if page_count is not None and (type(page_count) is not int or page_count <= 0):
@@ -36,12 +38,13 @@ class PageAllocator:
         self._unused = 0  # ids from here on were never handed out
         self._stack = np.empty(FIRST_CAPACITY, np.int64)
         self._stack_size = 0
-        self._allocated = PageSet(FIRST_CAPACITY)
+        self._limit: int = MOST_PAGES if page_count is None else min(page_count, MOST_PAGES)
+        self._allocated = PageSet(self._limit)
 
     @property
     def free_pages(self) -> int:
         """Pages that can be handed out now; a very large number where there is no limit."""
-        return (1 << 62 if self.page_count is None else self.page_count) - self.used_pages
+        return self._limit - self.used_pages
 
     def allocate(self, page_count: int) -> NDArray[np.int64]:
         """`page_count` page ids, int64. Raises OutOfPagesError with nothing changed. Cost: O(page_count)."""
@@ -49,22 +52,24 @@ class PageAllocator:
             raise PageError(f"{self.name}: cannot allocate {page_count} pages")
         if page_count > self.free_pages:
             raise OutOfPagesError(f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free")
-        if page_count > self._stack_size:
-            self._bring_up(page_count - self._stack_size)
-        self._stack_size -= page_count
-        ids: NDArray[np.int64] = self._stack[self._stack_size : self._stack_size + page_count].copy()
-        self._allocated.add(ids)
+        try:
+            if page_count > self._stack_size:
+                self._bring_up(page_count - self._stack_size)
+            first = self._stack_size - page_count
+            ids: NDArray[np.int64] = self._stack[first : self._stack_size].copy()
+            self._allocated.add(ids)
+        except (MemoryError, PageError) as error:
+            raise OutOfPagesError(f"{self.name}: there is no memory for the ids of {page_count} more pages") from error
+        self._stack_size = first
         self.used_pages += page_count
         return ids
 
     def _bring_up(self, page_count: int) -> None:
-        """Put so many pages never used under those given back."""
-        first, self._unused = self._unused, self._unused + page_count
-        given_back = self._stack[: self._stack_size]
-        self._stack = np.concatenate((np.arange(first, self._unused, dtype=np.int64), given_back))
-        self._stack_size = self._stack.size
-        if self._unused > self._allocated.capacity:
-            self._allocated.grow(self._unused)
+        """Put so many pages never used under those given back. Raises MemoryError or PageError with nothing changed."""
+        first, unused = self._unused, self._unused + page_count
+        stack = np.concatenate((np.arange(first, unused, dtype=np.int64), self._stack[: self._stack_size]))
+        self._allocated.cover(unused)
+        self._unused, self._stack, self._stack_size = unused, stack, stack.size
 
     def free(self, ids: NDArray[np.int64]) -> None:
         """Take pages back. Raises PageError with nothing changed for a page that is not out. Cost: O(len(ids))."""
@@ -73,9 +78,9 @@ class PageAllocator:
             return
         if not self._allocated.all_are(ids, members=True):
             raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
-        self._allocated.discard(ids)
         if self._stack_size + count > self._stack.size:
             self._stack = _grown(self._stack, self._stack_size + count)
+        self._allocated.discard(ids)
         self._stack[self._stack_size : self._stack_size + count] = ids
         self._stack_size += count
         self.used_pages -= count

@@ -8,36 +8,42 @@ moment the free list's, the tree's or exactly one lease's.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from operator import index
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from unified_tree.arguments import flag, integer, items
 from unified_tree.component import Component, Path, Point, Trailing
+from unified_tree.controllers import holding
 from unified_tree.controllers.admission import admit
 from unified_tree.controllers.arrivals import Arrivals
+from unified_tree.controllers.generations import Generations
+from unified_tree.controllers.host_tier import HostTier
 from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.lease import Lease
-from unified_tree.controllers.publishing import publish
+from unified_tree.controllers.publishing import checked, publish
 from unified_tree.controllers.rank_agreement import Alone, AmongRanks
-from unified_tree.controllers.saving import allocate_saves
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
 from unified_tree.controllers.weights_versions import WeightsVersions
-from unified_tree.errors import ConfigurationError, LeaseError
+from unified_tree.errors import ConfigurationError, InvalidKeyError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.host_tier import HostTier
+    from unified_tree.controllers.generations import Generation
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
     from unified_tree.receipt import InsertResult
+    from unified_tree.settings import TreeSettings
+
+
+LEAST_PRIORITY = -(1 << 63)
 
 
 class PrefixCache:
@@ -49,11 +55,15 @@ class PrefixCache:
         page_counts: device pages by component with pages of its own; one left out is unbounded.
         policy: eviction policy by name, or a factory; see UnifiedTree.
         replay: resume from a rebuilt window where that computes fewer tokens.
-        save_limit: how many places a request saves states and windows at, at most.
+        save_limit: how many places of its prompt a request saves states and windows at, at most.
+        draft_tokens: how far `truncate` may lead back at no cost: so many tokens behind a state of the output the one saved
+            before it is given up. A run of drafts longer than this, or than the grid on which states are saved, may lose the
+            last saved state when it is rejected.
         host: a host tier behind the device; its engine is closed with the cache.
         storage: a store behind the host tier; see `attach_storage`.
         ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
             state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
+        settings: the tree's bounds.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -76,12 +86,32 @@ class PrefixCache:
         policy: str | PolicyFactory = "lru",
         replay: bool = True,
         save_limit: int = 4,
+        draft_tokens: int = 16,
         host: HostTier | None = None,
         storage: StorageTier | None = None,
         ranks: Consensus | None = None,
+        settings: TreeSettings | None = None,
     ) -> None:
-        counts = dict(page_counts or {})
-        self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
+        page_size = integer(page_size, "page_size", ConfigurationError, least=1)
+        if page_counts is not None and not isinstance(page_counts, Mapping):
+            raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {page_counts!r}")
+        counts = {
+            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, least=1)
+            for name, count in (page_counts or {}).items()
+        }
+        self.replay = flag(replay, "replay", ConfigurationError)
+        self.save_limit = integer(save_limit, "save_limit", ConfigurationError)
+        self.draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
+        if host is not None and not isinstance(host, HostTier):
+            raise ConfigurationError(f"host must be a HostTier, not {host!r}")
+        self.tree = UnifiedTree(
+            components,
+            page_size,
+            policy=policy,
+            page_counts=counts,
+            host_page_counts=host.page_counts if host is not None else None,
+            settings=settings,
+        )
         self.page_size = page_size
         owners = [c for c in self.tree.components if c.shares is None]
         self.paths = tuple(c.name for c in owners if isinstance(c.coverage, Path))
@@ -101,12 +131,10 @@ class PrefixCache:
         self.controller: HybridCacheController | None = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
-        self.replay = replay
-        self.save_limit = save_limit
         self._leases: set[Lease] = set()
         self._arrivals = Arrivals(self)
-        self._generation = 0
-        self._generations: dict[str, int] = {}
+        self._closed = False
+        self.generations = Generations()
         self.weights = WeightsVersions()
         self.storage: StorageController | None = None
         if storage is not None:
@@ -181,25 +209,38 @@ class PrefixCache:
 
         Args:
             key: the prompt.
-            checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt.
+            checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt. One
+                beyond the prompt counts as the prompt's end.
             priority: for the policy of that name.
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
             request: whose prefetch was for this prompt; it ends here.
             may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
 
-        Raises OutOfPagesError, with nothing changed, if there is no page for the running state, InvalidKeyError for negative
-        token ids. Cost: a match and a lock.
+        Raises, with nothing changed, OutOfPagesError if there is no page for the running state, InvalidKeyError for negative
+        token ids, LeaseError for other arguments that mean nothing and once the cache is closed. Cost: a match and a lock.
         """
+        if self._closed:
+            raise LeaseError("the cache is closed; it takes no more requests")
         if not isinstance(key, Key) or key.length == 0:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
-        lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
-        self._leases.add(lease)
-        fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
-        if lease.load is not None:
-            self._arrivals.expect(lease, fetched)
-        if not self.ranks.is_alone:
-            self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
+        lengths = [integer(length, "a checkpoint", LeaseError) for length in items(checkpoints, "checkpoints", LeaseError)]
+        priority = integer(priority, "priority", LeaseError, least=LEAST_PRIORITY)
+        save_output = flag(save_output, "save_output", LeaseError)
+        may_load = flag(may_load, "may_load", LeaseError)
+        if not _is_hashable(request):
+            raise LeaseError(f"a request's name must be hashable, not {request!r}")
+        lease = admit(self, key, lengths, priority, save_output, may_load=may_load)
+        with ExitStack() as undo:
+            undo.callback(self.release, lease)
+            self._leases.add(lease)
+            if lease.load is not None:
+                self._arrivals.expect(lease)
+            if not self.ranks.is_alone:
+                self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
+            if self.storage is not None and request is not None:
+                self._arrivals.fetched(lease, self.storage.prefetching.leave(request))
+            undo.pop_all()
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -227,48 +268,30 @@ class PrefixCache:
         Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
         """
         self._check(lease)
-        self._arrivals.wait_layer(lease, layer_id)
+        self._arrivals.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
 
-        Raises OutOfPagesError, with nothing changed, if a pool cannot give that many.
-        Cost: O(new pages), and O(log n) a victim.
+        Raises, with nothing changed, OutOfPagesError if a pool cannot give that many, LeaseError for no number of tokens and
+        for more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
         """
         self._check(lease)
-        length_tokens = index(length_tokens)
-        size = -(-length_tokens // self.page_size)
-        needs: dict[str, int] = {}
-        for name, table in lease.tables.items():
-            if size > table.size:
-                needs[name] = size - table.size
-        if needs:
-            self.device.reserve(needs)
-            for name, count in needs.items():
-                table = lease.tables[name]
-                table.put(table.size, self.device.allocate(name, count))
-        lease.length = max(lease.length, length_tokens)
-        if self.point is not None:
-            allocate_saves(self, lease)
+        holding.grow(self, lease, integer(length_tokens, "length_tokens", LeaseError))
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
         """The tokens [0, computed_tokens) are computed: give back window pages that neither the next token nor a place
-        still to be saved needs. `commit` does this too. Cost: O(pages given back).
+        still to be saved needs. `commit` does this too. Fewer than before: nothing to do.
+
+        Raises LeaseError, with nothing changed, for more tokens than it has pages for. Cost: O(pages given back).
         """
         self._check(lease)
-        self._arrivals.settle(lease)
+        computed_tokens = integer(computed_tokens, "computed_tokens", LeaseError)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
-        lease.computed = max(lease.computed, computed_tokens)
-        end = lease.computed // self.page_size * self.page_size
-        end = min([end, *(length for length in lease.save_at if length not in lease.saved)])
-        for name, window in self.windows:
-            freed = lease.tables[name].drop_front(max(0, end - window) // self.page_size)
-            self.device.free(name, freed)
-        if lease.window_receipt is not None and lease.computed > lease.window_boundary:
-            last = lease.window_boundary // self.page_size
-            if all(lease.tables[name].held_from >= last for name, _ in self.windows):
-                lease.unpin_windows()
+        holding.require_state(self, lease, computed_tokens)
+        self._arrivals.settle(lease)
+        holding.advance(self, lease, computed_tokens)
 
     def commit(
         self,
@@ -282,22 +305,25 @@ class PrefixCache:
         """Publish the whole pages of what has been computed; the partial page stays the lease's own.
 
         Duplicates are freed, the table is rewritten with the tree's pages, and the lock moves to the new end. Windows
-        are kept at the places in `save_at`, and at the end.
+        are kept at the places in `save_at`, and at the end. A place in `save_at` that is passed without its state is counted
+        in `CacheStats.drops`, for no later prompt can resume there.
 
         Args:
             tokens: the whole sequence computed so far, from the first token of the prompt on; or how many tokens of
                 the prompt (and of what was committed since), which saves passing and comparing them again.
             states: pages that hold states, by length; each from `save_pages`, or the running state's page (which the lease
-                gives up) at the very end.
+                gives up, and can go no further then) at the very end. Of the states behind the prompt the last is published.
             without: components in shared pages that were not computed (a draft, say).
             resumable: keep the windows at the end; None: only once the whole prompt is computed.
 
-        Raises LeaseError or InsertError, with nothing changed, for tokens or pages that are not this lease's.
-        Cost: as an insert.
+        Raises, with nothing changed, LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this
+        lease's, and for fewer tokens than are committed and computed; TransferError if what it stands on did not come.
+        Cost: as an insert a place that is kept.
         """
         self._check(lease)
+        publication = checked(self, lease, tokens, states, without, resumable)
         self._arrivals.settle(lease)
-        publish(self, lease, tokens, states or {}, without, resumable)
+        publish(self, lease, publication)
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
         """Take back the tokens from `length_tokens` on, which were never committed (rejected draft tokens).
@@ -305,18 +331,11 @@ class PrefixCache:
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
         self._check(lease)
-        self._arrivals.settle(lease)
+        length_tokens = integer(length_tokens, "length_tokens", LeaseError)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
-        size = -(-length_tokens // self.page_size)
-        for name, table in lease.tables.items():
-            self.device.free(name, table.drop_back(size))
-        for length in [length for length in lease.save_pages if length > length_tokens]:
-            assert self.point is not None
-            self.device.free(self.point, np.array([lease.save_pages.pop(length)]))
-        lease.length = length_tokens
-        lease.key = lease.key.prefix(min(length_tokens, lease.key.length))
-        lease.computed = min(lease.computed, length_tokens)
+        self._arrivals.settle(lease)
+        holding.cut(self, lease, length_tokens)
 
     def release(self, lease: Lease) -> None:
         """End a lease: what it committed stays in the tree, all else goes back to its pool.
@@ -324,14 +343,9 @@ class PrefixCache:
         Raises LeaseError if it was released before or belongs to another cache.
         """
         self._check(lease)
-        for name, table in lease.tables.items():
-            self.device.free(name, table.slice(max(table.held_from, table.private_from), table.size).copy())
-        own = [*lease.save_pages.values(), *([] if lease.state_page is None else [lease.state_page])]
-        if self.point is not None and own:
-            self.device.free(self.point, np.array(own, np.int64))
         if lease.load is not None:
             self._arrivals.drop(lease)
-        lease.unpin()
+        holding.give_back(self, lease)
         self._leases.discard(lease)
         lease.cache = None
 
@@ -343,19 +357,21 @@ class PrefixCache:
                 Without one that is found by this cache only, until the next change.
 
         Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
-        fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading).
+        fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading); of all namespaces,
+        O(namespaces at work).
+
+        Raises InvalidKeyError, with nothing changed, for what is no namespace.
         """
+        if namespace is not None and not isinstance(namespace, str):
+            raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.tree.invalidate(namespace)
-        if namespace is None:
-            self._generation += 1
-        else:
-            self._generations[namespace] = self._generations.get(namespace, 0) + 1
+        self.generations.end(namespace)
         self.weights.invalidated(namespace, weights_version)
         self._arrivals.fail(namespace)
 
-    def generation(self, namespace: str) -> tuple[int, int]:
-        """The weights version of a namespace; two that differ share nothing."""
-        return self._generation, self._generations.get(namespace, 0)
+    def generation(self, namespace: str) -> Generation:
+        """The weights version that a namespace is in; an invalidation ends it. Cost: O(1)."""
+        return self.generations.now(namespace)
 
     def drain(self) -> None:
         """Finish all transfers, prefetches and offloads that have been started or are due, and apply them. Blocks."""
@@ -374,7 +390,10 @@ class PrefixCache:
                 self.storage.flush()
 
     def close(self) -> None:
-        """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
+        """Stop moving bytes and taking requests. Leases go on with what is on device and can be released; those that wait for a
+        load fail. Idempotent.
+        """
+        self._closed = True
         self.detach_storage()
         if self.controller is not None:
             self.controller.close()
@@ -395,6 +414,8 @@ class PrefixCache:
         return cache_stats(self)
 
     def _check(self, lease: Lease) -> None:
+        if not isinstance(lease, Lease):
+            raise LeaseError(f"a Lease is needed, not {lease!r}")
         if lease.cache is not self:
             raise LeaseError(f"{lease} was released before" if lease.released else f"{lease} belongs to another cache")
 
@@ -403,3 +424,11 @@ class PrefixCache:
         for pages in (result.duplicates, result.replaced):
             self.device.give_back(pages)
             self.counters.duplicate_pages += sum(ids.size for ids in pages.values())
+
+
+def _is_hashable(name: object) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True

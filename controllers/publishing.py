@@ -2,16 +2,24 @@
 
 Each place where a window or a state is to be kept gets an insert of its own, in ascending order, and the end gets the last:
 so each is a boundary that can be backed up. An insert brings the path's new pages, the window before its end, and its state.
+
+A commit is checked whole before the first insert, so that none of them can be refused after another was made: the pages are
+the lease's own, the path up to what is committed is pinned, and what the caller says was compared with both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.errors import LeaseError
+from unified_tree.arguments import flag, integer, items
+from unified_tree.component import Path
+from unified_tree.controllers.holding import advance, require_state
+from unified_tree.controllers.saving import drop_superseded, output_lengths
+from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
@@ -22,49 +30,101 @@ if TYPE_CHECKING:
     from unified_tree.receipt import InsertResult
 
 
-def publish(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A commit that was checked against its lease: nothing in it can be refused any more.
+
+    Attributes:
+        key: of all tokens computed.
+        states: pages by length, ascending.
+        without: components that the pages do not hold.
+        resumable: whether windows are kept at the end.
+    """
+
+    key: Key
+    states: dict[int, int]
+    without: tuple[str, ...]
+    resumable: bool
+
+
+def checked(
     cache: PrefixCache,
     lease: Lease,
     tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
-    states: Mapping[int, int],
+    states: Mapping[int, int] | None,
     without: Sequence[str],
     resumable: bool | None,
-) -> None:
-    """See PrefixCache.commit."""
+) -> Publication:
+    """What a commit asks for. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
     key = _extended_key(lease, tokens)
     if key.length > lease.length:
         raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
+    if key.length < min(lease.committed, lease.computed):
+        raise LeaseError(
+            f"{lease} has {lease.computed} tokens computed, so a commit of the first {key.length} takes nothing back and adds "
+            "nothing; `truncate` takes back what was not committed"
+        )
+    require_state(cache, lease, key.length)
+    if resumable is not None:
+        resumable = flag(resumable, "resumable", LeaseError)
+    else:
+        prompt_end = lease.prompt_tokens // cache.page_size * cache.page_size
+        is_end = lease.save_output or key.length // cache.page_size * cache.page_size == prompt_end
+        resumable = key.length >= lease.prompt_tokens and is_end
+    return Publication(
+        key=key,
+        states=_checked_states(cache, lease, {} if states is None else states, key.length),
+        without=_checked_names(cache, without),
+        resumable=resumable,
+    )
+
+
+def publish(cache: PrefixCache, lease: Lease, publication: Publication) -> None:
+    """See PrefixCache.commit."""
+    key, resumable = publication.key, publication.resumable
     end = key.length // cache.page_size * cache.page_size
-    _check_states(cache, lease, states, key.length)
-    if lease.generation != cache.generation(key.namespace):
+    if lease.generation is not None and lease.generation.ended:
         cache.counters.drop("commit of what was invalidated")
         _computed(cache, lease, key)
         return
-    if resumable is None:
-        prompt_end = lease.prompt_tokens // cache.page_size * cache.page_size
-        resumable = key.length >= lease.prompt_tokens and (lease.save_output or end == prompt_end)
-    stops = _stops(cache, lease, states, end, resumable)
-    remaining = dict(states)
-    for stop in stops:
-        due = {length: remaining.pop(length) for length in sorted(remaining) if length <= stop}
+    remaining = _due_states(lease, publication.states)
+    _count_unsaved(cache, lease, publication.states, end)
+    for stop in _stops(cache, lease, remaining, end, resumable):
+        due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
         keep_windows = (stop in lease.save_at or resumable) and bool(cache.windows)
-        _publish_up_to(cache, lease, key.prefix(stop), keep_windows, due, without)
+        _publish_up_to(cache, lease, key.prefix(stop), keep_windows, due, publication.without)
+    drop_superseded(cache, lease, end, publication.states)
     _computed(cache, lease, key)
+
+
+def _due_states(lease: Lease, states: Mapping[int, int]) -> dict[int, int]:
+    """Of the output's states only the last: the one before it was kept for the case that tokens are rejected."""
+    superseded = output_lengths(lease, states)[:-1]
+    return {length: page for length, page in states.items() if length not in superseded}
+
+
+def _count_unsaved(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int) -> None:
+    """Places at which a state is needed to resume, which this commit passes without one."""
+    if cache.point is not None and cache.tree.pool(cache.point).component.required:
+        for length in lease.save_at:
+            if lease.committed < length <= end and length not in states:
+                cache.counters.drop("state not saved where it was due")
 
 
 def _computed(cache: PrefixCache, lease: Lease, key: Key) -> None:
     if key.length >= lease.key.length:
         lease.key = key
-    cache.advance(lease, key.length)
+    advance(cache, lease, key.length)
 
 
 def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int] | int) -> Key:
     """The key of all tokens computed, which must go on from what is committed."""
     old = lease.key
-    if isinstance(tokens, int | np.integer):
-        if not 0 <= tokens <= old.length:
-            raise LeaseError(f"{lease} knows {old.length} tokens, so {tokens} cannot be committed by number; give the tokens")
-        return old.prefix(tokens)
+    if isinstance(tokens, int | float | np.number):
+        length = integer(tokens, "tokens", LeaseError)
+        if length > old.length:
+            raise LeaseError(f"{lease} knows {old.length} tokens, so {length} cannot be committed by number; give the tokens")
+        return old.prefix(length)
     key = Key(tokens, old.namespace, bigram=old.bigram)
     key.require_tokens(lease.committed)
     if not key.starts_with(old.prefix(min(old.length, key.length, max(lease.committed, lease.computed)))):
@@ -72,14 +132,20 @@ def _extended_key(lease: Lease, tokens: NDArray[np.integer[Any]] | Sequence[int]
     return key
 
 
-def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], computed: int) -> None:
+def _checked_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], computed: int) -> dict[int, int]:
     """Each state page must be the lease's own for that length, at a page's end; the running state's is where the run is."""
     end = computed // cache.page_size * cache.page_size
+    if not isinstance(states, Mapping):
+        raise LeaseError(f"states must be a mapping from lengths to pages, not {states!r}")
     if states and cache.point is None:
         raise LeaseError(f"states were given, but no component has any: {dict(states)}")
-    if len(set(states.values())) != len(states):
+    given = {
+        integer(length, "the length of a state", LeaseError): integer(page, "the page of a state", LeaseError)
+        for length, page in states.items()
+    }
+    if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
-    for length, page in states.items():
+    for length, page in given.items():
         if not 0 < length <= end or length % cache.page_size:
             raise LeaseError(
                 f"a state at {length} is not at the end of one of the {end // cache.page_size} whole pages computed"
@@ -91,6 +157,20 @@ def _check_states(cache: PrefixCache, lease: Lease, states: Mapping[int, int], c
             )
         if page == lease.state_page and length != computed:
             raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")
+    return dict(sorted(given.items()))
+
+
+def _checked_names(cache: PrefixCache, without: Sequence[str]) -> tuple[str, ...]:
+    """Components that may be missing from pages."""
+    names = tuple(items(without, "without", LeaseError))
+    components = {component.name: component for component in cache.tree.components}
+    for name in names:
+        component = components.get(name) if isinstance(name, str) else None
+        if component is None:
+            raise InsertError(f"without: there is no component {name!r}; there are {', '.join(components)}")
+        if component.required and isinstance(component.coverage, Path):
+            raise InsertError(f"without: {name} is a required path, so no pages can be committed without it")
+    return names
 
 
 def _stops(cache: PrefixCache, lease: Lease, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
@@ -158,18 +238,19 @@ def _rewrite_tables(cache: PrefixCache, lease: Lease, result: InsertResult, stop
 
 def _move_locks(cache: PrefixCache, lease: Lease, result: InsertResult, stop: int, keep_windows: bool) -> None:
     """Lock what was published before letting go of what was locked."""
+    boundary = result.boundary
     if stop >= lease.committed:
-        receipt = cache.tree.lock(result.boundary, components=cache.paths)
+        receipt = cache.tree.lock(boundary, components=cache.paths)
         if lease.path_receipt is not None:
             lease.path_receipt.release()
         lease.path_receipt = receipt
         lease.committed = stop
-        lease.boundary = result.boundary
+        lease.boundary = boundary = receipt.boundary
     if keep_windows and stop >= lease.window_boundary:  # a state that comes late, below, must not take the lock back there
-        receipt = cache.tree.lock(result.boundary, components=[name for name, _ in cache.windows])
+        receipt = cache.tree.lock(boundary, components=[name for name, _ in cache.windows])
         if lease.window_receipt is not None:
             lease.window_receipt.release()
         lease.window_receipt = receipt
         lease.window_boundary = stop
     if cache.controller is not None:
-        cache.controller.committed(result.boundary)
+        cache.controller.committed(boundary)

@@ -40,7 +40,14 @@ class TierPages:
     def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
         """Reserve and allocate in several pools, all or nothing. Raises OutOfPagesError with nothing changed."""
         self.reserve(needs)
-        return {name: self.allocators[name].allocate(count) for name, count in needs.items()}
+        taken: dict[str, NDArray[np.int64]] = {}
+        try:
+            for name, count in needs.items():
+                taken[name] = self.allocators[name].allocate(count)
+        except OutOfPagesError:
+            self.give_back(taken)
+            raise
+        return taken
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Take pages back; see PageAllocator.free."""

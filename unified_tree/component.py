@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from unified_tree.arguments import flag, number
 from unified_tree.errors import ConfigurationError
 
 
@@ -71,8 +72,12 @@ class Component:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigurationError(f"a component's name must be a non-empty string, not {self.name!r}")
-        if not isinstance(self.coverage, Path | Trailing | Point):
+        if type(self.coverage) not in (Path, Trailing, Point):  # a subclass may mean what the tree does not know
             raise ConfigurationError(f"{self.name}: coverage must be Path(), Trailing(w) or Point(), not {self.coverage!r}")
+        flag(self.required, f"{self.name}: required", ConfigurationError)
+        number(self.flops_per_token, f"{self.name}: flops_per_token", ConfigurationError)
+        if self.shares is not None and not isinstance(self.shares, str):
+            raise ConfigurationError(f"{self.name}: shares must be a component's name or None, not {self.shares!r}")
         for field in ("tokens_per_slot", "save_grid_tokens"):
             if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
                 raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
@@ -108,12 +113,15 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     """Check that `components` can live in one tree; returns them as a tuple.
 
     Raises ConfigurationError for a page size of zero or below, no required `Path`, a name used twice, a ratio that does
-    not divide the page, or a `shares` that names no component, a sharer, or one of a different coverage.
+    not divide the page, or a `shares` that names no component, a sharer, or one whose pages cannot hold it: of another kind of
+    coverage, or of a narrower window.
     """
     if type(page_size) is not int or page_size <= 0:
         raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
     by_name: dict[str, Component] = {}
     for component in components:
+        if not isinstance(component, Component):
+            raise ConfigurationError(f"a tree is made of Components, not of {component!r}")
         if component.name in by_name:
             raise ConfigurationError(f"component {component.name!r} is named twice")
         by_name[component.name] = component
@@ -131,6 +139,15 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
             )
         if type(owner.coverage) is not type(component.coverage):
             raise ConfigurationError(f"{component.name}: shares the pages of {owner.name!r}, whose coverage is of another kind")
+        if (
+            isinstance(component.coverage, Trailing)
+            and isinstance(owner.coverage, Trailing)
+            and component.coverage.window_tokens > owner.coverage.window_tokens
+        ):
+            raise ConfigurationError(
+                f"{component.name}: needs {component.coverage.window_tokens} past tokens, but the pages it shares are kept for "
+                f"the {owner.coverage.window_tokens} of {owner.name!r} only"
+            )
         if component.required and not owner.required:
             raise ConfigurationError(f"{component.name}: is required but shares the pages of the optional {owner.name!r}")
     if not any(isinstance(c.coverage, Path) and c.required and c.shares is None for c in components):

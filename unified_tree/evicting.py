@@ -59,11 +59,9 @@ class Freed:
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
     """See UnifiedTree.evict."""
-    for name, count in needs.items():
+    for name in needs:
         if name not in state.index or (tier is Tier.DEVICE and state.components[state.index[name]].shares is not None):
             raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
-        if count < 0:
-            raise ConfigurationError(f"cannot evict {count} pages of {name!r}")
     freed = Freed(state, tier)
     for name, count in needs.items():
         _evict_from(state, state.index[name], count, tier, freed)

@@ -97,13 +97,14 @@ class Order:
         return self.count
 
     def add(self, entry: Ranked, urgency: int, rank: float, second_rank: float, depth: int) -> None:
-        """Put an entry that stands nowhere in its place, behind all that are equal.
+        """Put an entry that stands nowhere in its place; among equals the one goes first that was here first.
 
         Cost: O(log n) expected, O(1) at either end.
         """
         assert not entry.is_placed
-        self._serial += 1
-        entry.serial = self._serial
+        if not entry.serial:  # an entry that comes back stands where it stood, so that a walk in steps does not meet it again
+            self._serial += 1
+            entry.serial = self._serial
         entry.urgency, entry.rank, entry.second_rank, entry.depth = urgency, rank, second_rank, depth
         seed = self._seed  # xorshift, Marsaglia 2003
         seed ^= (seed << 13) & MASK

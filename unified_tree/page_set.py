@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from unified_tree.errors import PageError
 from unified_tree.int64 import INT64, INT64_BYTES, any_negative, run_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW: Final = 16
+FIRST_SIZE: Final = 1024
+MOST_PAGES: Final = 1 << 32
+"""Ids from here on cannot be tracked: a byte each, that would be more than 4 GiB."""
 UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
 
 
 class PageSet:
-    """Ids 0 … capacity - 1, one byte each; memory is only touched where ids are.
+    """Ids 0 … capacity - 1, one byte each up to the largest id that it was asked about: a set of any capacity costs nothing.
 
     A few ids are handled one by one, for an array operation costs as much as some twenty of them; a run of consecutive ids,
     as a pool gives out while it is young, as one slice. The results of others are searched as bytes, which costs a fraction
@@ -25,16 +29,12 @@ class PageSet:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._bytes = bytearray(capacity)
+        self.capacity: int = capacity  # one past the largest id it may hold
+        self._bytes = bytearray(min(capacity, FIRST_SIZE))
         self._array: NDArray[np.bool_] = np.frombuffer(self._bytes, np.bool_)  # the same memory, many ids at a time
         self._order: NDArray[np.int32] = np.empty(0, np.int32)  # scratch to find an id given twice, made when first needed:
         self._numbers: NDArray[np.int32] = self._order  # the last number given to each id, and the numbers from 0 up,
         self._number_bytes = b""  # also as bytes, for one comparison of memory is cheaper than one of arrays
-
-    @property
-    def capacity(self) -> int:
-        """One past the largest id it can hold."""
-        return len(self._bytes)
 
     def contains(self, page: int) -> bool:
         """Whether one id is a member."""
@@ -45,14 +45,33 @@ class PageSet:
         return int(np.count_nonzero(self._array))
 
     def grow(self, capacity: int) -> None:
-        """Hold ids below `capacity`, and room to spare. Cost: O(capacity)."""
-        grown = bytearray(max(capacity, 2 * len(self._bytes)))
-        grown[: len(self._bytes)] = self._bytes
-        self._bytes = grown
+        """Allow ids below `capacity`, and room to spare. Cost: O(1)."""
+        self.capacity = max(capacity, 2 * self.capacity)
+
+    def cover(self, size: int) -> None:
+        """Have memory for the ids below `size`, which is at most the capacity.
+
+        Raises PageError, with nothing changed, where there is none. Cost: O(1), amortized over ids: memory grows by doubling.
+        """
+        before = len(self._bytes)
+        if size <= before:
+            return
+        assert size <= self.capacity
+        if size > MOST_PAGES:
+            raise PageError(f"page ids must be below {MOST_PAGES} to be kept track of, got {size - 1}")
+        try:
+            grown = bytearray(max(size, min(2 * before, self.capacity)))
+        except MemoryError as error:
+            raise PageError(f"there is no memory to keep track of page ids below {size}; number the pages densely") from error
+        grown[:before] = self._bytes
         self._array = np.frombuffer(grown, np.bool_)
+        self._bytes = grown
 
     def all_are(self, ids: NDArray[np.int64], *, members: bool) -> bool:
-        """Whether all ids are in range, each given once, and all members or all not. Cost: O(len(ids))."""
+        """Whether all ids are in range, each given once, and all members or all not; where they are not, they can be added.
+
+        Raises PageError for ids within the capacity that there is no memory for. Cost: O(len(ids)), and see `cover`.
+        """
         count = len(ids)
         if count <= FEW:
             few: list[int] = ids.tolist()
@@ -62,21 +81,34 @@ class PageSet:
             return False
         first = run_start(data)
         if first >= 0:
-            return first + count <= len(self._bytes) and self._bytes.find(0 if members else 1, first, first + count) < 0
+            if first + count > len(self._bytes):
+                return self._can_be_added(first + count - 1, members) and self.all_are(ids, members=members)
+            return self._bytes.find(0 if members else 1, first, first + count) < 0
         try:
             found: NDArray[np.bool_] = self._array.take(ids)
         except IndexError:
-            return False
+            return self._can_be_added(int(ids.max()), members) and self.all_are(ids, members=members)
         return found.tobytes().find(0 if members else 1) < 0 and not self._has_twice(ids, count)
 
     def few_are(self, ids: list[int], *, members: bool) -> bool:
         """As `all_are`, for a handful of ids that are no array."""
         flags = self._bytes
-        capacity = len(flags)
+        size = len(flags)
         for page in ids:
-            if page < 0 or page >= capacity or (flags[page] == 1) != members:
+            if page < 0:
+                return False
+            if page >= size:
+                return self._can_be_added(max(ids), members) and self.few_are(ids, members=members)
+            if (flags[page] == 1) != members:
                 return False
         return len(ids) < 2 or len(set(ids)) == len(ids)
+
+    def _can_be_added(self, highest: int, members: bool) -> bool:
+        """Whether ids up to one that there is no memory for yet can be what is asked about; then there is from now on."""
+        if members or highest >= self.capacity:
+            return False
+        self.cover(highest + 1)
+        return True
 
     def _has_twice(self, ids: NDArray[np.int64], count: int) -> bool:
         """Whether an id is given twice: number the ids by scattering; does each find its own number again?"""
@@ -90,11 +122,11 @@ class PageSet:
         return not self._number_bytes.startswith(found.tobytes())
 
     def add(self, ids: NDArray[np.int64]) -> None:
-        """Take ids in. They are in range."""
+        """Take ids in. They are in range and covered, as `all_are` leaves them."""
         self.add_bytes(ids.tobytes())
 
     def discard(self, ids: NDArray[np.int64]) -> None:
-        """Take ids out. They are in range."""
+        """Take ids out. They are members."""
         self.discard_bytes(ids.tobytes())
 
     def add_bytes(self, ids: bytes) -> None:

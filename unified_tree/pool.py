@@ -14,7 +14,7 @@ from unified_tree.component import Path
 from unified_tree.errors import PageError
 from unified_tree.node import Value
 from unified_tree.order import Order, Place, following
-from unified_tree.page_set import PageSet
+from unified_tree.page_set import MOST_PAGES, PageSet
 from unified_tree.policies import Guarded, Standard
 
 if TYPE_CHECKING:
@@ -154,9 +154,6 @@ class Pool:
         return first if isinstance(first, Value) else None
 
 
-MOST_UNDECLARED_PAGES = 1 << 32
-
-
 class PageLedger:
     """Which pages of a pool the tree owns; grown on demand where the pool's size was not given."""
 
@@ -197,7 +194,7 @@ class PageLedger:
     def _grow(self, highest: int) -> None:
         if self.page_count is not None:
             raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
-        if highest > MOST_UNDECLARED_PAGES:
+        if highest >= MOST_PAGES:
             raise PageError(f"{self._name}: page id {highest} is no dense index; declare page_counts for a pool this large")
         self._owned.grow(highest + 1)
 

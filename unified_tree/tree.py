@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree import evicting, grafting, matching
+from unified_tree.arguments import MOST, integer
 from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
@@ -200,9 +201,10 @@ class UnifiedTree:
         _check_key(key)
         if after is not None:
             after = _check_boundary(after)
-        if not -MOST_PRIORITY <= _integer(priority, "a priority") <= MOST_PRIORITY:
-            raise InsertError(f"a priority must lie between -2**53 and 2**53, not {priority}")
-        plan = plan_insert(self._state, key, pages, states or {}, after, without, index(priority))
+        priority = integer(priority, "priority", InsertError, least=-MOST_PRIORITY)
+        if priority > MOST_PRIORITY:
+            raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
+        plan = plan_insert(self._state, key, pages, states or {}, after, without, priority)
         if plan is None:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()
@@ -213,7 +215,8 @@ class UnifiedTree:
         Cost: O(log n) a victim, n being the values in its order, and the settings' bounded shares of older debts.
         """
         _check_resident(tier)
-        return evicting.evict(self._state, {name: _integer(count, f"a count of {name}") for name, count in needs.items()}, tier)
+        counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
+        return evicting.evict(self._state, counts, tier)
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
@@ -229,7 +232,7 @@ class UnifiedTree:
 
         Cost: O(node_limit), however many there are.
         """
-        return evicting.reclaim(self._state, _integer(node_limit, "a node limit"))
+        return evicting.reclaim(self._state, integer(node_limit, "node_limit", ConfigurationError))
 
     @property
     def is_reclaimable(self) -> bool:
@@ -245,7 +248,7 @@ class UnifiedTree:
         less than the limit.
         Cost: O(log n) a node.
         """
-        return self._state.resumability.settle(EVERYTHING if limit is None else _integer(limit, "a limit"))
+        return self._state.resumability.settle(EVERYTHING if limit is None else integer(limit, "limit", ConfigurationError))
 
     def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
         """Pages of a pool that no lock pins. Cost: O(1)."""
@@ -410,15 +413,8 @@ def _check_boundary(boundary: Boundary) -> Boundary:
         raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again") from None
 
 
-def _integer(number: Any, what: str) -> int:
-    try:
-        return index(number)
-    except TypeError:
-        raise ConfigurationError(f"{what} must be an integer, not {number!r}") from None
-
-
 def _limited(key: Key, limit: int | None) -> int:
-    return key.length if limit is None else max(0, min(_integer(limit, "a limit"), key.length))
+    return key.length if limit is None else max(0, min(integer(limit, "limit", InvalidKeyError, least=-MOST), key.length))
 
 
 def _check_key(key: object) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.generations import Generation
     from unified_tree.controllers.lease import Lease
     from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
@@ -81,6 +82,8 @@ class LinkedPrefixes:
         wait_s: how long a request waits for all of it, from its arrival.
         least_tokens: a retrieve must bring at least so many.
         store_limit: stores under way at once; their pages cannot be evicted meanwhile.
+        invalidation_limit: namespaces invalidated on their own that are told apart. With one more, no namespace finds what was
+            stored before, as if all had been invalidated.
         clock: seconds; a test's own.
 
     Raises ConfigurationError for a cache that cannot be linked.
@@ -96,6 +99,7 @@ class LinkedPrefixes:
         wait_s: float = 1.0,
         least_tokens: int = 1,
         store_limit: int = 64,
+        invalidation_limit: int = 4096,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_cache(cache, linker, pools)
@@ -105,7 +109,8 @@ class LinkedPrefixes:
         self.counts = LinkCounts()
         linked = {pool.name for pool in pools}
         self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
-        self._salt = PrefixSalt(weights_version, cache.generation)
+        self._invalidations = cache.generations.count(invalidation_limit)
+        self._salt = PrefixSalt(weights_version, self._invalidations.of)
         self._wait_s = wait_s
         self._least_tokens = least_tokens
         self._store_limit = store_limit
@@ -166,7 +171,7 @@ class LinkedPrefixes:
         boundary, else a look at the lease.
         """
         arrived, namespace = self._requests[request], lease.key.namespace
-        is_current = lease.generation == arrived.generation == self.cache.generation(namespace)
+        is_current = lease.generation is arrived.generation is self.cache.generation(namespace)
         if lease.key.bigram or lease.loading or not is_current:
             return  # what was invalidated has no boundary any more
         for boundary, end in storable(self.cache, self._pools, lease, arrived.stored, self.linker.chunk_tokens):
@@ -223,7 +228,7 @@ class LinkedPrefixes:
     def _begin(self, arrived: _Request, found: int) -> bool:
         """Whether a retrieve was begun; not where it is not worth it, or there is no room."""
         cache, key = self.cache, arrived.key
-        if arrived.generation != cache.generation(key.namespace):
+        if arrived.generation is not cache.generation(key.namespace):
             return False
         there = cache.tree.match_prefix(key, limit=key.length - 1, touch=False)
         replayed = there.replay.length - there.replay_tokens if cache.replay else 0
@@ -312,7 +317,7 @@ class _Request:
     key: Key
     name: str
     salt: str
-    generation: tuple[int, int]
+    generation: Generation
     since: float
     stage: _Stage = _Stage.LOOKING
     stored: int = 0

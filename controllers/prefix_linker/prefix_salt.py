@@ -15,7 +15,7 @@ class PrefixSalt:
 
     Args:
         weights_version: of the model at the time.
-        generation: `PrefixCache.generation`.
+        generation: `InvalidationCounts.of`.
     """
 
     def __init__(self, weights_version: str, generation: Callable[[str], tuple[int, int]]) -> None:

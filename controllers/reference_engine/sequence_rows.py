@@ -104,10 +104,10 @@ class SequenceRows:
         return self.lease.state_page
 
     def _page(self, component: str, page: int) -> int:
-        table = self.lease.pages(component)
-        if page >= table.size or table[page] < 0:
+        table = self.lease.pages(component, page)
+        if not table.size or table[0] < 0:
             raise LeaseError(f"{self.lease} holds no page {page} of {component}")
-        return int(table[page])
+        return int(table[0])
 
     def _tokens_per_slot(self, component: str) -> int:
         return self.page_size // self.pools[component].format.slots_per_page
@@ -116,10 +116,11 @@ class SequenceRows:
         ratio = self._tokens_per_slot(component)
         per_page = self.page_size // ratio
         slots = np.arange(first_token // ratio, last_token // ratio)
-        table = self.lease.pages(component)
-        if slots.size and slots[-1] // per_page >= table.size:
+        first_page = first_token // self.page_size
+        table = self.lease.pages(component, first_page)
+        if slots.size and slots[-1] // per_page - first_page >= table.size:
             raise LeaseError(f"{self.lease} has no pages of {component} for {last_token} tokens")
-        pages = table[slots // per_page]
+        pages = table[slots // per_page - first_page]
         if (pages < 0).any():
             raise LeaseError(f"{self.lease} holds no {component} for some of the tokens [{first_token}, {last_token})")
         return torch.from_numpy(pages * per_page + slots % per_page)

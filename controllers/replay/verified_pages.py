@@ -71,7 +71,7 @@ class VerifiedPages:
             first = max(begin, lease.write_from[component.name]) // size
             last = computed_tokens // size
             if first < last:
-                ids = lease.pages(component.shares or component.name)[first:last]
+                ids = lease.pages(component.shares or component.name, first)[: last - first]
                 index = np.arange(first + 1, last + 1)
                 held = ids >= 0
                 self._write(component, ids[held], self._digests[lease][index[held]])
@@ -112,7 +112,9 @@ class VerifiedPages:
                 if replayed:
                     continue  # it is going to be computed again
                 first = max(0, length_tokens - component.coverage.window_tokens) // size
-            self._compare(component, lease.pages(component.name)[first:last], self._digests[lease][first + 1 : last + 1])
+            self._compare(
+                component, lease.pages(component.name, first)[: last - first], self._digests[lease][first + 1 : last + 1]
+            )
 
     def _copy_state(self, lease: Lease) -> None:
         """Compare the state that the lease goes on from and copy it, with the sharers' in the same page."""

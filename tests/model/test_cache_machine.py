@@ -1,10 +1,15 @@
-"""PrefixCache under random requests, with a host tier or without, every byte it hands out compared with what was put in."""
+"""PrefixCache under random requests, with a host tier or without, every byte it hands out compared with what was put in.
+
+Every bound is drawn from one up, so that queues overflow and searches end early in worlds of a few pages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,14 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
+from tempers import TemperError, Tempers
 from watched_engine import WatchedEngine
 
-from unified_tree import POLICIES, Component, OutOfPagesError, TransferError
+from unified_tree import POLICIES, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.transfer_engines import Faults, SimulatedEngine, VirtualClock
 
 PAGE_SIZE = 2
 SEEDS = st.integers(0, 1 << 20)
+MOST_TABLES = 20
+ABSURD: list[Any] = [-1, 1.5, float("nan"), float("inf"), True, None, "7", [7], 1 << 62, 1 << 70]
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -32,12 +40,23 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         rng = Random(seed)
         counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
-        policy, replay = rng.choice(list(POLICIES)), rng.random() < 0.8
+        self.tempers, replay = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
         self.clock, memory = VirtualClock(), PageMemory(self.kinds)
         host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
-        self.cache = PrefixCache(self.kinds, PAGE_SIZE, counts, policy=policy, replay=replay, host=host)
+        self.cache = PrefixCache(
+            self.kinds,
+            PAGE_SIZE,
+            counts,
+            policy=self.tempers,
+            replay=replay,
+            save_limit=rng.choice([1, 2, 4]),
+            draft_tokens=rng.choice([1, 2, 16]),
+            host=host,
+        )
         self.runner = Runner(self.cache, self.kinds, memory)
         self.texts: list[list[int]] = [[]]
+        self.tables: list[tuple[Any, list[int]]] = []
+        self.abandoned: list[Request] = []
 
     def host_tier(self, rng: Random, memory: PageMemory) -> HostTier:
         """Host pools that may suffice, and an engine that may fail."""
@@ -47,17 +66,25 @@ class CacheMachine(RuleBasedStateMachine):
             page_counts={c.name: rng.choice([2, 12, 60]) for c in self.kinds},
             engine=WatchedEngine(simulated, memory),
             write_policy=rng.choice(list(WritePolicy)),
-            selective_hits=1,
+            selective_hits=rng.choice([1, 1, 2, 3]),
+            queue_limit=rng.choice([1, 2, 4, 64]),
+            look_at=rng.choice([1, 2, 4, 64]),
+            reclaim_limit=rng.choice([1, 2, 4, 64]),
             low_water=rng.choice([0.0, 0.3, 1.0]),
             most_backed_up=rng.choice([0.3, 1.0]),
             exclusive=rng.random() < 0.5,
         )
 
+    @property
+    def active(self) -> list[Request]:
+        """Requests that are run, not those that somebody acquired and never came back to."""
+        return [request for request in self.runner.requests if request not in self.abandoned]
+
     def free_pages(self) -> tuple[dict[str, int], int]:
         stats = self.cache.stats()
         return {name: pool.leased for name, pool in stats.pools.items()}, stats.leases
 
-    @precondition(lambda self: len(self.runner.requests) < 4)
+    @precondition(lambda self: len(self.active) < 4)
     @rule(seed=SEEDS)
     def acquire(self, seed: int) -> None:
         """A prompt that goes on from an older text somewhere."""
@@ -73,13 +100,15 @@ class CacheMachine(RuleBasedStateMachine):
             assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
         else:
             self.texts.append(tokens)
+            if rng.random() < 0.1 and not self.abandoned:
+                self.abandoned.append(self.runner.requests[-1])
 
-    @precondition(lambda self: self.runner.requests)
+    @precondition(lambda self: self.active)
     @rule(seed=SEEDS)
     def run(self, seed: int) -> None:
         """A prefill chunk or a few tokens of decoding; published mostly. Without room, the request is aborted."""
         rng = Random(seed)
-        request = rng.choice(self.runner.requests)
+        request = rng.choice(self.active)
         if request.prefilled:
             del request.tokens[request.computed :]
             request.tokens += [rng.randrange(3) for _ in range(rng.randrange(1, 9))]
@@ -93,6 +122,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
             self.runner.finish(request)
             return
+        self.keep_table(request, rng)
         optional = [c.name for c in self.kinds if c.shares is not None and not c.required]
         without = optional if rng.random() < 0.3 else []
         try:
@@ -103,8 +133,16 @@ class CacheMachine(RuleBasedStateMachine):
                 self.texts.append(request.tokens[: request.computed])
             elif rng.random() < 0.5:
                 self.cache.advance(request.lease, request.computed)
+            self.keep_table(request, rng)
         except TransferError:
             self.load_failed(request)
+
+    def keep_table(self, request: Request, rng: Random) -> None:
+        """A page table, or its end, as somebody may keep it."""
+        lease = request.lease
+        if lease.failure is None:
+            table = lease.pages(rng.choice(list(lease.tables)), rng.choice([0, 0, 1, 5]))
+            self.tables = [*self.tables, (table, table.tolist())][-MOST_TABLES:]
 
     def load_failed(self, request: Request) -> None:
         """What a request resumes from did not come: that is told again, and it can be released."""
@@ -114,17 +152,17 @@ class CacheMachine(RuleBasedStateMachine):
         self.runner.finish(request)
 
     @rule(seed=SEEDS)
-    @precondition(lambda self: self.runner.requests)
+    @precondition(lambda self: self.active)
     def run_more(self, seed: int) -> None:
         """Steps come twice as often as all else."""
         self.run(seed)
 
-    @precondition(lambda self: self.runner.requests)
+    @precondition(lambda self: self.active)
     @rule(seed=SEEDS)
     def truncate(self, seed: int) -> None:
         """Reject draft tokens, as long as no window has moved past them."""
         rng = Random(seed)
-        request = rng.choice(self.runner.requests)
+        request = rng.choice(self.active)
         lease = request.lease
         floor = max(lease.committed, lease.prompt_tokens)
         if request.computed <= floor:
@@ -140,8 +178,42 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.runner.requests)
     @rule(seed=SEEDS)
     def release(self, seed: int) -> None:
-        """Finish, or abort."""
-        self.runner.finish(Random(seed).choice(self.runner.requests))
+        """Finish, or abort; now and then one that was abandoned."""
+        rng = Random(seed)
+        request = rng.choice(self.runner.requests)
+        if request not in self.abandoned or rng.random() < 0.3:
+            self.runner.finish(request)
+            self.abandoned = [other for other in self.abandoned if other is not request]
+
+    @precondition(lambda self: self.active)
+    @rule(seed=SEEDS)
+    def ask_for_nonsense(self, seed: int) -> None:
+        """A call that means nothing is refused and changes nothing."""
+        rng = Random(seed)
+        request, value = rng.choice(self.active), rng.choice(ABSURD)
+        cache, lease = self.cache, request.lease
+        computed = np.array(request.tokens[: max(request.computed, lease.committed)])
+        states = dict(lease.save_pages)
+        calls: list[Callable[[], object]] = [
+            lambda: cache.allocate(lease, value),
+            lambda: cache.advance(lease, value),
+            lambda: cache.truncate(lease, value),
+            lambda: cache.commit(lease, -7 if isinstance(value, list) else value),
+            lambda: cache.commit(lease, computed, {**states, repr(value): 0}),  # type: ignore[dict-item]
+            lambda: cache.commit(lease, computed, {**states, PAGE_SIZE: value}),
+            lambda: cache.commit(lease, computed, states, without=[value]),
+            lambda: cache.commit(lease, np.append(computed, [1] * (lease.length + 1))),
+            lambda: cache.acquire(Key([1, 2, 3]), [1, -1]),
+            lambda: cache.acquire(Key([1, 2, 3]), [value], request=[]),  # type: ignore[arg-type]
+            lambda: cache.acquire(Key([1, -2, 3])),
+            lambda: cache.invalidate(7),  # type: ignore[arg-type]
+            lambda: cache.release(value),
+            lambda: lease.pages(value),
+        ]
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        with pytest.raises(UnifiedTreeError):
+            rng.choice(calls)()
+        assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
 
     @rule(seed=SEEDS)
     def poll(self, seed: int) -> None:
@@ -158,19 +230,41 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.device.reserve({name: pool.total - pool.used + rng.randrange(pool.tree - pool.protected + 1)})
 
     @rule(seed=SEEDS)
+    def lose_temper(self, seed: int) -> None:
+        """The eviction policy raises in the middle of an allocation or an eviction; nothing may be lost or changed by that."""
+        rng = Random(seed)
+        before = self.free_pages()
+        names = list(self.cache.stats().pools)
+        with self.tempers.short(rng.randrange(4)):
+            try:
+                if self.active and rng.random() < 0.7:
+                    lease = rng.choice(self.active).lease
+                    self.cache.allocate(lease, lease.length + rng.randrange(9))
+                else:
+                    self.cache.device.reserve({rng.choice(names): rng.randrange(1, 9)})
+            except TemperError:
+                assert self.free_pages() == before
+            except (OutOfPagesError, LeaseError):
+                pass
+
+    @rule(seed=SEEDS)
     def settle(self, seed: int) -> None:
         """All transfers end, or everything goes to host, or weights are updated; seldom."""
         rng = Random(seed)
         name = rng.choice(["drain", "flush", "invalidate", "", "", "", "", ""])
         if name == "invalidate":
-            self.runner.invalidate(rng.choice([None, "", "tenant"]))
+            for _ in range(rng.choice([1, 1, 2, 3])):
+                self.runner.invalidate(rng.choice([None, "", "tenant"]))
+                if rng.random() < 0.3:
+                    self.cache.poll()
         elif name:
             getattr(self.cache, name)()
 
     @invariant()
     def sound(self) -> None:
-        """The tree is sound and every page has one owner."""
+        """The tree is sound, every page has one owner, and what was handed out stays what it was."""
         type(self).operations += 1
+        assert all(table.tolist() == ids for table, ids in self.tables)
         self.runner.check()
 
     def teardown(self) -> None:
@@ -195,9 +289,10 @@ def walk(kinds: str, seed: str, steps: int) -> int:
     machine = type("CacheMachine", (CacheMachine,), {"kinds": SETS[kinds]})()
     machine.start(rng.randrange(1 << 20))
     for step in range(steps):
-        requests: list[Request] = machine.runner.requests
-        name = rng.choice(["acquire", "run", "run", "run", "truncate", "release", "poll", "poll", "burst", "settle"])
-        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle"}):
+        requests: list[Request] = machine.active
+        others = ["acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"]
+        name = rng.choice([*["run"] * 3, *others])
+        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle", "lose_temper"}):
             try:
                 getattr(machine, name)(rng.randrange(1 << 20))
                 machine.sound()

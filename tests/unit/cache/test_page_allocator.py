@@ -64,7 +64,32 @@ def test_a_page_comes_back_once() -> None:
 def test_a_pool_without_a_limit() -> None:
     pool = PageAllocator("full", None)
     assert pool.allocate(100_000).size == 100_000
-    assert pool.free_pages > 1 << 60
+    assert pool.free_pages > 1 << 31
+
+
+@pytest.mark.parametrize("page_count", [None, 1 << 40, 1 << 62])
+def test_an_absurd_request_changes_nothing(page_count: int | None) -> None:
+    pool = PageAllocator("full", page_count)
+    pool.free(pool.allocate(3))
+    for absurd in (1 << 40, 1 << 62):
+        with pytest.raises(OutOfPagesError):
+            pool.allocate(absurd)
+    assert pool.used_pages == 0
+    assert sorted(pool.allocate(5)) == [0, 1, 2, 3, 4]
+
+
+def test_a_want_of_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    pool = PageAllocator("full", None)
+    pool.free(pool.allocate(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "arange", none_left)
+        with pytest.raises(OutOfPagesError, match="no memory"):
+            pool.allocate(9)
+    assert pool.used_pages == 0
+    assert sorted(pool.allocate(9)) == list(range(9))
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 2.0, "4"])

@@ -6,7 +6,7 @@ import pytest
 from held_engine import Tiered
 from kinds import FULL, MAMBA, swa
 
-from unified_tree import TransferError
+from unified_tree import LeaseError, TransferError
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.transfer_engines import Direction
 
@@ -97,7 +97,7 @@ def test_close_fails_the_loads_and_gives_back_every_page() -> None:
     tiered.end()
 
 
-def test_a_closed_cache_goes_on_with_what_is_on_device() -> None:
+def test_a_lease_of_a_closed_cache_goes_on_with_what_is_on_device() -> None:
     tiered = Tiered([FULL])
     tiered.serve("abcdefgh")
     tiered.settle()
@@ -106,11 +106,18 @@ def test_a_closed_cache_goes_on_with_what_is_on_device() -> None:
     request = tiered.start("ijkl?")
     tiered.cache.close()
     tiered.run(request, "mnop")
-    assert tiered.serve("ijkl??") == 4
-    assert tiered.serve("abcdefgh?") == 0, "what is on host cannot be had any more"
-    tiered.cache.poll()
-    tiered.cache.drain()
-    tiered.cache.flush()
+    assert request.lease.committed == 8
+    for call in (tiered.cache.poll, tiered.cache.drain, tiered.cache.flush):
+        call()
+    tiered.end()
+
+
+def test_a_closed_cache_takes_no_more_requests() -> None:
+    tiered = Tiered([FULL])
+    tiered.cache.close()
+    with pytest.raises(LeaseError, match="closed"):
+        tiered.start("abcd")
+    assert tiered.cache.stats().requests == 0
     tiered.end()
 
 
