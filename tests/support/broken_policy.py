@@ -19,7 +19,6 @@ class BrokenPolicy:
     """Least recently used first, but for a share of its calls."""
 
     def __init__(self, rng: Random, share: float) -> None:
-        self.lazy = rng.random() < 0.5
         self.failures = 0
         self._rng = rng
         self._share = share

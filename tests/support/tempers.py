@@ -48,11 +48,11 @@ class Tempers:
 
 class _Moody:
     def __init__(self, inner: EvictionPolicy, tempers: Tempers) -> None:
-        self.lazy = inner.lazy
         self._inner = inner
         self._tempers = tempers
 
     def touched(self, value: Value) -> None:
+        self._tempers.asked()
         self._inner.touched(value)
 
     def rank(self, value: Value) -> Rank:
@@ -60,4 +60,5 @@ class _Moody:
         return self._inner.rank(value)
 
     def evicted(self, value: Value) -> None:
+        self._tempers.asked()
         self._inner.evicted(value)
