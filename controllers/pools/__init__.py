@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.pools.formats import (
-    formats_for,
+    formats_of,
     indexer_format,
     mha_format,
     mla_format,
@@ -17,8 +17,8 @@ from unified_tree.controllers.pools.formats import (
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
 from unified_tree.controllers.pools.host_sizing import propose_page_counts
-from unified_tree.controllers.pools.page_format import PageFormat, Part
 from unified_tree.controllers.pools.page_mover import PageMover
+from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.device_pool import DevicePool
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_pair import PagePair
 
 __all__ = [
+    "WHOLE",
     "DevicePool",
     "HostLayout",
     "HostPool",
@@ -33,8 +34,9 @@ __all__ = [
     "PageMover",
     "PagePair",
     "Part",
+    "Shard",
     "check_host_memory",
-    "formats_for",
+    "formats_of",
     "host_memory_available",
     "host_pools",
     "indexer_format",
