@@ -18,7 +18,7 @@ from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
 from unified_tree.controllers.pools.host_sizing import propose_page_counts
 from unified_tree.controllers.pools.page_mover import PageMover
-from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
+from unified_tree.page_format import PageFormat, Part
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.device_pool import DevicePool
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_pair import PagePair
 
 __all__ = [
-    "WHOLE",
     "DevicePool",
     "HostLayout",
     "HostPool",
@@ -34,7 +33,6 @@ __all__ = [
     "PageMover",
     "PagePair",
     "Part",
-    "Shard",
     "check_host_memory",
     "formats_of",
     "host_memory_available",

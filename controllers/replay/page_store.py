@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from unified_tree.controllers.pools import WHOLE, HostLayout, PageFormat, Part, check_host_memory
+from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
 from unified_tree.controllers.replay.chunked_pages import ChunkedPages
 from unified_tree.controllers.transfer_engines import Direction
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import WHOLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

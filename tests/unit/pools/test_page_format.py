@@ -11,7 +11,6 @@ from unified_tree.components import Composition, composition_for, full, mamba
 from unified_tree.controllers.pools import (
     PageFormat,
     Part,
-    Shard,
     formats_of,
     indexer_format,
     mha_format,
@@ -19,7 +18,7 @@ from unified_tree.controllers.pools import (
     raw_format,
     state_format,
 )
-from unified_tree.page_format import ITEM_BYTES
+from unified_tree.page_format import ITEM_BYTES, Shard
 
 
 def test_sizes_by_hand() -> None:

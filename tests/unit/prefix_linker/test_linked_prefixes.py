@@ -16,10 +16,11 @@ from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.lease import Lease
-from unified_tree.controllers.pools import WHOLE, DevicePool, PageFormat, Part
+from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.page_format import WHOLE
 
 CHUNK = 16
 PAGES = 40

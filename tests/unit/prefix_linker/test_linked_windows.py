@@ -121,7 +121,8 @@ class Rig:
         formats = {name: pool.format for name, pool in self.stores.pools.items()}
         composition = Composition(name=kind, page_size=PAGE, components=tuple(self.components)).with_formats(formats)
         self.linked = linked_pools(composition, self.stores.pools)
-        self.memory = MemoryLinker(self.linked, chunk, 1000, peer=None if before is None else before.memory)
+        peer = None if before is None else before.memory
+        self.memory: MemoryLinker = MemoryLinker(self.linked, chunk, 1000, peer=peer)
         self.linker = Held(self.memory, self.stores, self.linked)
         owned = {c.name: COUNTS[c.name] for c in self.components if c.shares is None}
         self.cache = PrefixCache(self.components, PAGE, owned)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_tree import Key
-from unified_tree.controllers.pools import WHOLE, HostLayout, Shard, mha_format
+from unified_tree.controllers.pools import HostLayout, mha_format
 from unified_tree.controllers.storage import (
     FormatHeader,
     KeyChain,
@@ -22,6 +22,7 @@ from unified_tree.controllers.storage import (
     seal,
 )
 from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError
+from unified_tree.page_format import WHOLE, Shard
 
 CHAIN = KeyChain(page_size=4, weights_version="v1")
 TOKENS = st.lists(st.integers(0, 3), max_size=24)
