@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unified_tree.components.composition import Composition
@@ -21,10 +22,10 @@ def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
     blocks = _blocks(fields)
     attention = grouped_query_layer(fields, serving, grouped_query(fields), 0) if FULL in blocks else None
     recurrent = _mamba2(fields, serving) if LINEAR in blocks else None
-    stack: list[list[AttentionLayer | StateLayer]] = []
+    stack: list[Sequence[AttentionLayer | StateLayer]] = []
     stateless, last = 0, None
     for number, kind in enumerate(blocks):
-        stack.append([])
+        stack.append(())
         if kind == FULL and attention is not None:
             stack[-1], last = [attention], number
         elif kind == LINEAR and recurrent is not None:
