@@ -29,8 +29,10 @@ from benches.contestants import ROOT
 from benches.machine import commit, machine
 from unified_tree import Component
 from unified_tree import Path as EveryToken
+from unified_tree.components import Composition
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPool, PrefixLinker, Progress, Span, linked_pools
+from unified_tree.page_format import WHOLE
 
 sys.path.append(str(ROOT / "tests" / "support"))
 PAGE_TOKENS = 64
@@ -54,13 +56,16 @@ class Contestant:
         self.name = name
         self.pages = tokens // PAGE_TOKENS
         parts = (Part("k", "bfloat16", (8, 128)), Part("v", "bfloat16", (8, 128)))
-        page_format = PageFormat(component="full", layer_ids=tuple(range(LAYERS)), parts=parts, slots_per_page=PAGE_TOKENS)
+        page_format = PageFormat(
+            component="full", layer_ids=tuple(range(LAYERS)), parts=parts, slots_per_page=PAGE_TOKENS, shard=WHOLE
+        )
         pools = {"full": DevicePool(page_format, 2 * self.pages)}
         if share:
             from unified_tree.controllers.prefix_linker.lmcache import share_pools
 
             share_pools(pools)
-        self.pools = linked_pools([Component(name="full", coverage=EveryToken())], pools, PAGE_TOKENS)
+        component = Component(name="full", coverage=EveryToken(), format=page_format)
+        self.pools = linked_pools(Composition(name="bench", page_size=PAGE_TOKENS, components=(component,)), pools)
         self.size_bytes = pools["full"].size_bytes // 2
         for tensor in self.pools[0].tensors:
             tensor.copy_(torch.randint(0, 256, tensor.shape, dtype=torch.uint8))

@@ -63,6 +63,11 @@ class SmallPages:
     def __init__(self) -> None:
         self._pages: dict[int, memoryview] = {}
 
+    @property
+    def payload_bytes(self) -> int:
+        """See PageMemory."""
+        return PAGE_BYTES - TRAILER_BYTES
+
     def page_memory(self, page: int) -> memoryview:
         """See PageMemory."""
         if page not in self._pages:

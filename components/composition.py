@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from unified_tree.component import Component, Path, Point, Trailing, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import PageFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,19 +19,68 @@ class Composition:
     Bytes are those of one tensor-parallel rank; FLOPs are those of the whole model.
 
     Attributes:
-        name: the model's name, for reports.
+        name: the model's name, under which no other model is served from the same store.
         page_size: tokens a page.
         components: valid together at `page_size`; raises ConfigurationError where they are not.
         attention_costs: what the attention scores cost, none for a component that scores nothing.
+        tensor_parallel: ranks that the state is divided over.
+        rank: which of them this is; None where it was not said.
+        config_digest: of the configuration it was read from: two models of one name and one shape that differ in it (another
+            rotary embedding, say) share nothing in a store. Not compared.
     """
 
     name: str
     page_size: int
     components: tuple[Component, ...]
     attention_costs: tuple[AttentionCost, ...] = ()
+    tensor_parallel: int = 1
+    rank: int | None = None
+    config_digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         validate_components(self.components, self.page_size)
+        if type(self.tensor_parallel) is not int or self.tensor_parallel <= 0:
+            raise ConfigurationError(f"tensor_parallel must be a positive integer, not {self.tensor_parallel!r}")
+        if self.rank is not None and (type(self.rank) is not int or not 0 <= self.rank < self.tensor_parallel):
+            raise ConfigurationError(f"rank must be one of 0 … {self.tensor_parallel - 1}, not {self.rank!r}")
+
+    def with_formats(self, formats: Mapping[str, PageFormat]) -> Composition:
+        """The same composition whose pages hold something else: what an engine lays out in its own way, or, of components that
+        were written by hand, what was not stated yet. Page bytes follow.
+
+        Args:
+            formats: by component; those left out stay as they are.
+
+        Raises ConfigurationError for a format of no component, or under another component's name.
+
+        >>> from unified_tree import Component, PageFormat, Part, Path, WHOLE
+        >>> kv = (Part("k", "bfloat16", (8, 128)), Part("v", "bfloat16", (8, 128)))
+        >>> model = Composition(name="mine", page_size=16, components=(Component(name="full", coverage=Path()),))
+        >>> model = model.with_formats(
+        ...     {"full": PageFormat(component="full", layer_ids=(0, 1), parts=kv, slots_per_page=16, shard=WHOLE)}
+        ... )
+        >>> model.components[0].page_bytes
+        131072
+        """
+        names = [component.name for component in self.components]
+        for name in formats:
+            if name not in names:
+                raise ConfigurationError(f"{name!r} is no component of {self.name}; they are {', '.join(names)}")
+        components = tuple(
+            replace(c, format=formats[c.name], page_bytes=0) if c.name in formats else c for c in self.components
+        )
+        return replace(self, components=components)
+
+    def writes(self, name: str) -> bool:
+        """Whether this rank is the first of those that keep the same state of a component, and so the one to store it.
+
+        True where the rank or the shard was not stated. Raises ConfigurationError for a component that is not there.
+        """
+        for component in self.components:
+            if component.name == name:
+                shard = None if component.format is None else component.format.shard
+                return self.rank is None or shard is None or self.rank % max(1, self.tensor_parallel // shard.count) == 0
+        raise ConfigurationError(f"{name!r} is no component of {self.name}")
 
     def bytes_per_token(self) -> dict[str, float]:
         """Bytes a token, by component; of a window, bytes of a token inside it. States are in `bytes_per_state`."""

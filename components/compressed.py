@@ -8,13 +8,15 @@ buffer of the tokens that have not filled one yet; at a page boundary it is empt
 from __future__ import annotations
 
 from unified_tree.component import Component, Path, Trailing
+from unified_tree.page_format import PageFormat
 
 
 def compressed(
     *,
     page_size: int,
     tokens_per_slot: int,
-    bytes_per_slot: int,
+    bytes_per_slot: int = 0,
+    page_format: PageFormat | None = None,
     shares: str | None = None,
     flops_per_token: float = 0.0,
     name: str | None = None,
@@ -25,7 +27,8 @@ def compressed(
         page_size: tokens a page, a multiple of `tokens_per_slot`.
         tokens_per_slot: tokens one entry stands for.
         bytes_per_slot: bytes of one entry, summed over the layers of this ratio: `head_dim * dtype_bytes` a layer, one
-            vector being key and value of all heads.
+            vector being key and value of all heads. Left out with a format.
+        page_format: what a page holds; needed to store it.
         shares: the compressed component whose device pages hold the entries; None to own pages.
         flops_per_token: twice the active weights of those layers, over all ranks.
         name: `c4` for 4:1, and so on, when None.
@@ -40,10 +43,18 @@ def compressed(
         page_bytes=page_size // tokens_per_slot * bytes_per_slot,
         flops_per_token=flops_per_token,
         shares=shares,
+        format=page_format,
     )
 
 
-def overlap(*, window_tokens: int, state_bytes: int, shares: str = "swa", name: str = "overlap") -> Component:
+def overlap(
+    *,
+    window_tokens: int,
+    state_bytes: int = 0,
+    page_format: PageFormat | None = None,
+    shares: str = "swa",
+    name: str = "overlap",
+) -> Component:
     """The required `Trailing` component of the overlap that follows the window, one state a page.
 
     No replay is declared: rebuilding it was not tried.
@@ -51,8 +62,9 @@ def overlap(*, window_tokens: int, state_bytes: int, shares: str = "swa", name: 
     Args:
         window_tokens: tokens of one compressed entry, whose contribution to the next entry the state is.
         state_bytes: bytes of the state at one boundary, summed over the overlapping layers: kv and gate,
-            `2 * window_tokens * (head_dim + index_head_dim) * dtype_bytes` a layer.
+            `2 * window_tokens * (head_dim + index_head_dim) * dtype_bytes` a layer. Left out with a format.
+        page_format: what a page holds; needed to store it.
         shares: the component whose device pages hold the state.
         name: the component's name.
     """
-    return Component(name=name, coverage=Trailing(window_tokens), page_bytes=state_bytes, shares=shares)
+    return Component(name=name, coverage=Trailing(window_tokens), page_bytes=state_bytes, shares=shares, format=page_format)

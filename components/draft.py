@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unified_tree.component import Component, Coverage, Path
+from unified_tree.page_format import PageFormat, Part, Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,21 +13,32 @@ class DraftModel:
     """What a draft costs on top of the model it drafts for.
 
     Attributes:
-        bytes_per_token: bytes one token's draft KV takes on one rank.
+        layer_ids: the draft's own layer numbers.
+        parts: what each of its layers keeps of a token on one rank.
+        shard: which part of the draft's heads that is; None where the rank was not said.
         flops_per_token: twice the active weights of the draft's layers, over all ranks. The projection that joins
             hidden state and embedding is left out.
         flops_per_entry: FLOPs for one query to score and weigh one cached token, summed over the draft's layers.
     """
 
-    bytes_per_token: int
+    layer_ids: tuple[int, ...]
+    parts: tuple[Part, ...]
+    shard: Shard | None
     flops_per_token: float = 0.0
     flops_per_entry: float = 0.0
+
+    def page_format(self, page_size: int) -> PageFormat:
+        """What a page of the draft's KV holds."""
+        return PageFormat(
+            component="draft", layer_ids=self.layer_ids, parts=self.parts, slots_per_page=page_size, shard=self.shard
+        )
 
 
 def draft(
     *,
     page_size: int,
-    bytes_per_token: int,
+    bytes_per_token: int = 0,
+    page_format: PageFormat | None = None,
     shares: str = "full",
     coverage: Coverage | None = None,
     flops_per_token: float = 0.0,
@@ -38,7 +50,8 @@ def draft(
 
     Args:
         page_size: tokens a page.
-        bytes_per_token: bytes one token takes on one rank, summed over the draft's layers.
+        bytes_per_token: bytes one token takes on one rank, summed over the draft's layers. Left out with a format.
+        page_format: what a page holds; needed to store it.
         shares: the component whose device pages hold it.
         coverage: `Path()` unless the draft's layers have a window of their own.
         flops_per_token: twice the draft's active weights, over all ranks.
@@ -54,4 +67,5 @@ def draft(
         page_bytes=page_size * bytes_per_token,
         flops_per_token=flops_per_token,
         shares=shares,
+        format=page_format,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
@@ -23,7 +25,7 @@ from unified_tree.components.families.latent import read_deepseek_v3, read_deeps
 from unified_tree.components.families.mamba_hybrids import read_bamba, read_falcon_h1, read_jamba
 from unified_tree.components.families.nemotron_h import read_nemotron_h
 from unified_tree.components.families.windowed import read_gemma3, read_gpt_oss, read_mimo_v2_flash
-from unified_tree.components.serving import Serving, element_bytes
+from unified_tree.components.serving import Serving, dtype_name
 from unified_tree.errors import ConfigurationError
 
 ConfigSource: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
@@ -113,9 +115,10 @@ def from_hf_config(
     name: str | None = None,
     page_size: int | None = None,
     tensor_parallel: int = 1,
-    kv_dtype: str | int = "bfloat16",
-    conv_dtype: str | int = "bfloat16",
-    state_dtype: str | int | None = None,
+    rank: int | None = None,
+    kv_dtype: str = "bfloat16",
+    conv_dtype: str = "bfloat16",
+    state_dtype: str | None = None,
     draft: int | ConfigSource | None = None,
 ) -> Composition:
     """The composition of the model that `config` describes.
@@ -126,7 +129,8 @@ def from_hf_config(
         page_size: tokens a page; None for 64, or for 128 where a model's compressed KV asks for a multiple of it.
         tensor_parallel: ranks; all bytes are those of one rank. KV heads divide over ranks, or are replicated where ranks
             are a multiple of them; latents and index keys are replicated; heads of recurrent layers divide.
-        kv_dtype: of keys, values, latents and index keys: a name such as `float8_e4m3fn`, or bytes of one element.
+        rank: which of those this is, counted from 0. Needed to store or link state that the ranks divide; None otherwise.
+        kv_dtype: of keys, values, latents and index keys, a name such as `bfloat16` or `float8_e4m3fn`.
         conv_dtype: of the convolutions' states.
         state_dtype: of recurrent and overlap states; None for what the model's own code keeps, which is fp32.
         draft: MTP or EAGLE layers shaped like the model's own full layers, as a number; or the `config.json` of a draft
@@ -138,17 +142,26 @@ def from_hf_config(
     for parameter, value in (("page_size", page_size), ("tensor_parallel", tensor_parallel)):
         if value is not None and (type(value) is not int or value <= 0):
             raise ConfigurationError(f"{parameter} must be a positive integer, not {value!r}")
+    if rank is not None and (type(rank) is not int or not 0 <= rank < tensor_parallel):
+        raise ConfigurationError(f"rank must be one of 0 … {tensor_parallel - 1}, not {rank!r}")
     fields = _fields(values, origin)
     serving = Serving(
         name=name or fields.model_type,
         page_size=page_size,
         ranks=tensor_parallel,
-        kv_bytes=element_bytes(kv_dtype, "kv_dtype"),
-        conv_bytes=element_bytes(conv_dtype, "conv_dtype"),
-        state_bytes=None if state_dtype is None else element_bytes(state_dtype, "state_dtype"),
-        draft=_draft(draft, tensor_parallel, kv_dtype),
+        rank=0 if tensor_parallel == 1 else rank,
+        kv_dtype=dtype_name(kv_dtype, "kv_dtype"),
+        conv_dtype=dtype_name(conv_dtype, "conv_dtype"),
+        state_dtype=None if state_dtype is None else dtype_name(state_dtype, "state_dtype"),
+        draft=_draft(draft, tensor_parallel, rank, kv_dtype),
     )
-    return READERS[fields.model_type](fields, serving)
+    return replace(READERS[fields.model_type](fields, serving), config_digest=_digest(values))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits of a config, fields that no computation depends on left out."""
+    fields = {name: value for name, value in values.items() if name not in ("transformers_version", "_name_or_path")}
+    return sha256(json.dumps(fields, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 def _load(config: ConfigSource) -> tuple[Mapping[str, Any], str]:
@@ -189,18 +202,24 @@ def _fields(values: Mapping[str, Any], origin: str) -> ConfigFields:
     return ConfigFields(values, model_type)
 
 
-def _draft(draft: int | ConfigSource | None, tensor_parallel: int, kv_dtype: str | int) -> DraftModel | int:
+def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | None, kv_dtype: str) -> DraftModel | int:
     if draft is None:
         return 0
     if isinstance(draft, int):
         if isinstance(draft, bool) or draft < 0:
             raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {draft!r}")
         return draft
-    model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, kv_dtype=kv_dtype)
+    model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
     if not all(isinstance(component.coverage, Path) for component in model.components):
         raise ConfigurationError(f"draft {model.name}: has windows or states; only a draft of full attention can share pages")
+    formats = [component.format for component in model.components if component.format is not None]
+    layer_ids, shard = formats[0].layer_ids, formats[0].shard
+    if any((each.layer_ids, each.shard) != (layer_ids, shard) for each in formats):
+        raise ConfigurationError(f"draft {model.name}: keeps index keys in some of its layers only, which no draft does")
     return DraftModel(
-        bytes_per_token=sum(component.page_bytes for component in model.components),
+        layer_ids=layer_ids,
+        parts=tuple(part for each in formats for part in each.parts),
+        shard=shard,
         flops_per_token=sum(component.flops_per_token for component in model.components),
         flops_per_entry=sum(cost.flops_per_entry for cost in model.attention_costs),
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from unified_tree.component import Component, Path
+from unified_tree.page_format import PageFormat
 
 
 def indexer(
     *,
     page_size: int,
-    bytes_per_slot: int,
+    bytes_per_slot: int = 0,
+    page_format: PageFormat | None = None,
     tokens_per_slot: int = 1,
     shares: str = "full",
     flops_per_token: float = 0.0,
@@ -21,7 +23,8 @@ def indexer(
 
     Args:
         page_size: tokens a page.
-        bytes_per_slot: bytes of one key, summed over the layers that run an indexer of their own.
+        bytes_per_slot: bytes of one key, summed over the layers that run an indexer of their own. Left out with a format.
+        page_format: what a page holds; needed to store it.
         tokens_per_slot: tokens one key stands for.
         shares: the component whose device pages hold the keys.
         flops_per_token: twice the indexers' weights, over all ranks.
@@ -34,4 +37,5 @@ def indexer(
         page_bytes=page_size // tokens_per_slot * bytes_per_slot,
         flops_per_token=flops_per_token,
         shares=shares,
+        format=page_format,
     )

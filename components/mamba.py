@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unified_tree.component import Component, Point
+from unified_tree.page_format import PageFormat, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,21 +22,22 @@ class StateShape:
     Attributes:
         conv_channels: channels of the short convolution.
         conv_columns: past inputs kept of each channel.
-        recurrent_elements: elements of the recurrent state.
+        recurrent_shape: of the recurrent state.
     """
 
     conv_channels: int
     conv_columns: int
-    recurrent_elements: int
+    recurrent_shape: tuple[int, ...]
 
-    def state_bytes(self, *, conv_bytes: int, recurrent_bytes: int) -> int:
-        """Bytes of one state of one layer, given the bytes of one element of either tensor."""
-        return self.conv_channels * self.conv_columns * conv_bytes + self.recurrent_elements * recurrent_bytes
+    def parts(self, *, conv_dtype: str, recurrent_dtype: str) -> tuple[Part, ...]:
+        """The two tensors of one state of one layer."""
+        conv = Part("conv", conv_dtype, (self.conv_channels, self.conv_columns))
+        return conv, Part("ssm", recurrent_dtype, self.recurrent_shape)
 
 
 def mamba1_state(*, channels: int, state_dim: int, conv_kernel: int) -> StateShape:
     """Mamba (selective scan): `channels` inputs, each with a state of `state_dim`. Source: Gu and Dao, 2023."""
-    return StateShape(conv_channels=channels, conv_columns=conv_kernel - 1, recurrent_elements=channels * state_dim)
+    return StateShape(conv_channels=channels, conv_columns=conv_kernel - 1, recurrent_shape=(channels, state_dim))
 
 
 def mamba2_state(*, heads: int, head_dim: int, groups: int, state_dim: int, conv_kernel: int) -> StateShape:
@@ -44,7 +46,7 @@ def mamba2_state(*, heads: int, head_dim: int, groups: int, state_dim: int, conv
     Source: Dao and Gu, 2024; channels are `heads * head_dim + 2 * groups * state_dim`.
     """
     channels = heads * head_dim + 2 * groups * state_dim
-    return StateShape(conv_channels=channels, conv_columns=conv_kernel - 1, recurrent_elements=heads * head_dim * state_dim)
+    return StateShape(conv_channels=channels, conv_columns=conv_kernel - 1, recurrent_shape=(heads, head_dim, state_dim))
 
 
 def delta_net_state(*, key_heads: int, key_dim: int, value_heads: int, value_dim: int, conv_kernel: int) -> StateShape:
@@ -58,15 +60,24 @@ def delta_net_state(*, key_heads: int, key_dim: int, value_heads: int, value_dim
     return StateShape(
         conv_channels=2 * key_heads * key_dim + value_heads * value_dim,
         conv_columns=conv_kernel - 1,
-        recurrent_elements=value_heads * key_dim * value_dim,
+        recurrent_shape=(value_heads, key_dim, value_dim),
     )
 
 
-def mamba(*, state_bytes: int, save_grid_tokens: int = 1, flops_per_token: float = 0.0, name: str = "mamba") -> Component:
+def mamba(
+    *,
+    state_bytes: int = 0,
+    page_format: PageFormat | None = None,
+    save_grid_tokens: int = 1,
+    flops_per_token: float = 0.0,
+    name: str = "mamba",
+) -> Component:
     """The `Point` component of all recurrent layers.
 
     Args:
-        state_bytes: bytes of one state on one rank, summed over the layers; it is the component's `page_bytes`.
+        state_bytes: bytes of one state on one rank, summed over the layers; it is the component's `page_bytes`. Left out with a
+            format.
+        page_format: what a page, which is one state, holds; needed to store it.
         save_grid_tokens: the token grid on which a prefill can save a state, a scan kernel's chunk length.
         flops_per_token: twice the active weights of those layers, over all ranks; the recurrence itself, a few per
             cent of that, is not counted.
@@ -78,4 +89,5 @@ def mamba(*, state_bytes: int, save_grid_tokens: int = 1, flops_per_token: float
         page_bytes=state_bytes,
         save_grid_tokens=save_grid_tokens,
         flops_per_token=flops_per_token,
+        format=page_format,
     )

@@ -18,9 +18,10 @@ def composition_for(
     *,
     page_size: int | None = None,
     tensor_parallel: int = 1,
-    kv_dtype: str | int = "bfloat16",
-    conv_dtype: str | int = "bfloat16",
-    state_dtype: str | int | None = None,
+    rank: int | None = None,
+    kv_dtype: str = "bfloat16",
+    conv_dtype: str = "bfloat16",
+    state_dtype: str | None = None,
     draft: int | ConfigSource | None = None,
 ) -> Composition:
     """The composition of a built-in model; the options are those of `from_hf_config`.
@@ -38,6 +39,7 @@ def composition_for(
         name=name,
         page_size=page_size,
         tensor_parallel=tensor_parallel,
+        rank=rank,
         kv_dtype=kv_dtype,
         conv_dtype=conv_dtype,
         state_dtype=state_dtype,

@@ -7,22 +7,34 @@ from dataclasses import dataclass
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import WHOLE, Shard
 
-DTYPE_BYTES = {
-    "float32": 4,
-    "fp32": 4,
-    "bfloat16": 2,
-    "bf16": 2,
-    "float16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
+DTYPES = {
+    **{
+        name: name
+        for name in (
+            "float64",
+            "float32",
+            "bfloat16",
+            "float16",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+            "int8",
+            "uint8",
+        )
+    },
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
 }
-"""Bytes of one element, by the names in use. Scales that a quantized cache keeps besides are not counted."""
+"""Torch's name of a dtype, by the names in use; plain `fp8` is e4m3, as serving engines take it. Scales that a quantized cache
+keeps a token are parts of their own, which the readers here do not state: `Composition.with_formats` does. Constant ones belong
+to the weights version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +45,20 @@ class Serving:
         name: the model's name, for reports.
         page_size: tokens a page; None for the family's default.
         ranks: tensor-parallel ranks.
-        kv_bytes: bytes of one element of keys, values, latents and index keys.
-        conv_bytes: bytes of one element of a convolution's state.
-        state_bytes: bytes of one element of a recurrent or overlap state; None for what the model's own code keeps.
+        rank: which of them this is; None where it was not said.
+        kv_dtype: of keys, values, latents and index keys; torch's name, as all dtypes here.
+        conv_dtype: of a convolution's state.
+        state_dtype: of a recurrent or overlap state; None for what the model's own code keeps.
         draft: the draft model, or a number of draft layers shaped like the model's own.
     """
 
     name: str
     page_size: int | None = None
     ranks: int = 1
-    kv_bytes: int = 2
-    conv_bytes: int = 2
-    state_bytes: int | None = None
+    rank: int | None = None
+    kv_dtype: str = "bfloat16"
+    conv_dtype: str = "bfloat16"
+    state_dtype: str | None = None
     draft: DraftModel | int = 0
 
     def divided(self, fields: ConfigFields, field: str, count: int) -> int:
@@ -59,11 +73,22 @@ class Serving:
             return 1
         return self.divided(fields, field, count)
 
+    def shard(self, parts: int) -> Shard | None:
+        """This rank's shard of state that the ranks divide into so many different parts; None where the rank was not said.
 
-def element_bytes(dtype: str | int, parameter: str) -> int:
-    """Bytes of one element of `dtype`, a name such as `bfloat16`, `torch.float32` or `fp8_e4m3`, or a number of bytes."""
-    if type(dtype) is int and dtype > 0:
-        return dtype
-    if isinstance(dtype, str) and dtype.removeprefix("torch.") in DTYPE_BYTES:
-        return DTYPE_BYTES[dtype.removeprefix("torch.")]
-    raise ConfigurationError(f"{parameter}: {dtype!r} is neither a number of bytes nor one of {', '.join(DTYPE_BYTES)}")
+        With more ranks than heads, neighbouring ranks keep the same one, as serving engines place them.
+        """
+        if parts == 1:
+            return WHOLE
+        return None if self.rank is None else Shard(self.rank * parts // self.ranks, parts)
+
+
+def dtype_name(dtype: str, parameter: str) -> str:
+    """Torch's name of `dtype`, a name such as `bfloat16`, `torch.float32` or `fp8_e4m3`.
+
+    Raises ConfigurationError for a name that is not known.
+    """
+    name = DTYPES.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else None
+    if name is None:
+        raise ConfigurationError(f"{parameter}: {dtype!r} is none of {', '.join(DTYPES)}")
+    return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unified_tree.component import Component, Trailing
+from unified_tree.page_format import PageFormat
 
 
 def swa(
@@ -10,7 +11,8 @@ def swa(
     page_size: int,
     window_tokens: int,
     layers: int,
-    bytes_per_token: int,
+    bytes_per_token: int = 0,
+    page_format: PageFormat | None = None,
     flops_per_token: float = 0.0,
     exact_replay: bool = True,
     name: str = "swa",
@@ -25,7 +27,8 @@ def swa(
         window_tokens: *past* tokens the next one needs; a config's `sliding_window` counts the query too, so it is
             one more.
         layers: how many layers have this window.
-        bytes_per_token: bytes one token takes on one rank, summed over those layers.
+        bytes_per_token: bytes one token takes on one rank, summed over those layers. Left out with a format.
+        page_format: what a page holds; needed to store it.
         flops_per_token: twice the active weights of those layers, over all ranks.
         exact_replay: False where such a replay is not known to be exact.
         name: the component's name; models of several windows need one component a window.
@@ -39,4 +42,5 @@ def swa(
         page_bytes=page_size * bytes_per_token,
         flops_per_token=flops_per_token,
         replay_tokens=layers * window_tokens if exact_replay else None,
+        format=page_format,
     )

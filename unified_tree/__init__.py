@@ -21,6 +21,7 @@ from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
 from unified_tree.node import NodeId, PageId, Tier
+from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
 from unified_tree.settings import TreeSettings
@@ -29,6 +30,7 @@ from unified_tree.tree import UnifiedTree
 __all__ = [
     "NOWHERE",
     "POLICIES",
+    "WHOLE",
     "Boundary",
     "Component",
     "ConfigurationError",
@@ -51,12 +53,15 @@ __all__ = [
     "NodeId",
     "OutOfPagesError",
     "PageError",
+    "PageFormat",
     "PageId",
+    "Part",
     "Path",
     "Point",
     "PolicyFactory",
     "Receipt",
     "ReceiptError",
+    "Shard",
     "StaleBoundaryError",
     "Tier",
     "TraceError",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from unified_tree.arguments import flag, number
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import PageFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,15 @@ class Component:
         coverage: which pages a prefix must have for this component to be resumable there.
         required: whether a missing value shortens a match. A draft model's KV is not required.
         tokens_per_slot: 4 for a pool that keeps one entry per four tokens. The page size must be a multiple of it.
-        page_bytes: bytes of one page, over all layers of this component; of one state for `Point`.
+        page_bytes: bytes of one page, over all layers of this component; of one state for `Point`. Follows from `format` where
+            that is stated.
         save_grid_tokens: the token grid on which a state can be saved (a scan kernel's chunk length, say).
         flops_per_token: FLOPs to compute one token in the layers this component serves, attention scores excluded.
         shares: the component whose *device* pages hold this component's values (an indexer or a draft in the slots of
             `full`, a carry-over state in those of `swa`). On host every component has pages of its own.
         replay_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
             its windows summed over its layers; None where replay is not known to be exact.
+        format: what a page holds; None where only its size is known. Stores and linkers keep no page of unstated format.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Component:
     flops_per_token: float = 0.0
     shares: str | None = None
     replay_tokens: int | None = None
+    format: PageFormat | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -89,6 +93,22 @@ class Component:
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
+        self._take_format()
+
+    def _take_format(self) -> None:
+        """Take the page's size from its format, or check the two against each other where both are stated."""
+        if self.format is None:
+            return
+        if not isinstance(self.format, PageFormat):
+            raise ConfigurationError(f"{self.name}: format must be a PageFormat or None, not {self.format!r}")
+        if self.format.component != self.name:
+            raise ConfigurationError(f"{self.name}: was given the format of {self.format.component!r}")
+        if self.page_bytes not in (0, self.format.page_bytes):
+            raise ConfigurationError(
+                f"{self.name}: page_bytes is {self.page_bytes}, the format's pages are {self.format.page_bytes} bytes; "
+                "leave page_bytes out, it follows from the format"
+            )
+        object.__setattr__(self, "page_bytes", self.format.page_bytes)
 
 
 def validate_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:

@@ -6,6 +6,7 @@ from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.layers import AttentionLayer
 from unified_tree.components.serving import Serving
 from unified_tree.components.weights import GroupedQueryAttention, LatentAttention, gated_mlp, routed_mlp
+from unified_tree.page_format import Part
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -38,7 +39,11 @@ def grouped_query_layer(
     serving.divided(fields, "num_attention_heads", shape.heads)
     kv_heads = serving.divided_or_replicated(fields, kv_field, shape.kv_heads)
     return AttentionLayer(
-        bytes_per_token=kv_heads * (shape.key_dim + shape.value_dim) * serving.kv_bytes,
+        parts=(
+            Part("k", serving.kv_dtype, (kv_heads, shape.key_dim)),
+            Part("v", serving.kv_dtype, (kv_heads, shape.value_dim)),
+        ),
+        shards=shape.kv_heads // kv_heads,
         weights=shape.weights + mlp_weights,
         flops_per_entry=shape.flops_per_entry,
         window_tokens=window_tokens,
@@ -64,7 +69,7 @@ def latent_layer(
     """One latent and one rope key a token, the same on every rank."""
     serving.divided(fields, "num_attention_heads", shape.heads)
     return AttentionLayer(
-        bytes_per_token=(shape.latent_dim + shape.rope_dim) * serving.kv_bytes,
+        parts=(Part("latent", serving.kv_dtype, (shape.latent_dim + shape.rope_dim,)),),
         weights=shape.weights + mlp_weights,
         flops_per_entry=shape.flops_per_entry,
         most_entries=most_entries,

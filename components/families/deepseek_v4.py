@@ -9,7 +9,7 @@ not tried with compressors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -25,13 +25,15 @@ from unified_tree.components.layers import DEFAULT_PAGE_SIZE
 from unified_tree.components.serving import Serving
 from unified_tree.components.swa import swa
 from unified_tree.components.weights import routed_mlp
+from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import WHOLE, PageFormat, Part
 
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 RATIO_KINDS = {0: SLIDING, 1: SLIDING, 4: SPARSE, 128: HEAVY}
 """The entries of `compress_ratios` in published files."""
 DEFAULT_RATES = {SPARSE: 4, HEAVY: 128}
-OVERLAP_BYTES = 4
+OVERLAP_DTYPE = "float32"
 """The overlap is fp32, as in DeepSeek's own inference code and the default of SGLang."""
 
 
@@ -44,7 +46,7 @@ class _Shape:
     body_weights: int
     window_weights: int
     window_tokens: int
-    kv_bytes: int
+    kv_dtype: str
 
 
 def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
@@ -62,24 +64,27 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
     if page_size is None:
         page_size = -(-DEFAULT_PAGE_SIZE // lcm(*ratios)) * lcm(*ratios)
 
+    for ratio in ratios:
+        if page_size % ratio:
+            raise ConfigurationError(f"c{ratio}: page_size {page_size} is not a multiple of tokens_per_slot {ratio}")
     components: list[Component] = []
     costs: list[AttentionCost] = []
     owner = f"c{ratios[0]}"
     for ratio in ratios:
-        group = [kind for kind in kinds if kind != SLIDING and rates[kind] == ratio]
+        group = {layer: kind for layer, kind in enumerate(kinds) if kind != SLIDING and rates[kind] == ratio}
         components.append(_compressed(fields, shape, group, ratio=ratio, page_size=page_size, owner=owner))
-        costs += _compressed_costs(fields, shape, group, ratio)
-    sparse_layers = kinds.count(SPARSE)
+        costs += _compressed_costs(fields, shape, list(group.values()), ratio)
+    sparse_layers = [layer for layer, kind in enumerate(kinds) if kind == SPARSE]
     if sparse_layers:
         components.append(_indexer(fields, serving, sparse_layers, ratio=rates[SPARSE], page_size=page_size, owner=owner))
-        costs.append(_indexer_cost(fields, sparse_layers, rates[SPARSE]))
+        costs.append(_indexer_cost(fields, len(sparse_layers), rates[SPARSE]))
     window_only = kinds.count(SLIDING)
     components.append(
         swa(
             page_size=page_size,
             window_tokens=shape.window_tokens,
             layers=len(kinds),
-            bytes_per_token=len(kinds) * shape.head_dim * shape.kv_bytes,
+            page_format=_window_format("swa", shape, range(len(kinds)), page_size),
             flops_per_token=2.0 * (len(kinds) * shape.window_weights + window_only * shape.body_weights),
             exact_replay=False,
         )
@@ -88,10 +93,17 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
     if sparse_layers:
         components.append(_overlap(fields, serving, sparse_layers, rates[SPARSE]))
     if isinstance(serving.draft, DraftModel) or serving.draft:
-        drafted, cost = _draft(serving.draft, shape, page_size, owner)
+        drafted, cost = _draft(serving.draft, shape, page_size, owner, len(kinds))
         components.append(drafted)
         costs.append(cost)
-    return Composition(name=serving.name, page_size=page_size, components=tuple(components), attention_costs=tuple(costs))
+    return Composition(
+        name=serving.name,
+        page_size=page_size,
+        components=tuple(components),
+        attention_costs=tuple(costs),
+        tensor_parallel=serving.ranks,
+        rank=serving.rank,
+    )
 
 
 def _kinds(fields: ConfigFields, layers: int) -> list[str]:
@@ -139,19 +151,20 @@ def _shape(fields: ConfigFields, serving: Serving) -> _Shape:
         body_weights=queries + output + hyper_connections + experts,
         window_weights=hidden * head_dim,
         window_tokens=past_window(fields),
-        kv_bytes=serving.kv_bytes,
+        kv_dtype=serving.kv_dtype,
     )
 
 
 def _compressed(
-    fields: ConfigFields, shape: _Shape, group: Sequence[str], *, ratio: int, page_size: int, owner: str
+    fields: ConfigFields, shape: _Shape, group: Mapping[int, str], *, ratio: int, page_size: int, owner: str
 ) -> Component:
     """An overlapping compressor projects twice: a token counts for its own entry and for the next."""
-    projections = sum(2 * (2 if kind == SPARSE else 1) * fields.count("hidden_size") * shape.head_dim for kind in group)
+    widths = sum(2 if kind == SPARSE else 1 for kind in group.values())
+    projections = 2 * widths * fields.count("hidden_size") * shape.head_dim
     return compressed(
         page_size=page_size,
         tokens_per_slot=ratio,
-        bytes_per_slot=len(group) * shape.head_dim * shape.kv_bytes,
+        page_format=_format(f"c{ratio}", group, [Part("entry", shape.kv_dtype, (shape.head_dim,))], slots=page_size // ratio),
         shares=None if owner == f"c{ratio}" else owner,
         flops_per_token=2.0 * (len(group) * shape.body_weights + projections),
     )
@@ -169,16 +182,18 @@ def _compressed_costs(fields: ConfigFields, shape: _Shape, group: Sequence[str],
     return costs
 
 
-def _indexer(fields: ConfigFields, serving: Serving, layers: int, *, ratio: int, page_size: int, owner: str) -> Component:
+def _indexer(
+    fields: ConfigFields, serving: Serving, layers: Sequence[int], *, ratio: int, page_size: int, owner: str
+) -> Component:
     hidden, heads, dim = fields.count("hidden_size"), fields.count("index_n_heads"), fields.count("index_head_dim")
     fields.count("index_topk")
     weights = 4 * hidden * dim + fields.count("q_lora_rank") * heads * dim + hidden * heads
     return indexer(
         page_size=page_size,
-        bytes_per_slot=layers * dim * serving.kv_bytes,
+        page_format=_format("indexer", layers, [Part("key", serving.kv_dtype, (dim,))], slots=page_size // ratio),
         tokens_per_slot=ratio,
         shares=owner,
-        flops_per_token=2.0 * layers * weights,
+        flops_per_token=2.0 * len(layers) * weights,
     )
 
 
@@ -192,23 +207,38 @@ def _window_cost(component: str, shape: _Shape, layers: int) -> AttentionCost:
     return AttentionCost(component=component, flops_per_entry=flops, most_entries=shape.window_tokens + 1)
 
 
-def _overlap(fields: ConfigFields, serving: Serving, layers: int, ratio: int) -> Component:
-    """kv and gate of the last entry's tokens, of the compressor and of the indexer."""
-    element = OVERLAP_BYTES if serving.state_bytes is None else serving.state_bytes
-    width = fields.count("head_dim") + fields.count("index_head_dim")
-    return overlap(window_tokens=ratio, state_bytes=layers * 2 * ratio * width * element)
+def _overlap(fields: ConfigFields, serving: Serving, layers: Sequence[int], ratio: int) -> Component:
+    """kv and gate of the last entry's tokens, of the compressor and of the indexer; one state a page."""
+    dtype = OVERLAP_DTYPE if serving.state_dtype is None else serving.state_dtype
+    widths = {"": fields.count("head_dim"), "index ": fields.count("index_head_dim")}
+    parts = [Part(f"{of}{name}", dtype, (ratio, width)) for of, width in widths.items() for name in ("kv", "gate")]
+    return overlap(window_tokens=ratio, page_format=_format("overlap", layers, parts, slots=1))
 
 
-def _draft(asked: DraftModel | int, shape: _Shape, page_size: int, owner: str) -> tuple[Component, AttentionCost]:
+def _format(component: str, layers: Iterable[int], parts: Sequence[Part], *, slots: int) -> PageFormat:
+    """Nothing of this model divides over ranks."""
+    return PageFormat(component=component, layer_ids=tuple(layers), parts=tuple(parts), slots_per_page=slots, shard=WHOLE)
+
+
+def _window_format(component: str, shape: _Shape, layers: Iterable[int], page_size: int) -> PageFormat:
+    return _format(component, layers, [Part("kv", shape.kv_dtype, (shape.head_dim,))], slots=page_size)
+
+
+def _draft(
+    asked: DraftModel | int, shape: _Shape, page_size: int, owner: str, layer_count: int
+) -> tuple[Component, AttentionCost]:
     """MTP layers have the window alone and follow it; a draft model of its own follows the compressed KV."""
     if isinstance(asked, DraftModel):
         component = draft(
-            page_size=page_size, bytes_per_token=asked.bytes_per_token, shares=owner, flops_per_token=asked.flops_per_token
+            page_size=page_size,
+            page_format=asked.page_format(page_size),
+            shares=owner,
+            flops_per_token=asked.flops_per_token,
         )
         return component, AttentionCost(component="draft", flops_per_entry=asked.flops_per_entry)
     component = draft(
         page_size=page_size,
-        bytes_per_token=asked * shape.head_dim * shape.kv_bytes,
+        page_format=_window_format("draft", shape, range(layer_count, layer_count + asked), page_size),
         shares="swa",
         coverage=Trailing(shape.window_tokens),
         flops_per_token=2.0 * asked * (shape.window_weights + shape.body_weights),

@@ -25,7 +25,7 @@ from unified_tree.components.weights import gated_mlp
 CHUNK_TOKENS = 64
 """The chunk of the delta-rule kernels (`chunk_size=64` in `transformers` and in `fla`)."""
 
-RECURRENT_BYTES = 4
+RECURRENT_DTYPE = "float32"
 """The recurrent state is fp32: Kimi-Linear stores it so, and the chunked kernels return it so."""
 
 
@@ -57,7 +57,7 @@ def read_kimi_linear(fields: ConfigFields, serving: Serving) -> Composition:
     return compose(
         fields.model_type,
         [
-            latent_layer(fields, serving, shape, mlp) if kind == FULL else _state_layer(serving, state, mixer + mlp)
+            [latent_layer(fields, serving, shape, mlp) if kind == FULL else _state_layer(serving, state, mixer + mlp)]
             for kind, mlp in zip(_kimi_kinds(fields, layers), deepseek_mlp(fields, layers), strict=True)
         ],
         serving,
@@ -85,7 +85,7 @@ def _qwen(fields: ConfigFields, serving: Serving, mlp_weights: Sequence[int]) ->
     return compose(
         fields.model_type,
         [
-            grouped_query_layer(fields, serving, shape, mlp) if kind == FULL else _state_layer(serving, state, mixer + mlp)
+            [grouped_query_layer(fields, serving, shape, mlp) if kind == FULL else _state_layer(serving, state, mixer + mlp)]
             for kind, mlp in zip(kinds, mlp_weights, strict=True)
         ],
         serving,
@@ -93,9 +93,9 @@ def _qwen(fields: ConfigFields, serving: Serving, mlp_weights: Sequence[int]) ->
 
 
 def _state_layer(serving: Serving, state: StateShape, weights: int) -> StateLayer:
-    recurrent_bytes = RECURRENT_BYTES if serving.state_bytes is None else serving.state_bytes
-    size = state.state_bytes(conv_bytes=serving.conv_bytes, recurrent_bytes=recurrent_bytes)
-    return StateLayer(state_bytes=size, weights=weights, chunk_tokens=CHUNK_TOKENS)
+    recurrent = RECURRENT_DTYPE if serving.state_dtype is None else serving.state_dtype
+    parts = state.parts(conv_dtype=serving.conv_dtype, recurrent_dtype=recurrent)
+    return StateLayer(parts=parts, shards=serving.ranks, weights=weights, chunk_tokens=CHUNK_TOKENS)
 
 
 def _with_linear_attn_config(fields: ConfigFields) -> ConfigFields:

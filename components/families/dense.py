@@ -71,7 +71,7 @@ def _composition(fields: ConfigFields, serving: Serving, kinds: Sequence[str], m
     shape = grouped_query(fields)
     window_tokens = past_window(fields) if SLIDING in kinds else None
     layers = [
-        grouped_query_layer(fields, serving, shape, weights, window_tokens=window_tokens if kind == SLIDING else None)
+        [grouped_query_layer(fields, serving, shape, weights, window_tokens=window_tokens if kind == SLIDING else None)]
         for kind, weights in zip(kinds, mlp_weights, strict=True)
     ]
     return compose(fields.model_type, layers, serving)

@@ -7,6 +7,7 @@ from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.families.attention_fields import deepseek_mlp, latent, latent_layer
 from unified_tree.components.layers import IndexerLayer, Layer, compose
 from unified_tree.components.serving import Serving
+from unified_tree.page_format import Part
 
 INDEXED = "indexed_attention"
 
@@ -17,7 +18,7 @@ def read_deepseek_v3(fields: ConfigFields, serving: Serving) -> Composition:
     shape = latent(fields)
     return compose(
         fields.model_type,
-        [latent_layer(fields, serving, shape, mlp) for mlp in deepseek_mlp(fields, layers)],
+        [[latent_layer(fields, serving, shape, mlp)] for mlp in deepseek_mlp(fields, layers)],
         serving,
     )
 
@@ -41,15 +42,14 @@ def _indexed(fields: ConfigFields, serving: Serving, indexer_kinds: list[str]) -
         raise fields.error("q_lora_rank", "is missing")
     index_heads, index_dim = fields.count("index_n_heads"), fields.count("index_head_dim")
     own = IndexerLayer(
-        bytes_per_token=index_dim * serving.kv_bytes,
+        parts=(Part("key", serving.kv_dtype, (index_dim,)),),
         weights=shape.query_rank * index_heads * index_dim + shape.hidden * (index_dim + index_heads),
         flops_per_entry=2 * index_heads * index_dim,
     )
-    stack: list[Layer] = []
+    stack: list[list[Layer]] = []
     for kind, mlp in zip(indexer_kinds, deepseek_mlp(fields, layers), strict=True):
-        stack.append(latent_layer(fields, serving, shape, mlp, most_entries=fields.count("index_topk")))
-        if kind == "full":
-            stack.append(own)
+        attention = latent_layer(fields, serving, shape, mlp, most_entries=fields.count("index_topk"))
+        stack.append([attention, own] if kind == "full" else [attention])
     return compose(fields.model_type, stack, serving)
 
 

@@ -10,10 +10,10 @@ from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.families.attention_fields import FULL, LINEAR, grouped_query, grouped_query_layer
 from unified_tree.components.layers import Layer, StateLayer, compose
 from unified_tree.components.mamba import StateShape, mamba1_state, mamba2_state
-from unified_tree.components.serving import Serving, element_bytes
+from unified_tree.components.serving import Serving, dtype_name
 from unified_tree.components.weights import gated_mlp, routed_mlp
 
-RECURRENT_BYTES = 4
+RECURRENT_DTYPE = "float32"
 
 
 def read_bamba(fields: ConfigFields, serving: Serving) -> Composition:
@@ -28,7 +28,7 @@ def read_bamba(fields: ConfigFields, serving: Serving) -> Composition:
     return compose(
         fields.model_type,
         [
-            grouped_query_layer(fields, serving, shape, mlp) if kind == FULL else _mamba2(fields, serving, inner, mlp)
+            [grouped_query_layer(fields, serving, shape, mlp) if kind == FULL else _mamba2(fields, serving, inner, mlp)]
             for kind in kinds
         ],
         serving,
@@ -44,7 +44,7 @@ def read_falcon_h1(fields: ConfigFields, serving: Serving) -> Composition:
         grouped_query_layer(fields, serving, grouped_query(fields), mlp),
         _mamba2(fields, serving, inner, 0),
     ]
-    return compose(fields.model_type, layer * fields.count("num_hidden_layers"), serving)
+    return compose(fields.model_type, [layer] * fields.count("num_hidden_layers"), serving)
 
 
 def _mamba2(fields: ConfigFields, serving: Serving, inner: int, mlp_weights: int) -> StateLayer:
@@ -109,13 +109,13 @@ def read_jamba(fields: ConfigFields, serving: Serving) -> Composition:
             hidden=hidden, inner=mlp_inner, experts=fields.count("num_experts"), active=fields.count("num_experts_per_tok")
         )
     shape = grouped_query(fields)
-    stack: list[Layer] = []
+    stack: list[list[Layer]] = []
     for layer in range(layers):
         mlp = routed if layer in experts else dense
         if layer in attention:
-            stack.append(grouped_query_layer(fields, serving, shape, mlp))
+            stack.append([grouped_query_layer(fields, serving, shape, mlp)])
         else:
-            stack.append(_mamba1(fields, serving, mlp))
+            stack.append([_mamba1(fields, serving, mlp)])
     return compose(fields.model_type, stack, serving)
 
 
@@ -129,12 +129,12 @@ def _mamba1(fields: ConfigFields, serving: Serving, mlp_weights: int) -> StateLa
 
 
 def _state_layer(fields: ConfigFields, serving: Serving, state: StateShape, weights: int, chunk_tokens: int) -> StateLayer:
-    recurrent_bytes = serving.state_bytes
-    if recurrent_bytes is None:
+    recurrent = serving.state_dtype
+    if recurrent is None:
         named = fields.get("mamba_ssm_cache_dtype")
-        recurrent_bytes = RECURRENT_BYTES if named is None else element_bytes(named, "mamba_ssm_cache_dtype")
-    size = state.state_bytes(conv_bytes=serving.conv_bytes, recurrent_bytes=recurrent_bytes)
-    return StateLayer(state_bytes=size, weights=weights, chunk_tokens=chunk_tokens)
+        recurrent = RECURRENT_DTYPE if named is None else dtype_name(named, "mamba_ssm_cache_dtype")
+    parts = state.parts(conv_dtype=serving.conv_dtype, recurrent_dtype=recurrent)
+    return StateLayer(parts=parts, shards=serving.ranks, weights=weights, chunk_tokens=chunk_tokens)
 
 
 def _periodic(fields: ConfigFields, prefix: str, layers: int) -> set[int]:

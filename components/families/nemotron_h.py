@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unified_tree.components.composition import Composition
@@ -21,17 +22,19 @@ def read_nemotron_h(fields: ConfigFields, serving: Serving) -> Composition:
     blocks = _blocks(fields)
     attention = grouped_query_layer(fields, serving, grouped_query(fields), 0) if FULL in blocks else None
     recurrent = _mamba2(fields, serving) if LINEAR in blocks else None
-    stack: list[AttentionLayer | StateLayer] = []
-    stateless = 0
-    for kind in blocks:
+    stack: list[Sequence[AttentionLayer | StateLayer]] = []
+    stateless, last = 0, None
+    for number, kind in enumerate(blocks):
+        stack.append(())
         if kind == FULL and attention is not None:
-            stack.append(attention)
+            stack[-1], last = [attention], number
         elif kind == LINEAR and recurrent is not None:
-            stack.append(recurrent)
+            stack[-1], last = [recurrent], number
         else:
             stateless += _stateless_weights(fields, kind)
-        if stack and stateless:
-            stack[-1] = replace(stack[-1], weights=stack[-1].weights + stateless)
+        if last is not None and stateless:
+            [block] = stack[last]
+            stack[last] = [replace(block, weights=block.weights + stateless)]
             stateless = 0
     return compose(fields.model_type, stack, serving)
 

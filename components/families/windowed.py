@@ -67,11 +67,13 @@ def read_mimo_v2_flash(fields: ConfigFields, serving: Serving) -> Composition:
     return compose(
         fields.model_type,
         [
-            grouped_query_layer(
-                fields, serving, window, weights, window_tokens=window_tokens, kv_field="swa_num_key_value_heads"
-            )
-            if kind == SLIDING
-            else grouped_query_layer(fields, serving, whole, weights)
+            [
+                grouped_query_layer(
+                    fields, serving, window, weights, window_tokens=window_tokens, kv_field="swa_num_key_value_heads"
+                )
+                if kind == SLIDING
+                else grouped_query_layer(fields, serving, whole, weights)
+            ]
             for kind, weights in zip(kinds, deepseek_mlp(_mimo_mlp_kinds(fields, layers), layers), strict=True)
         ],
         serving,
@@ -106,7 +108,7 @@ def _same_shape(fields: ConfigFields, serving: Serving, kinds: Sequence[str], ml
     return compose(
         fields.model_type,
         [
-            grouped_query_layer(fields, serving, shape, mlp_weights, window_tokens=window_tokens if kind == SLIDING else None)
+            [grouped_query_layer(fields, serving, shape, mlp_weights, window_tokens=window_tokens if kind == SLIDING else None)]
             for kind in kinds
         ],
         serving,

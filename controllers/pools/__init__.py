@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.pools.formats import (
-    formats_for,
+    formats_of,
     indexer_format,
     mha_format,
     mla_format,
@@ -17,8 +17,8 @@ from unified_tree.controllers.pools.formats import (
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
 from unified_tree.controllers.pools.host_sizing import propose_page_counts
-from unified_tree.controllers.pools.page_format import PageFormat, Part
 from unified_tree.controllers.pools.page_mover import PageMover
+from unified_tree.page_format import PageFormat, Part
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.device_pool import DevicePool
@@ -34,7 +34,7 @@ __all__ = [
     "PagePair",
     "Part",
     "check_host_memory",
-    "formats_for",
+    "formats_of",
     "host_memory_available",
     "host_pools",
     "indexer_format",

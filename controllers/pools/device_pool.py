@@ -6,8 +6,9 @@ import torch
 
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_memory import check_host_memory
-from unified_tree.controllers.pools.page_format import PageFormat, check_page_count
+from unified_tree.controllers.pools.page_count import check_page_count
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
+from unified_tree.page_format import PageFormat
 
 
 class DevicePool:

@@ -1,12 +1,14 @@
-"""Formats of the usual kinds of state. A kind that is not here is written out as a PageFormat."""
+"""Formats of the usual kinds of state, for components that are written by hand: `Component(..., format=mha_format(...))`.
+
+A kind that is not here is written out as a PageFormat. Without a `shard` pages stay on device and host: no store takes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.page_format import PageFormat, Part
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import PageFormat, Part, Shard
 
 if TYPE_CHECKING:
     from unified_tree.component import Component
@@ -22,6 +24,7 @@ def mha_format(
     head_dim: int,
     value_dim: int | None = None,
     dtype: str = "bfloat16",
+    shard: Shard | None = None,
 ) -> PageFormat:
     """Keys and values of multi-head or grouped-query attention, windows and drafts included; heads are those of one rank.
 
@@ -29,7 +32,7 @@ def mha_format(
     8388608
     """
     parts = (Part("k", dtype, (kv_heads, head_dim)), Part("v", dtype, (kv_heads, head_dim if value_dim is None else value_dim)))
-    return PageFormat(component=component, layer_ids=layer_ids, parts=parts, slots_per_page=page_size)
+    return PageFormat(component=component, layer_ids=layer_ids, parts=parts, slots_per_page=page_size, shard=shard)
 
 
 def mla_format(
@@ -40,11 +43,16 @@ def mla_format(
     latent_dim: int,
     tokens_per_slot: int = 1,
     dtype: str = "bfloat16",
+    shard: Shard | None = None,
 ) -> PageFormat:
     """One vector a slot: MLA's latent (`kv_lora_rank + qk_rope_head_dim`), or compressed KV of several tokens a slot."""
     slots = _slots(component, page_size, tokens_per_slot)
     return PageFormat(
-        component=component, layer_ids=layer_ids, parts=(Part("latent", dtype, (latent_dim,)),), slots_per_page=slots
+        component=component,
+        layer_ids=layer_ids,
+        parts=(Part("latent", dtype, (latent_dim,)),),
+        slots_per_page=slots,
+        shard=shard,
     )
 
 
@@ -57,6 +65,7 @@ def indexer_format(
     tokens_per_slot: int = 1,
     dtype: str = "float8_e4m3fn",
     scale_dtype: str | None = "float32",
+    shard: Shard | None = None,
 ) -> PageFormat:
     """Index keys of sparse attention, with one scale a key unless `scale_dtype` is None."""
     scales = () if scale_dtype is None else (Part("scale", scale_dtype, (1,)),)
@@ -65,6 +74,7 @@ def indexer_format(
         layer_ids=layer_ids,
         parts=(Part("key", dtype, (key_dim,)), *scales),
         slots_per_page=_slots(component, page_size, tokens_per_slot),
+        shard=shard,
     )
 
 
@@ -76,14 +86,15 @@ def state_format(
     state_shape: tuple[int, ...],
     conv_dtype: str = "bfloat16",
     state_dtype: str = "float32",
+    shard: Shard | None = None,
 ) -> PageFormat:
     """A recurrent state: `conv` (channels, columns) and `ssm`, e.g. (heads, head_dim, state_dim). One slot a page."""
     parts = (Part("conv", conv_dtype, conv_shape), Part("ssm", state_dtype, state_shape))
-    return PageFormat(component=component, layer_ids=layer_ids, parts=parts, slots_per_page=1)
+    return PageFormat(component=component, layer_ids=layer_ids, parts=parts, slots_per_page=1, shard=shard)
 
 
 def raw_format(component: Component) -> PageFormat:
-    """A page of which only the size is known: one layer, one slot, one part of `page_bytes` bytes."""
+    """A page of which only the size is known: one layer, one slot, one part of `page_bytes` bytes; of no stated shard."""
     if not component.page_bytes:
         raise ConfigurationError(f"{component.name}: page_bytes is 0, so there is nothing to keep in a pool")
     return PageFormat(
@@ -91,27 +102,12 @@ def raw_format(component: Component) -> PageFormat:
     )
 
 
-def formats_for(composition: Composition, formats: Mapping[str, PageFormat] | None = None) -> dict[str, PageFormat]:
-    """A format for every component: the given one, else a raw one of its `page_bytes`.
+def formats_of(composition: Composition) -> dict[str, PageFormat]:
+    """The format of every component's pools: the stated one, else a raw one of its `page_bytes`.
 
-    Raises ConfigurationError for a format of no component, under another component's name, or of other bytes than the
-    component's, since budgets are counted in those.
+    Raises ConfigurationError for a component that states neither.
     """
-    given = {} if formats is None else formats
-    found = {c.name: given[c.name] if c.name in given else raw_format(c) for c in composition.components}
-    for name in given:
-        if name not in found:
-            raise ConfigurationError(f"{name!r} is no component of {composition.name}; they are {', '.join(found)}")
-    for component in composition.components:
-        page_format = found[component.name]
-        if page_format.component != component.name:
-            raise ConfigurationError(f"{component.name}: was given the format of {page_format.component!r}")
-        if page_format.page_bytes != component.page_bytes:
-            raise ConfigurationError(
-                f"{component.name}: the format's pages are {page_format.page_bytes} bytes, the component's "
-                f"{component.page_bytes}; correct the component's page_bytes if the format is right"
-            )
-    return found
+    return {c.name: raw_format(c) if c.format is None else c.format for c in composition.components}
 
 
 def _slots(component: str, page_size: int, tokens_per_slot: int) -> int:

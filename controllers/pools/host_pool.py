@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout, place
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
-from unified_tree.controllers.pools.page_format import PageFormat, check_page_count
+from unified_tree.controllers.pools.page_count import check_page_count
 from unified_tree.controllers.pools.pinning import check_can_pin, pin_memory, unpin_memory
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.errors import ConfigurationError, PageError
+from unified_tree.page_format import PageFormat
 
 if TYPE_CHECKING:
     import torch
 
-    from unified_tree.controllers.pools.page_format import Part
+    from unified_tree.page_format import Part
 
 
 class HostPool:
@@ -102,6 +103,11 @@ class HostPool:
     def buffer(self) -> memoryview:
         """All of the pool's bytes, writable: what a storage engine registers for zero copy."""
         return self._bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of a page without its trailer."""
+        return self.format.page_bytes
 
     def page_memory(self, page: int) -> memoryview:
         """The bytes of one page and, behind them, its trailer: writable, `format.page_bytes + trailer_bytes` long.

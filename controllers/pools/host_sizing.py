@@ -51,7 +51,7 @@ def propose_page_counts(
     """
     budget = _budget(composition, host_bytes, host_ratio, device_page_counts)
     owners = tuple(
-        replace(c, shares=None, page_bytes=host_page_bytes(c.page_bytes, trailer_bytes) if c.page_bytes else 0)
+        replace(c, shares=None, format=None, page_bytes=host_page_bytes(c.page_bytes, trailer_bytes) if c.page_bytes else 0)
         for c in composition.components
     )
     pages = replace(composition, components=owners).split_budget(

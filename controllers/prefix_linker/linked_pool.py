@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from unified_tree.component import Component, Coverage, Path, Point, Trailing
+from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import torch
 
+    from unified_tree.components import Composition
     from unified_tree.controllers.pools.device_pool import DevicePool
 
 
@@ -26,7 +28,8 @@ class LinkedPool:
         page_tokens: tokens a page.
         coverage: which pages a prefix needs; a window in whole pages. A state is one page, whatever length it was saved at.
         tensors: each [page, slot, bytes], uint8, a view of the pool's memory; one a layer and part.
-        format: what tells this pool from others: pools that differ in it share nothing.
+        format: what tells this pool from others, model and rank included (`FormatHeader`): pools that differ in it share
+            nothing.
     """
 
     name: str
@@ -51,23 +54,24 @@ class LinkedPool:
                 return last - 1, last
 
 
-def linked_pools(
-    components: Iterable[Component], pools: Mapping[str, DevicePool], page_size: int, *, paths_only: bool = False
-) -> list[LinkedPool]:
+def linked_pools(composition: Composition, pools: Mapping[str, DevicePool], *, paths_only: bool = False) -> list[LinkedPool]:
     """Those components that a linker carries, over their device pools.
 
     Args:
+        composition: states what the pages hold, and of which rank.
+        pools: by component, made for this composition.
         paths_only: for a linker that knows no windows and states: an optional component of that kind is left out, and a
             prefix that is retrieved then lacks it.
 
     Raises ConfigurationError that names every required component it cannot carry, and why; nothing of such a model could
-    be resumed from what it keeps.
+    be resumed from what it keeps. Also for a format that is not stated in full, and for pools of another format.
     """
+    headers = format_headers(composition, None)
     linked, wrong = [], []
-    for component in components:
+    for component in composition.components:
         reason = why_not(component) if paths_only else None
         if reason is None:
-            linked.append(_linked(component, pools[component.name], page_size))
+            linked.append(_linked(component, pools[component.name], headers[component.name]))
         elif component.required:
             wrong.append(f"{component.name}: {reason}")
     if wrong or not linked:
@@ -112,16 +116,18 @@ def _whole_pages(coverage: Coverage, page_size: int) -> Coverage:
     return Trailing(-(-coverage.window_tokens // page_size) * page_size) if isinstance(coverage, Trailing) else coverage
 
 
-def _linked(component: Component, pool: DevicePool, page_size: int) -> LinkedPool:
+def _linked(component: Component, pool: DevicePool, header: FormatHeader) -> LinkedPool:
     page_format = pool.format
+    if page_format != header.format:
+        raise ConfigurationError(f"{component.name}: its device pool holds {page_format}, the composition says {header.format}")
     tensors = [_bytes_of(pool.tensor(layer, part.name)) for part in page_format.parts for layer in page_format.layer_ids]
     return LinkedPool(
         name=component.name,
         owner=component.shares or component.name,
-        page_tokens=page_size,
-        coverage=_whole_pages(component.coverage, page_size),
+        page_tokens=header.page_size,
+        coverage=_whole_pages(component.coverage, header.page_size),
         tensors=tensors,
-        format=repr((page_format.layer_ids, page_format.parts, page_format.slots_per_page)),
+        format=header.encode().decode(),
     )
 
 

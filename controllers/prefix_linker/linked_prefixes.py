@@ -21,6 +21,7 @@ import numpy as np
 
 from unified_tree.component import Path, Point
 from unified_tree.controllers.admission import admit
+from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.prefix_linker.storable import storable
@@ -110,7 +111,7 @@ class LinkedPrefixes:
         linked = {pool.name for pool in pools}
         self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
         self._invalidations = cache.generations.count(invalidation_limit)
-        self._salt = PrefixSalt(weights_version, self._invalidations.of)
+        self._salt = PrefixSalt(weights_version, format_digest(pools), self._invalidations.of)
         self._wait_s = wait_s
         self._least_tokens = least_tokens
         self._store_limit = store_limit

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from unified_tree.component import Path, Point, Trailing
-from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.errors import LinkError
 
@@ -25,9 +25,12 @@ class MemoryLinker:
         pools: the device pools, all of one page size.
         chunk_tokens: a multiple of that.
         capacity_chunks: the least recently used go first; those that are locked stay.
+        peer: another linker, whose chunks and locks are this one's, too, as those of two servers of one daemon.
     """
 
-    def __init__(self, pools: Sequence[LinkedPool], chunk_tokens: int, capacity_chunks: int) -> None:
+    def __init__(
+        self, pools: Sequence[LinkedPool], chunk_tokens: int, capacity_chunks: int, peer: MemoryLinker | None = None
+    ) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
         assert chunk_tokens % self._page_tokens == 0
@@ -35,8 +38,11 @@ class MemoryLinker:
         self._chunk_tokens = chunk_tokens
         self._paths = {pool.name for pool in pools if isinstance(pool.coverage, Path)}
         self._capacity_chunks = capacity_chunks
+        self._formats = format_digest(pools)
         self._chunks: OrderedDict[bytes, dict[str, list[torch.Tensor]]] = OrderedDict()  # by pool, what a chunk keeps of it
         self._locked: dict[str, list[bytes]] = {}
+        if peer is not None:
+            self._chunks, self._locked = peer._chunks, peer._locked
         self._progress: dict[str, Progress] = {}
         self._is_closed = False
 
@@ -153,7 +159,7 @@ class MemoryLinker:
 
     def _digests(self, tokens: NDArray[np.int64], salt: str, end: int) -> Iterator[bytes]:
         """Of the whole chunks up to `end`, each over all tokens before it."""
-        digest = sha256(salt.encode()).digest()
+        digest = sha256(f"{self._formats} {salt}".encode()).digest()
         for begin in range(0, end - self._chunk_tokens + 1, self._chunk_tokens):
             digest = sha256(digest + tokens[begin : begin + self._chunk_tokens].tobytes()).digest()
             yield digest

@@ -1,4 +1,4 @@
-"""What keeps prefixes apart that have the same tokens: namespace and weights version, in a word that any peer takes."""
+"""What keeps prefixes apart that have the same tokens: namespace, weights version and format, in a word that any peer takes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ class PrefixSalt:
 
     Args:
         weights_version: of the model at the time.
+        formats: what tells the linked pages from other deployments' (`format_digest`).
         generation: `InvalidationCounts.of`.
     """
 
-    def __init__(self, weights_version: str, generation: Callable[[str], tuple[int, int]]) -> None:
+    def __init__(self, weights_version: str, formats: str, generation: Callable[[str], tuple[int, int]]) -> None:
         self._weights_version = weights_version
+        self._formats = formats
         self._generation = generation
         self._overall = generation("")[0]
         self._secret = secrets.token_hex(16)
@@ -27,7 +29,7 @@ class PrefixSalt:
     def of(self, namespace: str) -> str:
         """32 hexadecimal digits."""
         generation = self._generation(namespace)
-        parts: tuple[object, ...] = (namespace, self._weights_version)
+        parts: tuple[object, ...] = (namespace, self._weights_version, self._formats)
         if generation != (self._overall, 0):
             parts = (*parts, self._secret, generation)
         return sha256(repr(parts).encode()).hexdigest()[:32]

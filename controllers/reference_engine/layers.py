@@ -25,18 +25,21 @@ from unified_tree.controllers.reference_engine.compressed_layers import Compress
 from unified_tree.controllers.reference_engine.layer_pass import LayerState
 from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import WHOLE
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
 
 
 def model_formats(model: Any, composition: Composition, *, full: str = "full") -> dict[str, PageFormat]:
-    """What a page of each component holds, for `tensor_tiers`.
+    """What a page of each component holds, for `Composition.with_formats`; a single rank, so all of the state.
 
     Args:
         model: a causal language model of `transformers`.
-        composition: of the model, at the dtypes it runs in; `tensor_tiers` checks that the bytes agree.
+        composition: of the model, at the dtypes it runs in.
         full: the component that full attention's state is kept in; `draft` for a draft model.
+
+    Raises ConfigurationError where the model keeps other bytes than the composition says.
     """
     cache = _probe(model, composition.page_size)
     parts: dict[str, dict[int, tuple[Part, ...]]] = {}
@@ -46,7 +49,14 @@ def model_formats(model: Any, composition: Composition, *, full: str = "full") -
                 parts.setdefault(component, {})[layer_id] = of_layer
     slots = {c.name: composition.page_size // c.tokens_per_slot for c in composition.components}
     slots.update({c.name: 1 for c in composition.components if _keeps_one_state(c.coverage, c.shares)})
-    return {name: _format(name, by_layer, slots[name]) for name, by_layer in parts.items()}
+    formats = {name: _format(name, by_layer, slots[name]) for name, by_layer in parts.items()}
+    for c in composition.components:
+        kept = formats.get(c.name)
+        if kept is not None and kept.page_bytes != c.page_bytes:
+            raise ConfigurationError(
+                f"{c.name}: the model's pages are {kept.page_bytes} bytes, the composition's {c.page_bytes}"
+            )
+    return formats
 
 
 def layer_states(model: Any, composition: Composition, *, full: str = "full") -> list[list[LayerState]]:
@@ -64,7 +74,7 @@ def _format(component: str, parts: Mapping[int, tuple[Part, ...]], slots: int) -
     for layer_id, of_layer in parts.items():
         if of_layer != first:
             raise ConfigurationError(f"{component}: layer {layer_id} keeps {of_layer}, other layers {first}")
-    return PageFormat(component=component, layer_ids=tuple(parts), parts=first, slots_per_page=slots)
+    return PageFormat(component=component, layer_ids=tuple(parts), parts=first, slots_per_page=slots, shard=WHOLE)
 
 
 @torch.no_grad()

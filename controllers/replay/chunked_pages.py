@@ -34,6 +34,11 @@ class ChunkedPages:
         self._lock = Lock()
         self._chunks: dict[int, Bytes] = {}
 
+    @property
+    def payload_bytes(self) -> int:
+        """See PageMemory."""
+        return self._page_bytes
+
     def page_memory(self, page: int) -> memoryview:
         """See PageMemory."""
         chunk = self._chunk(page // CHUNK_PAGES)

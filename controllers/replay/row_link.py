@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, linked_pools
 from unified_tree.controllers.replay.paced_linker import PacedLinker
+from unified_tree.controllers.replay.page_store import moved_composition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,14 +72,14 @@ def open_link(
 
     Raises ConfigurationError for components that cannot be carried, and both it and LinkError as the linker.
     """
-    linked = linked_pools(composition.components, pools, composition.page_size, paths_only=not settings.is_daemon)
+    moved = moved_composition(composition, {name: pool.format.page_bytes for name, pool in pools.items()}, content)
+    linked = linked_pools(moved, pools, paths_only=not settings.is_daemon)
     true_bytes = {component.name: component.page_bytes for component in composition.components}
-    version = f"{row} of {workload}: {composition.name}, {content}, true pages of {sorted(true_bytes.items())} bytes"
     linker = settings.open(linked, composition.name)
     return RowLink(
         linker=PacedLinker(linker, clock, settings.cost, true_bytes, composition.page_size),
         pools=linked,
         clock=clock,
-        weights_version=version,
+        weights_version=f"{row} of {workload}",
         wait_s=settings.prefetch.patience_s(0),
     )

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import HostLayout
-from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.replay.metered_storage import MeteredStorage
 from unified_tree.controllers.replay.paced_jobs import PacedJobs
-from unified_tree.controllers.replay.page_store import raw_layers
+from unified_tree.controllers.replay.page_store import moved_composition
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 
@@ -92,13 +91,5 @@ def open_engine(
     settings: StorageSettings, composition: Composition, *, row: str, content: str, page_bytes: Mapping[str, int]
 ) -> tuple[StorageEngine, list[StoredPool]]:
     """The engine of a row's part of the store, and the pools it was opened for. Arguments and errors as of `open_storage`."""
-    true_bytes = sorted((component.name, component.page_bytes) for component in composition.components)
-    pools = stored_pools(
-        composition.components,
-        {name: raw_layers(name, size) for name, size in page_bytes.items()},
-        model=f"replay of {composition.name}, {content}, true pages of {true_bytes} bytes",
-        layout=HostLayout.PAGE_FIRST_DIRECT,
-        page_size=composition.page_size,
-        trailer_bytes=TRAILER_BYTES,
-    )
+    pools = stored_pools(moved_composition(composition, page_bytes, content), layout=HostLayout.PAGE_FIRST_DIRECT)
     return StorageRegistry().open(settings.engine, pools, **settings.row_options(row, pools)), pools

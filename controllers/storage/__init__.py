@@ -3,10 +3,10 @@
 if __name__ != "unified_tree.controllers.storage":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")
 
+from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.faulty_storage import FaultyStorage, StorageFaults
 from unified_tree.controllers.storage.file import FileStorage
-from unified_tree.controllers.storage.format_header import REPLICATED, FormatHeader, rank_shard
 from unified_tree.controllers.storage.hit_policy import (
     HitPolicy,
     PoolFinding,
@@ -27,7 +27,6 @@ from unified_tree.controllers.storage.storage_stats import PoolCounts, StorageSt
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 
 __all__ = [
-    "REPLICATED",
     "Capabilities",
     "CheckedStorage",
     "FaultyStorage",
@@ -50,11 +49,11 @@ __all__ = [
     "StoredPool",
     "attested_pages",
     "check_can_hold",
+    "format_headers",
     "is_intact",
     "longest",
     "need_of",
     "pool_keys",
-    "rank_shard",
     "record_pool",
     "restorable_lengths",
     "restorable_on_all",

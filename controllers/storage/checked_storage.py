@@ -58,7 +58,7 @@ class CheckedStorage:
 
     @property
     def errors(self) -> tuple[int, str | None]:
-        """How many calls raised StorageError so far, and what the last one said."""
+        """How many calls failed as a whole so far, and what the last one said."""
         with self._lock:
             return self._errors, self._last_error
 
@@ -74,7 +74,7 @@ class CheckedStorage:
             with self._timed(pool, "exists"):
                 return self.engine.exists(pool, keys)
         except StorageError as error:
-            self._failed(error)
+            self.failed(str(error))
             return np.zeros(len(keys), np.bool_)
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -86,7 +86,7 @@ class CheckedStorage:
             with self._timed(pool, "get"):
                 outcomes = self._verified(pool, keys, pages)
         except StorageError as error:
-            self._failed(error)
+            self.failed(str(error))
             return [Outcome.FAILED] * len(keys)
         if Outcome.CORRUPT in outcomes:
             self._quarantine(pool, [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is Outcome.CORRUPT])
@@ -111,8 +111,14 @@ class CheckedStorage:
                     seal(page, key)
                 return self.engine.put(pool, keys, pages)
         except StorageError as error:
-            self._failed(error)
+            self.failed(str(error))
             return [Outcome.FAILED] * len(keys)
+
+    def failed(self, problem: str) -> None:
+        """Count a failure, also one before the store was reached: `errors` tells of every page that could not be stored."""
+        with self._lock:
+            self._errors += 1
+            self._last_error = problem
 
     @contextmanager
     def _timed(self, pool: str, call: str) -> Iterator[None]:
@@ -133,9 +139,4 @@ class CheckedStorage:
         try:
             self.engine.remove(pool, keys)
         except StorageError as error:
-            self._failed(error)
-
-    def _failed(self, error: StorageError) -> None:
-        with self._lock:
-            self._errors += 1
-            self._last_error = str(error)
+            self.failed(str(error))

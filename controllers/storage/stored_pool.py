@@ -20,7 +20,8 @@ class StoredPool:
 
     Attributes:
         name: the component's name, or another for what is stored beside the components.
-        format_digest: 32 bytes, `FormatHeader.digest`; pools of other formats never share a value.
+        format_digest: 32 bytes, `FormatHeader.digest`; pools of other formats never share a value. `stored_pools` takes it from
+            what a composition states; who makes one by hand answers for it.
         value_bytes: of every value: a page and its trailer.
         layout: in which its host pages lie.
 

@@ -116,6 +116,8 @@ class Offloading:
     def _count(self, job: Job, offload: Offload) -> None:
         self.pages += offload.written_pages
         self.size_bytes += offload.written_bytes
+        if job.error not in (None, "closed"):
+            self._controller.store.failed(f"offload: {job.error}")
         if offload.is_done:
             self.done += 1
         else:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.component import Component
-from unified_tree.controllers.storage.format_header import REPLICATED, FormatHeader
+from unified_tree.controllers.pools.format_header import format_headers
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.hit_policy import HitPolicy, PoolNeed, need_of
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from unified_tree.components import Composition
     from unified_tree.controllers.pools.host_layout import HostLayout
-    from unified_tree.controllers.pools.page_format import PageFormat
 
 RECORDS = "restore points"
 """The pool of the restore-point records; no component has this name."""
@@ -23,6 +24,11 @@ RECORDS = "restore points"
 
 class PageMemory(Protocol):
     """Where the host pages of a component lie; a HostPool is one."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of a page without its trailer."""
+        ...
 
     def page_memory(self, page: int) -> memoryview:
         """The bytes of one page and its trailer, writable. Cost: O(1)."""
@@ -74,7 +80,8 @@ class StoredComposition:
         optional: names of those that a boundary does not need.
         records: the pool of the restore points; None where every length is a boundary.
 
-    Raises ConfigurationError for components without a pool or memory, and for pools of components that are not there.
+    Raises ConfigurationError for components without a pool or memory, for pools of components that are not there, and for
+    memory that has no room for the trailer of a stored page, or more: the trailer would be written over the page.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class StoredComposition:
         for what, given in (("a stored pool", pools), ("host memory", memory)):
             if set(given) != set(names):
                 raise ConfigurationError(f"each of {names} takes {what}; given for {sorted(given)}")
+        _check_memory(pools, memory)
         self.page_size = page_size
         every = [
             PoolAccess(
@@ -109,33 +117,42 @@ class StoredComposition:
         self.records = record_pool(required, RECORDS) if required else None
 
 
-def stored_pools(
-    components: Sequence[Component],
-    formats: Mapping[str, PageFormat],
-    *,
-    model: str,
-    layout: HostLayout,
-    page_size: int,
-    shards: Mapping[str, str] | None = None,
-    trailer_bytes: int,
-) -> list[StoredPool]:
+def stored_pools(composition: Composition, *, layout: HostLayout, trailer_bytes: int = TRAILER_BYTES) -> list[StoredPool]:
     """What an engine is opened with: a pool a component, and one for restore points where lengths need more than paths.
 
     Args:
-        formats: by component.
-        model: see FormatHeader.
+        composition: states the format of every component, and of which rank.
         layout: of the host pools.
-        shards: by component, `REPLICATED` where one is left out.
         trailer_bytes: of the host pools' pages.
+
+    Raises ConfigurationError for a format that is not stated in full, and for pages without the room of a trailer.
     """
-    pools = []
-    for component in components:
-        page_format = formats[component.name]
-        shard = (shards or {}).get(component.name, REPLICATED)
-        header = FormatHeader(model=model, format=page_format, layout=layout, page_size=page_size, shard=shard)
-        value_bytes = page_format.page_bytes + trailer_bytes
-        pools.append(StoredPool(name=component.name, format_digest=header.digest, value_bytes=value_bytes, layout=layout))
-    required = [c.name for c in components if c.required and need_of(c).policy is HitPolicy.TRAILING_PAGES]
+    if trailer_bytes != TRAILER_BYTES:
+        raise ConfigurationError(
+            f"a stored page has a trailer of {TRAILER_BYTES} bytes, the host pools have room for {trailer_bytes!r}: create "
+            f"them with trailer_bytes={TRAILER_BYTES}"
+        )
+    headers = format_headers(composition, layout)
+    pools = [
+        StoredPool(name=name, format_digest=header.digest, value_bytes=header.format.page_bytes + TRAILER_BYTES, layout=layout)
+        for name, header in headers.items()
+    ]
+    required = [c.name for c in composition.components if c.required and need_of(c).policy is HitPolicy.TRAILING_PAGES]
     if required:
         pools.append(record_pool([pool for pool in pools if pool.name in required], RECORDS))
     return pools
+
+
+def _check_memory(pools: Mapping[str, StoredPool], memory: Mapping[str, PageMemory]) -> None:
+    """Every component's host pages must be a payload and the trailer of a stored page, and nothing else."""
+    wrong = []
+    for name, pages in memory.items():
+        payload, given, stored = pages.payload_bytes, pages.page_memory(0).nbytes, pools[name].value_bytes
+        if given != payload + TRAILER_BYTES or stored != given:
+            wrong.append(
+                f"{name}: its host pages are {payload} bytes and a trailer of {given - payload}, a stored value {stored}"
+            )
+    if wrong:
+        raise ConfigurationError(
+            f"a stored page has a trailer of {TRAILER_BYTES} bytes, which needs room of its own: {'; '.join(wrong)}"
+        )

@@ -28,6 +28,11 @@ class HostPages:
         """Of a stored page."""
         return self.body_bytes + TRAILER_BYTES
 
+    @property
+    def payload_bytes(self) -> int:
+        """See PageMemory of the storage tier."""
+        return self.body_bytes
+
     def page_memory(self, page: int) -> memoryview:
         """See PageMemory of the storage tier."""
         return memoryview(self._pages.setdefault(page, bytearray(self.value_bytes)))

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from unified_tree import Component, Path, Point, Trailing
+from unified_tree.components import Composition
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPool, linked_pools
+from unified_tree.page_format import WHOLE
 
 PAGE = 4
 COMPONENTS: tuple[Component, ...] = (
@@ -25,9 +27,14 @@ FORMATS = {
         layer_ids=(0, 1),
         parts=(Part("k", "bfloat16", (2, 8)), Part("v", "bfloat16", (2, 4))),
         slots_per_page=PAGE,
+        shard=WHOLE,
     ),
-    "indexer": PageFormat(component="indexer", layer_ids=(1,), parts=(Part("key", "uint8", (16,)),), slots_per_page=PAGE),
-    "draft": PageFormat(component="draft", layer_ids=(2,), parts=(Part("k", "float32", (2,)),), slots_per_page=PAGE),
+    "indexer": PageFormat(
+        component="indexer", layer_ids=(1,), parts=(Part("key", "uint8", (16,)),), slots_per_page=PAGE, shard=WHOLE
+    ),
+    "draft": PageFormat(
+        component="draft", layer_ids=(2,), parts=(Part("k", "float32", (2,)),), slots_per_page=PAGE, shard=WHOLE
+    ),
 }
 
 
@@ -42,10 +49,12 @@ def hybrid(window_tokens: int, sharer_tokens: int) -> tuple[tuple[Component, ...
     state = (Part("conv", "bfloat16", (3, 8)), Part("ssm", "float32", (40,)))
     key = (Part("k", "bfloat16", (2, 8)),)
     return components, {
-        "full": PageFormat(component="full", layer_ids=(0, 3), parts=key, slots_per_page=PAGE // 2),
-        "swa": PageFormat(component="swa", layer_ids=(1, 2), parts=key, slots_per_page=PAGE),
-        "overlap": PageFormat(component="overlap", layer_ids=(1,), parts=(Part("s", "uint8", (16,)),), slots_per_page=PAGE),
-        "mamba": PageFormat(component="mamba", layer_ids=(4, 5), parts=state, slots_per_page=1),
+        "full": PageFormat(component="full", layer_ids=(0, 3), parts=key, slots_per_page=PAGE // 2, shard=WHOLE),
+        "swa": PageFormat(component="swa", layer_ids=(1, 2), parts=key, slots_per_page=PAGE, shard=WHOLE),
+        "overlap": PageFormat(
+            component="overlap", layer_ids=(1,), parts=(Part("s", "uint8", (16,)),), slots_per_page=PAGE, shard=WHOLE
+        ),
+        "mamba": PageFormat(component="mamba", layer_ids=(4, 5), parts=state, slots_per_page=1, shard=WHOLE),
     }
 
 
@@ -66,7 +75,8 @@ class LinkedTensors:
             from unified_tree.controllers.prefix_linker.lmcache import share_pools
 
             share_pools(self.pools)
-        self.linked: list[LinkedPool] = linked_pools(components, self.pools, PAGE)
+        composition = Composition(name="linked", page_size=PAGE, components=tuple(components)).with_formats(formats)
+        self.linked: list[LinkedPool] = linked_pools(composition, self.pools)
         self.spoil(np.arange(page_count))
 
     def write(self, tokens: NDArray[np.int64], salt: str, ids: NDArray[np.int64], first: int = 0) -> None:

@@ -25,21 +25,22 @@ from unified_tree.controllers.pools import PageFormat, mha_format, state_format
 from unified_tree.controllers.storage import StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageFigures, StorageTier
 from unified_tree.controllers.tensor_tiers import tensor_tiers
+from unified_tree.page_format import WHOLE
 
 PAGE = 4
 WINDOW = 7
 FORMATS: dict[str, PageFormat] = {
-    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8),
-    "swa": mha_format("swa", layer_ids=(1,), page_size=PAGE, kv_heads=2, head_dim=8),
-    "mamba": state_format("mamba", layer_ids=(3,), conv_shape=(6, 3), state_shape=(2, 4, 4)),
+    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8, shard=WHOLE),
+    "swa": mha_format("swa", layer_ids=(1,), page_size=PAGE, kv_heads=2, head_dim=8, shard=WHOLE),
+    "mamba": state_format("mamba", layer_ids=(3,), conv_shape=(6, 3), state_shape=(2, 4, 4), shard=WHOLE),
 }
 COMPOSITION = Composition(
     name="tiny hybrid",
     page_size=PAGE,
     components=(
-        Component(name="full", coverage=Path(), page_bytes=FORMATS["full"].page_bytes),
-        Component(name="swa", coverage=Trailing(WINDOW), page_bytes=FORMATS["swa"].page_bytes),
-        Component(name="mamba", coverage=Point(), page_bytes=FORMATS["mamba"].page_bytes),
+        Component(name="full", coverage=Path(), format=FORMATS["full"]),
+        Component(name="swa", coverage=Trailing(WINDOW), format=FORMATS["swa"]),
+        Component(name="mamba", coverage=Point(), format=FORMATS["mamba"]),
     ),
 )
 DEVICE = {"full": 64, "swa": 48, "mamba": 12}
@@ -75,7 +76,7 @@ class ScheduledCache:
         self.time_passes = False
         self.doing = "nothing"
         self._names = itertools.count()
-        self.tiers = tensor_tiers(COMPOSITION, device_page_counts=DEVICE, host_page_counts=HOST, formats=FORMATS)
+        self.tiers = tensor_tiers(COMPOSITION, device_page_counts=DEVICE, host_page_counts=HOST)
         self.cache = PrefixCache(COMPOSITION.components, PAGE, DEVICE, host=self.tiers.host_tier())
 
     def attach(self, opener: Opener) -> None:

@@ -142,10 +142,9 @@ class Bench:
     def _tiers(self, model: Any, tiers: Tiers) -> TensorTiers:
         counts = self._page_counts(tiers)
         return tensor_tiers(
-            self.composition,
+            self.composition.with_formats(self._formats(model)),
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
-            formats=self._formats(model),
         )
 
     def _formats(self, model: Any) -> dict[str, PageFormat]:

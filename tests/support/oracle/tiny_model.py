@@ -81,13 +81,12 @@ def tiny_model(family: Family, precision: Precision, seed: int) -> Any:
 
 def tiny_composition(family: Family, precision: Precision, draft: Family | None = None) -> Composition:
     """What the library makes of the family's configuration."""
-    size = DTYPES[precision.dtype].itemsize
     return from_hf_config(
         tiny_config(family).to_dict(),
         name=family.name,
         page_size=family.page_size,
-        kv_dtype=size,
-        conv_dtype=size,
-        state_dtype=size,
+        kv_dtype=precision.dtype,
+        conv_dtype=precision.dtype,
+        state_dtype=precision.dtype,
         draft=None if draft is None else tiny_config(draft).to_dict(),
     )

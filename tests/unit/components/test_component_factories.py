@@ -44,11 +44,13 @@ def test_a_window_whose_replay_is_not_known_declares_none() -> None:
 
 def test_state_shapes() -> None:
     one = mamba1_state(channels=8192, state_dim=16, conv_kernel=4)
-    assert one.state_bytes(conv_bytes=2, recurrent_bytes=4) == 8192 * 3 * 2 + 8192 * 16 * 4
+    assert (one.conv_channels, one.conv_columns, one.recurrent_shape) == (8192, 3, (8192, 16))
     two = mamba2_state(heads=128, head_dim=64, groups=8, state_dim=128, conv_kernel=4)
-    assert two.state_bytes(conv_bytes=2, recurrent_bytes=4) == (8192 + 2 * 8 * 128) * 3 * 2 + 128 * 64 * 128 * 4
+    parts = two.parts(conv_dtype="bfloat16", recurrent_dtype="float32")
+    assert [part.row_bytes for part in parts] == [(8192 + 2 * 8 * 128) * 3 * 2, 128 * 64 * 128 * 4]
     delta = delta_net_state(key_heads=2, key_dim=8, value_heads=4, value_dim=16, conv_kernel=3)
-    assert delta.state_bytes(conv_bytes=1, recurrent_bytes=1) == (2 * 2 * 8 + 4 * 16) * 2 + 4 * 8 * 16
+    parts = delta.parts(conv_dtype="int8", recurrent_dtype="int8")
+    assert [part.shape for part in parts] == [(2 * 2 * 8 + 4 * 16, 2), (4, 8, 16)]
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(unified_tree.components.__path__)])

@@ -109,10 +109,16 @@ def test_nonsense_options(options: Any) -> None:
         from_hf_config(LLAMA, **options)
 
 
-@pytest.mark.parametrize("options", [{"kv_dtype": "int3"}, {"conv_dtype": 0}, {"state_dtype": 1.5}])
+@pytest.mark.parametrize("options", [{"kv_dtype": "int3"}, {"kv_dtype": 2}, {"conv_dtype": 0}, {"state_dtype": 1.5}])
 def test_nonsense_dtypes(options: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(options))}: .* is neither"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(options))}: .* is none of float64"):
         from_hf_config(LLAMA, **options)
+
+
+@pytest.mark.parametrize("rank", [-1, 2, True, 0.0, "0"])
+def test_nonsense_ranks(rank: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"rank must be one of 0 … 1, not"):
+        from_hf_config(LLAMA, tensor_parallel=2, rank=rank)
 
 
 def test_config_of_another_type() -> None:

@@ -36,6 +36,7 @@ from unified_tree.components import Composition, from_hf_config
 from unified_tree.components.layers import AttentionLayer, compose
 from unified_tree.components.serving import Serving
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import Part
 
 
 def parts(composition: Composition) -> dict[str, Component]:
@@ -67,7 +68,8 @@ def test_kv_dtype_halves_the_bytes() -> None:
     config = LlamaConfig(num_key_value_heads=8).to_dict()
     assert from_hf_config(config, kv_dtype="float8_e4m3fn").bytes_per_token() == {"full": 32 * 8 * 256}
     assert from_hf_config(config, kv_dtype="torch.float32").bytes_per_token() == {"full": 32 * 8 * 256 * 4}
-    assert from_hf_config(config, kv_dtype=1) == from_hf_config(config, kv_dtype="fp8")
+    assert from_hf_config(config, kv_dtype="fp8_e4m3") == from_hf_config(config, kv_dtype="fp8")
+    assert from_hf_config(config, kv_dtype="fp8_e5m2") != from_hf_config(config, kv_dtype="fp8")
 
 
 def test_qwen3_head_dim_is_its_own_field() -> None:
@@ -177,9 +179,11 @@ def test_mimo_v2_flash_published_fields_mean_the_same() -> None:
 
 
 def test_windows_of_several_sizes_are_components_of_their_own() -> None:
-    sizes = [AttentionLayer(bytes_per_token=8, weights=1, flops_per_entry=1, window_tokens=w) for w in (None, 127, 127, 511)]
-    model = compose("test", sizes, Serving(name="test"))
-    assert [c.name for c in model.components] == ["full", "swa127", "swa511"]
+    kv = (Part("k", "int8", (4,)), Part("v", "int8", (4,)))
+    windows = (None, 127, 127, 511)
+    stack = [[AttentionLayer(parts=kv, weights=1, flops_per_entry=1, window_tokens=window)] for window in windows]
+    model = compose("test", stack, Serving(name="test"))
+    assert model.bytes_per_token() == {"full": 8, "swa127": 16, "swa511": 8}
     assert model.replay_tokens == 2 * 127 + 511
 
 

@@ -9,7 +9,7 @@ import pytest
 from unified_tree import ConfigurationError
 from unified_tree.component import Point, Trailing
 from unified_tree.components import composition_for, model_names
-from unified_tree.controllers.pools import formats_for, propose_page_counts
+from unified_tree.controllers.pools import formats_of, propose_page_counts
 from unified_tree.controllers.pools.host_layout import HostLayout, place
 
 GIB = 1 << 30
@@ -21,7 +21,7 @@ def test_every_component_gets_pages_within_the_budget(name: str, layout: HostLay
     model = composition_for(name, draft=1)
     pages = propose_page_counts(model, host_bytes=64 * GIB)
     assert pages.keys() == {c.name for c in model.components}
-    formats = formats_for(model)
+    formats = formats_of(model)
     spent = sum(place(formats[name], count, layout, 64).size_bytes for name, count in pages.items())
     assert 0.95 * 64 * GIB < spent <= 64 * GIB + 64 * len(pages)  # a layer-first part may round up by less than 64 bytes
 

@@ -23,7 +23,7 @@ def test_public_names_are_there() -> None:
 
 def test_formats_layouts_and_sizes_need_no_torch() -> None:
     code = (
-        "import sys; from unified_tree.controllers.pools import (HostLayout, PageMover, formats_for, host_memory_available, "
+        "import sys; from unified_tree.controllers.pools import (HostLayout, PageMover, formats_of, host_memory_available, "
         "propose_page_counts); assert 'torch' not in sys.modules; from unified_tree.controllers.pools import PagePair; "
         "assert 'torch' in sys.modules"
     )

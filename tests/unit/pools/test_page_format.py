@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from unified_tree import ConfigurationError
+from unified_tree import Component, ConfigurationError, Path
 from unified_tree.components import Composition, composition_for, full, mamba
 from unified_tree.controllers.pools import (
     PageFormat,
     Part,
-    formats_for,
+    formats_of,
     indexer_format,
     mha_format,
     mla_format,
     raw_format,
     state_format,
 )
-from unified_tree.controllers.pools.page_format import ITEM_BYTES
+from unified_tree.page_format import ITEM_BYTES, Shard
 
 
 def test_sizes_by_hand() -> None:
@@ -88,19 +88,37 @@ def test_what_is_not_kept_is_named() -> None:
 
 def test_every_component_of_a_model_gets_a_format() -> None:
     model = composition_for("deepseek-v4-flash")
-    formats = formats_for(model)
+    formats = formats_of(model)
     assert {name: found.page_bytes for name, found in formats.items()} == {c.name: c.page_bytes for c in model.components}
+    assert formats == {c.name: c.format for c in model.components}
 
 
-def test_given_formats_must_fit() -> None:
-    model = Composition(name="x", page_size=4, components=(full(page_size=4, bytes_per_token=32), mamba(state_bytes=64)))
+def test_a_component_takes_its_size_from_its_format_or_is_refused() -> None:
     right = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=1, head_dim=4)
-    assert formats_for(model, {"full": right})["full"] is right
-    with pytest.raises(ConfigurationError, match="no component of x"):
-        formats_for(model, {"swa": right})
-    with pytest.raises(ConfigurationError, match="was given the format of 'full'"):
-        formats_for(model, {"mamba": right})
-    with pytest.raises(ConfigurationError, match="pages are 256 bytes, the component's 128"):
-        formats_for(model, {"full": mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=1, head_dim=8)})
+    assert Component(name="full", coverage=Path(), format=right).page_bytes == 128
+    assert Component(name="full", coverage=Path(), format=right, page_bytes=128).format is right
+    with pytest.raises(ConfigurationError, match="page_bytes is 256, the format's pages are 128 bytes"):
+        Component(name="full", coverage=Path(), format=right, page_bytes=256)
+    with pytest.raises(ConfigurationError, match="mamba: was given the format of 'full'"):
+        Component(name="mamba", coverage=Path(), format=right)
+    with pytest.raises(ConfigurationError, match="format must be a PageFormat or None, not 'bfloat16'"):
+        Component(name="full", coverage=Path(), format="bfloat16")  # type: ignore[arg-type]
+
+
+def test_formats_can_be_stated_afterwards() -> None:
+    model = Composition(name="x", page_size=4, components=(full(page_size=4, bytes_per_token=32), mamba(state_bytes=64)))
+    assert [page.parts[0].name for page in formats_of(model).values()] == ["raw", "raw"]
+    wider = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=1, head_dim=8)
+    stated = model.with_formats({"full": wider})
+    assert [(c.format, c.page_bytes) for c in stated.components] == [(wider, 256), (None, 64)]
+    assert formats_of(stated)["full"] is wider
+    with pytest.raises(ConfigurationError, match="'swa' is no component of x"):
+        model.with_formats({"swa": wider})
     with pytest.raises(ConfigurationError, match="page_bytes is 0"):
         raw_format(full(page_size=1, bytes_per_token=0))
+
+
+@pytest.mark.parametrize("wrong", [Shard, "rank 0 of 2", (0, 2)])
+def test_a_shard_is_a_shard(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="shard must be a Shard or None"):
+        mha_format("full", layer_ids=(0,), page_size=4, kv_heads=1, head_dim=4, shard=wrong)

@@ -60,7 +60,7 @@ def test_a_restart_finds_every_byte(name: str, tmp_path: Path) -> None:
         part = pool.format.parts[0]
         for layer in pool.format.layer_ids:
             tensor = pool.tensor(layer, part.name)
-            values = torch.randint(0, 100, (ids.size, *tensor.shape[1:]), dtype=torch.uint8).view(tensor.dtype)
+            values = torch.randint(0, 100, (ids.size, *tensor.shape[1:])).to(tensor.dtype)
             tensor[torch.from_numpy(ids[ids >= 0])] = values[: int((ids >= 0).sum())]
             written[owner, layer] = values
     cache.commit(lease, TOKENS)
@@ -101,8 +101,6 @@ def test_what_an_engine_cannot_keep_is_refused_when_it_is_opened(tmp_path: Path)
     tiers = tensor_tiers(model, device_page_counts={"full": 4}, host_page_counts={"full": 4}, layout=HostLayout.LAYER_FIRST)
     with pytest.raises(ConfigurationError, match="its pages are layer_first"):
         tiers.storage_tier("file", weights_version="v1", options={"directory": tmp_path, "capacity_bytes": 1 << 30})
-    with pytest.raises(ConfigurationError, match="replicated names"):
-        tiers.storage_tier("memory", weights_version="v1", replicated=["latent"])
     tiers = tensor_tiers(model, device_page_counts={"full": 4}, host_page_counts={"full": 4})
     storage = tiers.storage_tier("memory", weights_version="v1")
     with pytest.raises(ConfigurationError, match="a store needs a host tier"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from numpy.typing import NDArray
 
 from unified_tree import Component, Key, Path, Point, Trailing
+from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.errors import ConfigurationError, LinkError
+from unified_tree.page_format import WHOLE
 
 CHUNK = 16
 PAGES = 40
@@ -312,18 +315,20 @@ def test_bigrams_are_not_linked() -> None:
 
 
 def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
-    raw = PageFormat(component="x", layer_ids=(0,), parts=(Part("raw", "uint8", (4,)),), slots_per_page=PAGE)
-    pools = {name: DevicePool(raw, 2) for name in ("full", "swa", "mamba")}
-    components = [
-        Component(name="full", coverage=Path()),
-        Component(name="swa", coverage=Trailing(8)),
-        Component(name="mamba", coverage=Point()),
-    ]
+    raw = PageFormat(component="full", layer_ids=(0,), parts=(Part("raw", "uint8", (4,)),), slots_per_page=PAGE, shard=WHOLE)
+    components = (
+        Component(name="full", coverage=Path(), format=raw),
+        Component(name="swa", coverage=Trailing(8), format=replace(raw, component="swa")),
+        Component(name="mamba", coverage=Point(), format=replace(raw, component="mamba")),
+    )
+    pools = {c.name: DevicePool(c.format, 2) for c in components if c.format is not None}
+    model = Composition(name="test", page_size=PAGE, components=components)
+    path = replace(model, components=components[:1])
     with pytest.raises(ConfigurationError, match=r"swa: of a window only .*; mamba: its state is saved at single positions"):
-        linked_pools(components, pools, PAGE, paths_only=True)
-    assert [pool.coverage for pool in linked_pools(components, pools, PAGE)] == [Path(), Trailing(8), Point()]
+        linked_pools(model, pools, paths_only=True)
+    assert [pool.coverage for pool in linked_pools(model, pools)] == [Path(), Trailing(8), Point()]
     cache = PrefixCache(components[:2], PAGE, {"full": 2, "swa": 2})
-    linker = MemoryLinker(linked_pools(components[:1], pools, PAGE), CHUNK, 1)
+    linker = MemoryLinker(linked_pools(path, pools), CHUNK, 1)
     with pytest.raises(ConfigurationError, match="not linked are swa"):
         LinkedPrefixes(cache, linker, [], weights_version="v1")
     odd = PrefixCache(components[:1], 6, {"full": 2})
@@ -409,9 +414,9 @@ def test_what_was_computed_before_an_invalidation_is_not_stored_after_it() -> No
 
 def test_salts_after_an_invalidation_are_nobody_elses() -> None:
     generations = {"": (0, 0), "n": (0, 0)}
-    one, other = PrefixSalt("v1", generations.__getitem__), PrefixSalt("v1", generations.__getitem__)
+    one, other = PrefixSalt("v1", "f", generations.__getitem__), PrefixSalt("v1", "f", generations.__getitem__)
     assert one.of("n") == other.of("n") != one.of("")
-    assert one.of("n") != PrefixSalt("v2", generations.__getitem__).of("n")
+    assert one.of("n") != PrefixSalt("v2", "f", generations.__getitem__).of("n")
     generations["n"] = (0, 1)
     assert one.of("n") != other.of("n") and one.of("") == other.of("")
     before = one.of("n")

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unified_tree import Component, Key, Path, Point, Trailing
+from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.lease import Lease
 from unified_tree.controllers.prefix_linker import LinkedPool, LinkedPrefixes, MemoryLinker, Progress, Span, linked_pools
@@ -117,10 +118,11 @@ class Rig:
         self.components = KINDS[kind]
         counts = {c.name: COUNTS[c.shares or c.name] for c in self.components}
         self.stores = make_stores(dict.fromkeys(counts, PAGE_BYTES), counts, None, lambda _: None)
-        self.linked = linked_pools(self.components, self.stores.pools, PAGE)
-        self.memory = MemoryLinker(self.linked, chunk, 1000)
-        if before is not None:
-            self.memory._chunks = before.memory._chunks
+        formats = {name: pool.format for name, pool in self.stores.pools.items()}
+        composition = Composition(name=kind, page_size=PAGE, components=tuple(self.components)).with_formats(formats)
+        self.linked = linked_pools(composition, self.stores.pools)
+        peer = None if before is None else before.memory
+        self.memory: MemoryLinker = MemoryLinker(self.linked, chunk, 1000, peer=peer)
         self.linker = Held(self.memory, self.stores, self.linked)
         owned = {c.name: COUNTS[c.name] for c in self.components if c.shares is None}
         self.cache = PrefixCache(self.components, PAGE, owned)

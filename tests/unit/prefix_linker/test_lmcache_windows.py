@@ -12,6 +12,7 @@ from linked_tensors import PAGE, LinkedTensors, hybrid
 from lmcache_server import Lmcache
 
 from unified_tree import Component, Key, Path, Point, Trailing
+from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span, linked_pools
 from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon, share_pools
@@ -121,7 +122,9 @@ class Serving:
 
     def __init__(self, server: Lmcache) -> None:
         stores = make_stores(dict.fromkeys(COUNTS, 64), COUNTS, None, share_pools)
-        pools = linked_pools(KINDS, stores.pools, PAGE)
+        formats = {name: pool.format for name, pool in stores.pools.items()}
+        composition = Composition(name="serving", page_size=PAGE, components=KINDS).with_formats(formats)
+        pools = linked_pools(composition, stores.pools)
         self.linker = open_daemon(pools, daemon=server.address, model="serving", answer_timeout_s=10.0, heartbeat_s=0.1)
         self.cache = PrefixCache(KINDS, PAGE, COUNTS)
         self.pages = VerifiedPages(self.cache, stores)

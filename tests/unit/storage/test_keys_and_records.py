@@ -19,10 +19,10 @@ from unified_tree.controllers.storage import (
     attested_pages,
     is_intact,
     pool_keys,
-    rank_shard,
     seal,
 )
 from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError
+from unified_tree.page_format import WHOLE, Shard
 
 CHAIN = KeyChain(page_size=4, weights_version="v1")
 TOKENS = st.lists(st.integers(0, 3), max_size=24)
@@ -80,21 +80,29 @@ def test_wrong_parents_and_tokens_are_refused() -> None:
 
 
 def test_a_format_differs_in_every_field() -> None:
-    page = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=2, head_dim=8)
+    page = mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=2, head_dim=8, shard=WHOLE)
     header = FormatHeader(model="m", format=page, layout=HostLayout.PAGE_FIRST, page_size=4)
+    k, v = page.parts
+    other_parts = [(v, k), (k,), (k, replace(v, dtype="float16")), (k, replace(v, shape=(8, 2))), (k, replace(v, name="w"))]
     others = [
         replace(header, model="n"),
         replace(header, format=replace(page, component="draft")),
         replace(header, format=replace(page, layer_ids=(0, 2))),
-        replace(header, format=mha_format("full", layer_ids=(0, 1), page_size=4, kv_heads=2, head_dim=8, dtype="float16")),
+        *(replace(header, format=replace(page, parts=parts)) for parts in other_parts),
         replace(header, layout=HostLayout.PAGE_FIRST_DIRECT),
         replace(header, page_size=8),
-        replace(header, shard=rank_shard(0, 2)),
-        replace(header, shard=rank_shard(1, 2)),
+        replace(header, layout=None),
+        replace(header, beside="other"),
+        replace(header, format=replace(page, slots_per_page=8)),
+        replace(header, format=replace(page, shard=Shard(0, 2))),
+        replace(header, format=replace(page, shard=Shard(1, 2))),
     ]
-    assert len({each.digest for each in [header, *others]}) == 9
-    with pytest.raises(ConfigurationError):
-        rank_shard(2, 2)
+    assert len({each.digest for each in [header, *others]}) == len(others) + 1
+    with pytest.raises(ConfigurationError, match="not stated which shard"):
+        replace(header, format=replace(page, shard=None))
+    for index, count in ((2, 2), (-1, 2), (0, 0), (True, 2), (0, 2.0)):
+        with pytest.raises(ConfigurationError, match="a shard is part"):
+            Shard(index, count)  # type: ignore[arg-type]
 
 
 def test_every_flipped_bit_and_another_key_break_a_seal() -> None:

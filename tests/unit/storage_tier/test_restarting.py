@@ -17,25 +17,25 @@ from unified_tree.component import Component, Path, Point
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
-from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.page_format import WHOLE
 
 PAGE = 4
 FORMATS: dict[str, PageFormat] = {
-    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8),
-    "indexer": indexer_format("indexer", layer_ids=(0, 2), page_size=PAGE, key_dim=8),
-    "mamba": state_format("mamba", layer_ids=(1, 3), conv_shape=(6, 3), state_shape=(2, 4, 4)),
+    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8, shard=WHOLE),
+    "indexer": indexer_format("indexer", layer_ids=(0, 2), page_size=PAGE, key_dim=8, shard=WHOLE),
+    "mamba": state_format("mamba", layer_ids=(1, 3), conv_shape=(6, 3), state_shape=(2, 4, 4), shard=WHOLE),
 }
 COMPOSITION = Composition(
     name="tiny hybrid",
     page_size=PAGE,
     components=(
-        Component(name="full", coverage=Path(), page_bytes=FORMATS["full"].page_bytes),
-        Component(name="indexer", coverage=Path(), shares="full", page_bytes=FORMATS["indexer"].page_bytes),
-        Component(name="mamba", coverage=Point(), page_bytes=FORMATS["mamba"].page_bytes),
+        Component(name="full", coverage=Path(), format=FORMATS["full"]),
+        Component(name="indexer", coverage=Path(), shares="full", format=FORMATS["indexer"]),
+        Component(name="mamba", coverage=Point(), format=FORMATS["mamba"]),
     ),
 )
 DEVICE = {"full": 40, "mamba": 6}
@@ -50,12 +50,9 @@ class Server:
             COMPOSITION,
             device_page_counts=DEVICE,
             host_page_counts={"full": 100, "indexer": 100, "mamba": 30},
-            formats=FORMATS,
             layout=layout,
         )
-        pools = stored_pools(
-            COMPOSITION.components, FORMATS, model="tiny", layout=layout, page_size=PAGE, trailer_bytes=TRAILER_BYTES
-        )
+        pools = stored_pools(COMPOSITION, layout=layout)
         self.cache = PrefixCache(COMPOSITION.components, PAGE, DEVICE, host=self.tiers.host_tier())
         self.cache.attach_storage(
             StorageTier(

@@ -1,7 +1,10 @@
-"""What one page of a component holds: which layers, which tensors, how many slots.
+"""What one page of a component holds: which layers, which tensors, how many slots, which shard.
 
 A page is layers x parts x slots of *rows*, a row being one part's tensor for one slot. Everything that moves or stores pages
 counts in these units, so a new kind of state is a new format and no new code. Nothing here needs torch.
+
+A format is part of what a composition declares, and pools, stores and linkers take it from there: a second statement elsewhere
+could differ from the first, and what differs in a byte would be taken for the same.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ ITEM_BYTES = {
     "uint8": 1,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
     "int16": 2,
     "float16": 2,
     "bfloat16": 2,
@@ -64,6 +69,30 @@ class Part:
         return min(8, self.row_bytes & -self.row_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which part of the state a page holds, where tensor parallelism divides it: part `index` of `count`.
+
+    Ranks that keep the same heads have the same shard. Part 0 of 1 is all of the state, kept by a single rank or replicated.
+
+    Raises ConfigurationError for an index that is none of `count`.
+
+    >>> Shard(1, 8)
+    Shard(index=1, count=8)
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if type(self.index) is not int or type(self.count) is not int or not 0 <= self.index < self.count:
+            raise ConfigurationError(f"a shard is part 0 … count - 1 of a positive count, not {self.index!r} of {self.count!r}")
+
+
+WHOLE = Shard(0, 1)
+"""All of the state: of a model on one rank, and of state that is the same on every rank (the latents of MLA)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFormat:
     """What one page of a component holds. Equal formats hold equal bytes, so pages can be copied between their pools.
@@ -73,6 +102,8 @@ class PageFormat:
         layer_ids: the *model's* layer numbers, ascending; full layers of a hybrid may be 3, 7, 11, …
         parts: the tensors of each slot and layer.
         slots_per_page: `page_size // tokens_per_slot`; 1 for states.
+        shard: which part of the state; None where that is not stated, and then the pages can be kept on device and host but
+            not in a store or by a linker, where other ranks would take them for theirs.
 
     Raises ConfigurationError for anything that is not that.
     """
@@ -81,6 +112,7 @@ class PageFormat:
     layer_ids: tuple[int, ...]
     parts: tuple[Part, ...]
     slots_per_page: int
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         if type(self.component) is not str or not self.component:
@@ -97,6 +129,8 @@ class PageFormat:
             raise ConfigurationError(
                 f"{self.component}: slots_per_page must be a positive integer, not {self.slots_per_page!r}"
             )
+        if self.shard is not None and type(self.shard) is not Shard:
+            raise ConfigurationError(f"{self.component}: shard must be a Shard or None, not {self.shard!r}")
 
     @property
     def page_bytes(self) -> int:
@@ -134,12 +168,6 @@ class PageFormat:
                 f"{self.component}: {list(layer_ids)} are no neighbours among the layers it keeps, {list(self.layer_ids)}"
             )
         return slice(first, first + len(layer_ids))
-
-
-def check_page_count(component: str, page_count: int) -> None:
-    """Raise ConfigurationError for a pool whose number of pages is not a positive integer."""
-    if not _is_positive(page_count):
-        raise ConfigurationError(f"{component}: a pool needs a positive number of pages, not {page_count!r}")
 
 
 def _is_positive(value: object) -> bool:

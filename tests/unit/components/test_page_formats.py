@@ -1,0 +1,114 @@
+"""What pages hold, by family, against shapes written out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unified_tree import ConfigurationError
+from unified_tree.component import Component
+from unified_tree.components import Composition, composition_for, from_hf_config, model_names
+from unified_tree.components.model_facts import MODEL_FACTS
+from unified_tree.page_format import WHOLE, PageFormat, Shard
+
+Kept = tuple[str, str, tuple[int, ...]]
+
+
+def formats(model: Composition) -> dict[str, PageFormat]:
+    return {c.name: c.format for c in model.components if c.format is not None}
+
+
+def parts(page_format: PageFormat) -> list[Kept]:
+    return [(part.name, part.dtype, part.shape) for part in page_format.parts]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_component_of_every_model_states_its_format(name: str) -> None:
+    for serving in ({}, {"tensor_parallel": 2, "rank": 1, "kv_dtype": "fp8"}):
+        model = composition_for(name, draft=2, **serving)  # type: ignore[arg-type]
+        for component in model.components:
+            assert component.format is not None and component.format.shard is not None
+            assert component.format.page_bytes == component.page_bytes > 0
+            assert component.format.slots_per_page in (1, model.page_size // component.tokens_per_slot)
+
+
+def test_windows_and_full_layers_in_turn() -> None:
+    kept = formats(composition_for("gpt-oss-20b", tensor_parallel=4, rank=3, kv_dtype="fp8_e5m2"))
+    for name, first in (("full", 1), ("swa", 0)):
+        assert kept[name].layer_ids == tuple(range(first, 24, 2))
+        assert parts(kept[name]) == [("k", "float8_e5m2", (2, 64)), ("v", "float8_e5m2", (2, 64))]
+        assert kept[name].shard == Shard(3, 4)
+
+
+def test_latents_and_index_keys_are_the_same_on_every_rank() -> None:
+    kept = formats(composition_for("deepseek-v3.2", tensor_parallel=8, draft=1))
+    assert parts(kept["full"]) == [("latent", "bfloat16", (576,))]
+    assert parts(kept["indexer"]) == [("key", "bfloat16", (128,))]
+    assert parts(kept["draft"]) == [("latent", "bfloat16", (576,)), ("key", "bfloat16", (128,))]
+    assert kept["draft"].layer_ids == (61,)
+    assert {page.shard for page in kept.values()} == {WHOLE}
+
+
+def test_states_stand_at_the_layers_that_have_them() -> None:
+    kept = formats(composition_for("nemotron-h-8b", tensor_parallel=2, rank=0))
+    pattern = MODEL_FACTS["nemotron-h-8b"]["hybrid_override_pattern"]
+    assert kept["full"].layer_ids == tuple(i for i, kind in enumerate(pattern) if kind == "*")
+    assert kept["mamba"].layer_ids == tuple(i for i, kind in enumerate(pattern) if kind == "M")
+    assert parts(kept["mamba"]) == [("conv", "bfloat16", (64 * 64 + 2 * 4 * 128, 3)), ("ssm", "float32", (64, 64, 128))]
+    assert (kept["mamba"].slots_per_page, kept["mamba"].shard) == (1, Shard(0, 2))
+
+
+def test_compressed_entries_and_what_goes_with_them() -> None:
+    kept = formats(composition_for("deepseek-v4-flash", draft=1))
+    sparse = tuple(range(2, 43, 2))
+    assert kept["c4"].layer_ids == kept["indexer"].layer_ids == kept["overlap"].layer_ids == sparse
+    assert (kept["c128"].layer_ids, kept["swa"].layer_ids) == (tuple(range(3, 42, 2)), tuple(range(43)))
+    assert [kept[name].slots_per_page for name in ("c4", "c128", "indexer", "swa", "overlap")] == [32, 1, 32, 128, 1]
+    assert parts(kept["overlap"]) == [
+        ("kv", "float32", (4, 512)),
+        ("gate", "float32", (4, 512)),
+        ("index kv", "float32", (4, 128)),
+        ("index gate", "float32", (4, 128)),
+    ]
+    assert (kept["draft"].layer_ids, parts(kept["draft"])) == ((43,), [("kv", "bfloat16", (512,))])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shards"),
+    [
+        (1, [WHOLE]),
+        (2, [Shard(0, 2), Shard(1, 2)]),
+        (4, [Shard(0, 2), Shard(0, 2), Shard(1, 2), Shard(1, 2)]),
+    ],
+)
+def test_ranks_with_the_same_heads_have_the_same_shard(ranks: int, shards: list[Shard]) -> None:
+    facts = {**MODEL_FACTS["llama-3.1-8b"], "num_key_value_heads": 2}
+    models = [from_hf_config(facts, tensor_parallel=ranks, rank=rank) for rank in range(ranks)]
+    assert [formats(model)["full"].shard for model in models] == shards
+    assert [model.writes("full") for model in models] == [rank % max(1, ranks // 2) == 0 for rank in range(ranks)]
+    with pytest.raises(ConfigurationError, match="'swa' is no component"):
+        models[0].writes("swa")
+
+
+def test_a_single_head_is_replicated() -> None:
+    facts = {**MODEL_FACTS["llama-3.1-8b"], "num_key_value_heads": 1}
+    assert formats(from_hf_config(facts, tensor_parallel=4))["full"].shard == WHOLE
+
+
+def test_a_rank_that_was_not_said_is_not_guessed() -> None:
+    assert formats(composition_for("llama-3.1-8b", tensor_parallel=2))["full"].shard is None
+
+
+def test_a_draft_model_keeps_what_its_own_layers_keep() -> None:
+    draft: dict[str, Any] = {**MODEL_FACTS["llama-3.1-8b"], "num_hidden_layers": 2, "num_key_value_heads": 4}
+    kept = formats(composition_for("qwen3-32b", tensor_parallel=2, rank=1, draft=draft))["draft"]
+    assert (kept.layer_ids, parts(kept)) == ((0, 1), [("k", "bfloat16", (2, 128)), ("v", "bfloat16", (2, 128))])
+    assert kept.shard == Shard(1, 2)
+
+
+@pytest.mark.parametrize("wrong", [{"tensor_parallel": 0}, {"rank": 1}, {"tensor_parallel": 2, "rank": 2}, {"rank": True}])
+def test_absurd_ranks(wrong: dict[str, Any]) -> None:
+    full: Component = composition_for("llama-3.1-8b").components[0]
+    with pytest.raises(ConfigurationError, match=r"must be"):
+        Composition(name="x", page_size=64, components=(full,), **wrong)
