@@ -8,6 +8,7 @@ moment the free list's, the tree's or exactly one lease's.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class PrefixCache:
         storage: a store behind the host tier; see `attach_storage`.
         ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
             state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
+        most_versions: how many namespaces are remembered to have a weights version of their own; see `invalidate`.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -79,6 +81,7 @@ class PrefixCache:
         host: HostTier | None = None,
         storage: StorageTier | None = None,
         ranks: Consensus | None = None,
+        most_versions: int = 16_384,
     ) -> None:
         counts = dict(page_counts or {})
         self.tree = UnifiedTree(components, page_size, policy=policy, page_counts=counts)
@@ -107,7 +110,7 @@ class PrefixCache:
         self._arrivals = Arrivals(self)
         self._generation = 0
         self._generations: dict[str, int] = {}
-        self.weights = WeightsVersions()
+        self.weights = WeightsVersions(self.ranks, most_versions)
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -128,18 +131,20 @@ class PrefixCache:
             self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
         )
         self.detach_storage()
+        self.ranks.note(f"attach {tier.weights_version}")
         self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
         """Go on without a store: prefetches and offloads are broken off, the engine is closed. Without one nothing happens.
 
-        Blocks until the store's calls under way have returned.
+        Blocks until the store's calls under way have returned. There is no store afterwards, also where closing it raised.
         """
         if self.storage is not None:
             assert self.controller is not None
-            self.storage.close()
-            self.storage = self.controller.storage = None
+            storage, self.storage = self.storage, None
+            self.controller.storage = None
+            storage.close()
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """A prompt has arrived: begin to bring to host what a store has of it, at most its length less one token.
@@ -147,7 +152,9 @@ class PrefixCache:
         Args:
             request: any name, for `prefetched`, `cancel` and `acquire`; one prefetch a request, a new one replaces it.
 
-        Returns whether there is something to wait for. Never blocks. Cost: as a match.
+        Returns whether there is something to wait for. Never blocks. What becomes of a prompt that never comes back is nobody's
+        worry: its prefetch ends by itself, and how it ended is forgotten in time. Raises RankError, with nothing begun, if
+        ranks are gone. Cost: as a match.
         """
         return self.storage is not None and self.storage.prefetch(request, key)
 
@@ -159,7 +166,8 @@ class PrefixCache:
         return self.storage is None or self.storage.prefetching.is_ready(request)
 
     def prefetched_tokens(self, request: Hashable) -> int:
-        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired. Cost: O(1)."""
+        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
+        more than `PrefetchPolicy.most_ended` that have ended since. Cost: O(1)."""
         return 0 if self.storage is None else self.storage.prefetching.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
@@ -340,11 +348,19 @@ class PrefixCache:
 
         Args:
             weights_version: the new version's name in a store, where all that use it find what is computed from now on.
-                Without one that is found by this cache only, until the next change.
+                Without one that is found by this cache only, all its ranks alike, until the next change or its end.
 
         Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
-        fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading).
+        fail. The tree's pages come free as they are needed. Beyond `most_versions` namespaces with versions of their own, the
+        one invalidated longest ago goes on without a name in the store, and some others with it.
+
+        Raises ConfigurationError, with nothing changed, for a name or a namespace that is no string. Cost: O(1), and O(leases
+        that are loading).
         """
+        for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
+            if given is not None and type(given) is not str:
+                raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
+        self.ranks.note(f"invalidate {namespace!r} {weights_version!r}")
         self.tree.invalidate(namespace)
         if namespace is None:
             self._generation += 1
@@ -374,12 +390,17 @@ class PrefixCache:
                 self.storage.flush()
 
     def close(self) -> None:
-        """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once."""
-        self.detach_storage()
-        if self.controller is not None:
-            self.controller.close()
-            self._arrivals.take_all()
-        self.ranks.close()
+        """Stop moving bytes. Leases can still be released; those that wait for a load fail. Twice is as good as once.
+
+        The other ranks are not asked. The store, the engine and the consensus are closed whatever one of them raises, and that
+        is raised at the end.
+        """
+        with ExitStack() as closing:  # the last first
+            closing.callback(self.ranks.close)
+            if self.controller is not None:
+                closing.callback(self._arrivals.take_all)
+                closing.callback(self.controller.close)
+            closing.callback(self.detach_storage)
 
     @property
     def lease_count(self) -> int:

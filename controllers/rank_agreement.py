@@ -7,9 +7,13 @@ length counts only if every rank can restore it. So all ranks change their trees
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
 
 import numpy as np
+
+from unified_tree.errors import RankError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,16 +34,24 @@ class RankAgreement(Protocol):
         """Whether there are no other ranks, so that a decision may depend on this one's clock."""
         ...
 
+    @property
+    def session(self) -> str | None:
+        """What these ranks are called together: the same on all of them, and no other ranks, nor the same ones started anew,
+        are called so. None as long as they have not heard of each other, which is the same on all of them in every step."""
+        ...
+
     def begin(self, kind: str) -> int:
         """An operation begins, on all ranks; its number among those of its kind."""
         ...
 
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
-        """It has ended here; `then` is called when it has everywhere, with an error if it failed anywhere."""
+        """It has ended here; `then` is called when it has everywhere, as all of its kind that were begun before it, with an
+        error if it failed anywhere."""
         ...
 
     def ticket(self, identity: str, page_count: int) -> int:
-        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing."""
+        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing. Raises RankError, with
+        nothing changed, if ranks are gone."""
         ...
 
     def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
@@ -64,19 +76,33 @@ class RankAgreement(Protocol):
 
 
 class Alone:
-    """A RankAgreement with nobody else: what this rank says holds at once."""
+    """A RankAgreement with nobody else: what this rank says holds at once, or as soon as what was begun before it has ended.
+
+    Args:
+        session: see RankAgreement.session; drawn at random if it is not given.
+    """
 
     is_alone = True
 
+    def __init__(self, session: str | None = None) -> None:
+        self.session: str | None = uuid4().hex if session is None else session
+        self._begun: dict[str, int] = {}
+        self._due: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
+
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
-        del kind
-        return 0
+        number = self._begun.get(kind, 0)
+        self._begun[kind] = number + 1
+        return number
 
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
         """See RankAgreement.end."""
-        del kind, number
-        then(error)
+        self._ended[kind, number] = (error, then)
+        while (ended := self._ended.pop((kind, self._due.get(kind, 0)), None)) is not None:
+            self._due[kind] = self._due.get(kind, 0) + 1
+            error, then = ended
+            then(error)
 
     def ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.ticket."""
@@ -102,7 +128,8 @@ class Alone:
 
 
 class AmongRanks:
-    """A RankAgreement by consensus.
+    """A RankAgreement by consensus. What nobody can hear any more is not said: only what begins something, and the next tick,
+    raise RankError where ranks are gone, so that letting go always works.
 
     Args:
         consensus: this rank's end of it; closed with the cache.
@@ -116,6 +143,12 @@ class AmongRanks:
         self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
         self._votes: dict[int, Decided] = {}
 
+    @property
+    def session(self) -> str | None:
+        """See RankAgreement.session."""
+        session = self._consensus.session
+        return None if session is None else session.hex()
+
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
         number = self._begun.get(kind, 0)
@@ -125,7 +158,8 @@ class AmongRanks:
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
         """See RankAgreement.end."""
         self._ended[kind, number] = (error, then)
-        self._consensus.finished(kind, number, failed=error is not None)
+        with suppress(RankError):
+            self._consensus.finished(kind, number, failed=error is not None)
 
     def ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.ticket."""
@@ -136,16 +170,19 @@ class AmongRanks:
         given = lengths.copy()
         given[0] = True
         self._votes[ticket] = then
-        self._consensus.propose(ticket, given)
+        with suppress(RankError):
+            self._consensus.propose(ticket, given)
 
     def withdraw(self, ticket: int) -> None:
         """See RankAgreement.withdraw."""
         self._votes.pop(ticket, None)
-        self._consensus.cancel(ticket)
+        with suppress(RankError):
+            self._consensus.cancel(ticket)
 
     def note(self, what: str) -> None:
         """See RankAgreement.note."""
-        self._consensus.fold(what.encode())
+        with suppress(RankError):
+            self._consensus.fold(what.encode("utf-8", "surrogatepass"))
 
     def tick(self) -> None:
         """See RankAgreement.tick."""

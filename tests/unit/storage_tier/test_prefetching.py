@@ -312,7 +312,7 @@ def test_a_follower_counts_what_its_leader_brought_for_it() -> None:
     cache.prefetch(OTHER, request=2)
     cache.prefetch(OTHER[:13], request=3)
     cache.cache.drain()
-    assert [cache.prefetching._by_request[request].tokens for request in (1, 2, 3)] == [40, 40, 12]
+    assert [cache.cache.prefetched_tokens(request) for request in (1, 2, 3)] == [40, 40, 12]
 
 
 def test_a_store_needs_a_host_tier() -> None:
