@@ -42,6 +42,11 @@ class WeightsVersions:
         self._groups: dict[int, int] = {}
         self._unnamed = 0
 
+    @property
+    def named_count(self) -> int:
+        """Namespaces and groups of them with a name of their own, at most twice `most_named`."""
+        return len(self._own) + len(self._groups)
+
     def attached(self, version: str) -> None:
         """The name that a store's settings give to the weights now: for all that has no name of its own."""
         self._common = version

@@ -445,6 +445,7 @@ class Doubting(Alone):
     """Other ranks, where nothing optional came."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._identities: list[str] = []
 
     def ticket(self, identity: str, page_count: int) -> int:
