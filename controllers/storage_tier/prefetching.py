@@ -145,12 +145,15 @@ class Prefetching:
         self._next[self._jobs.start(steps)] = then
 
     def poll(self) -> None:
-        """Go on with every prefetch whose step has ended, and let requests that are out of time wait no longer. Cost: O(those)."""
-        for job in self._jobs.ended():
-            self._next.pop(job)(job.error)
-        now = self._clock()
+        """Let requests that are out of time wait no longer, and go on with every prefetch whose step has ended.
+
+        Cost: O(those), O(log open) each.
+        """
+        ended, now = self._jobs.ended(), self._clock()
         while self._by_deadline and self._by_deadline.peekitem(0)[0][0] <= now:
             self._stop_late(self._by_deadline.peekitem(0)[1], now)
+        for job in ended:
+            self._next.pop(job)(job.error)
 
     def _vote(self, prefetch: Prefetch, error: str | None, then: Callable[[NDArray[np.bool_]], None]) -> None:
         """A step ended here: go on with the lengths that every rank can restore, none if it failed."""

@@ -175,13 +175,14 @@ def test_a_timeout_counts_what_is_lacking() -> None:
     cache.prefetch(PROMPT[:21], request="first")
     cache.cache.drain()
     assert cache.hit(PROMPT[:21], request="first") == 20
+    assert cache.drops() == {"prefetch out of time": 1}, "it took 7 steps of 4.5, and nobody asked meanwhile"
     cache.prefetch(PROMPT)  # 20 tokens: 4.5 steps
     for _ in range(4):
         cache.step()
         assert not cache.cache.prefetched("request")
     cache.step()
     assert cache.cache.prefetched("request")
-    assert cache.drops() == {"prefetch out of time": 1}
+    assert cache.drops() == {"prefetch out of time": 2}
     cache.cache.drain()
     assert 20 < cache.hit(PROMPT, request="request") < 40
     assert cache.cache.prefetched("request")
