@@ -2,9 +2,9 @@
 
 The tree says what to copy (effects), the pools' allocators say where to, the engine moves the bytes. Everything is applied in
 `poll`, on the caller's thread: between two polls nothing in the tree changes because of a transfer. A tick's transfers go to
-the engine in one call. Ended transfers are acknowledged in the order they were submitted, whatever the order an engine tells
-them in, so that what stands on another load finds it there. An engine is not believed more than it must be: what it does not
-take, in whatever way it says so, and what it says has ended without a completion, ends here as failed, and its pages come home.
+the engine in one call. What stands on another transfer is acknowledged after it, whatever the order an engine tells them in.
+An engine is not believed more than it must be: what it does not take, in whatever way it says so, and what it says has ended
+without a completion, ends here as failed, and its pages come home.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class HybridCacheController:
         self._of_kind: dict[int, int] = {}
         self._flying: set[int] = set()
         self._ended: dict[int, str | None] = {}
+        self._behind: dict[int, list[tuple[int, str | None]]] = {}
         self._tickets: dict[Effect, int] = {}
         self._loads: dict[int, list[Load]] = {}
         self._cancelled: set[int] = set()
@@ -276,8 +277,13 @@ class HybridCacheController:
         self._ranks.end(_kind(self._open[ticket]), self._of_kind[ticket], error, partial(self._finish, ticket))
 
     def _finish(self, ticket: int, error: str | None) -> None:
-        """A transfer ended: publish or drop what it copied."""
-        effect = self._open.pop(ticket)
+        """A transfer ended: publish or drop what it copied, once what it stands on has ended, too."""
+        effect = self._open[ticket]
+        below = next((self._tickets[other] for other in effect.after if other in self._tickets), None)
+        if below is not None:
+            self._behind.setdefault(below, []).append((ticket, error))
+            return
+        del self._open[ticket]
         self._ended.pop(ticket, None)
         del self._of_kind[ticket]
         if not self._ranks.is_alone:
@@ -295,6 +301,8 @@ class HybridCacheController:
         self.backups.ended(effect)
         for load in self._loads.pop(ticket, []):
             self._arrived(load, ticket, error)
+        for above, its_error in self._behind.pop(ticket, []):
+            self._finish(above, its_error)
 
     def _acknowledged(self, effect: Effect) -> Mapping[str, NDArray[np.int64]]:
         size_bytes = self._size_bytes(effect)
@@ -362,6 +370,7 @@ class HybridCacheController:
             else:
                 self._counters.drop("completion not expected")
         self._flying.clear()
+        self._behind.clear()
         for ticket in sorted(self._open):  # what stands on another has the higher number
             self._finish(ticket, outcomes.get(ticket, UNKNOWN))
 

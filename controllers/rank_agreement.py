@@ -45,8 +45,7 @@ class RankAgreement(Protocol):
         ...
 
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
-        """It has ended here; `then` is called when it has everywhere, as all of its kind that were begun before it, with an
-        error if it failed anywhere."""
+        """It has ended here; `then` is called when it has everywhere, with an error if it failed anywhere."""
         ...
 
     def ticket(self, identity: str, page_count: int) -> int:
@@ -76,7 +75,7 @@ class RankAgreement(Protocol):
 
 
 class Alone:
-    """A RankAgreement with nobody else: what this rank says holds at once, or as soon as what was begun before it has ended.
+    """A RankAgreement with nobody else: what this rank says holds at once.
 
     Args:
         session: see RankAgreement.session; drawn at random if it is not given.
@@ -86,23 +85,16 @@ class Alone:
 
     def __init__(self, session: str | None = None) -> None:
         self.session: str | None = uuid4().hex if session is None else session
-        self._begun: dict[str, int] = {}
-        self._due: dict[str, int] = {}
-        self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
 
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
-        number = self._begun.get(kind, 0)
-        self._begun[kind] = number + 1
-        return number
+        del kind
+        return 0
 
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
         """See RankAgreement.end."""
-        self._ended[kind, number] = (error, then)
-        while (ended := self._ended.pop((kind, self._due.get(kind, 0)), None)) is not None:
-            self._due[kind] = self._due.get(kind, 0) + 1
-            error, then = ended
-            then(error)
+        del kind, number
+        then(error)
 
     def ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.ticket."""
