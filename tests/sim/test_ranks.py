@@ -25,7 +25,7 @@ def scenario_of(seed: int) -> Scenario:
     actions = {name: weight for name, weight in found.actions.items() if name not in UNSHARED}
     return replace(
         found,
-        actions=actions | {"forget": 4, "arrive": 8},
+        actions=actions | {"forget": 2, "recall": 6, "arrive": 10},
         dies_at=None,
         faults=replace(found.faults, fails=0.0),
         write_policy=WritePolicy.WRITE_THROUGH,

@@ -48,6 +48,11 @@ EVENTS = {
     "drop: offload queue full",
     "drop: offload incomplete: store failed",
     "restart: done",
+    "abandon: begun",
+    "invalidate: twice",
+    "drop: prefetch forgotten",
+    "drop: prefetch queue full",
+    "neighbour: prefetched",
 }
 """What every batch of lives must have seen, or else it shows little."""
 
