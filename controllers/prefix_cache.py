@@ -163,17 +163,17 @@ class PrefixCache:
 
         Ask again after the next `poll` if not. Cost: O(1).
         """
-        return self.storage is None or self.storage.prefetching.is_ready(request)
+        return self.storage is None or self.storage.prefetching.requests.is_ready(request)
 
     def prefetched_tokens(self, request: Hashable) -> int:
         """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
         more than `PrefetchPolicy.most_ended` that have ended since. Cost: O(1)."""
-        return 0 if self.storage is None else self.storage.prefetching.tokens_of(request)
+        return 0 if self.storage is None else self.storage.prefetching.requests.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
         """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
         if self.storage is not None:
-            self.storage.prefetching.cancel(request)
+            self.storage.prefetching.requests.cancel(request)
 
     def acquire(
         self,
@@ -203,7 +203,7 @@ class PrefixCache:
         key.require_tokens()
         lease = admit(self, key, checkpoints, priority, save_output, may_load=may_load)
         self._leases.add(lease)
-        fetched = self.storage.prefetching.leave(request) if self.storage is not None and request is not None else 0
+        fetched = self.storage.prefetching.requests.leave(request) if self.storage is not None and request is not None else 0
         if lease.load is not None:
             self._arrivals.expect(lease, fetched)
         if not self.ranks.is_alone:

@@ -14,7 +14,7 @@ import numpy as np
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -41,9 +41,7 @@ class Fetch:
         left_out: optional components that are not to be used.
     """
 
-    def __init__(
-        self, composition: StoredComposition, found: FoundPrefix, length_pages: int, claim: Mapping[str, int]
-    ) -> None:
+    def __init__(self, composition: StoredComposition, found: FoundPrefix, length_pages: int, claim: Mapping[str, int]) -> None:
         self._composition = composition
         self._path_names = {access.name for access in composition.paths}
         self.found = found
@@ -153,7 +151,7 @@ class Fetch:
                 return count
         return len(outcomes)
 
-    def came(self, length_pages: int) -> Collection[str]:
+    def came(self, length_pages: int) -> set[str]:
         """Components of which everything came that a length needs, but for those left out."""
         base = self.found.base_pages
         paths = {

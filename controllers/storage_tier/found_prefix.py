@@ -50,13 +50,16 @@ class FoundPrefix:
         self.stop = False
         self._records: dict[int, RestorePoint] = {}
 
+    def _is_stopped(self) -> bool:
+        return self.stop  # asked anew each time: another thread sets it
+
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
         """The keys of a pool's pages [begin, end)."""
         return pool_keys(self.digests[begin:end], access.stored.format_digest)
 
     def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
         """The job."""
-        if self.stop:
+        if self._is_stopped():
             return
         size, base = composition.page_size, self.base_pages
         self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
@@ -65,7 +68,7 @@ class FoundPrefix:
             if access.required and reach > base:
                 found = store.exists(access.name, self.keys(access, base, reach))
                 yield 0.0
-                if self.stop:
+                if self._is_stopped():
                     return
                 missing = np.flatnonzero(~found)
                 reach = base + int(missing[0]) if missing.size else reach
@@ -77,10 +80,10 @@ class FoundPrefix:
         if composition.records is not None:
             yield from self._read_records(store, composition, reach)
             for access in composition.trailing:
-                if access.required and not self.stop:
+                if access.required and not self._is_stopped():
                     findings.append(self._find_trailing(store, access, size, reach))
                     yield 0.0
-            if self.stop:
+            if self._is_stopped():
                 return
         self.lengths = restorable_lengths(findings, reach, size)
         self.lengths[: self.had_pages + 1] = False
@@ -91,7 +94,7 @@ class FoundPrefix:
         keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
-        if self.stop:
+        if self._is_stopped():
             return
         memory = bytearray(there.size * pool.value_bytes)
         pages = [memoryview(memory)[at : at + pool.value_bytes] for at in range(0, len(memory), pool.value_bytes)]

@@ -13,10 +13,8 @@ what has been read is grafted all the same.
 Two prompts that lack the same page behind the same prefix are told apart by neither base nor page: the second waits for the
 first and then looks again from where that has come to.
 
-Of a prefetch that has ended only its outcome is kept, until its request asks or too many others have ended.
-
-Cost: O(what ended or ran out of time) a tick, however many prefetches are open; a prefetch costs its caller a match and a graft,
-and O(log open) with a time-out.
+Cost: O(what ended or ran out of time) a tick, however many prefetches are open; a prefetch costs its caller a match and a
+graft, and O(log open) with a time-out.
 """
 
 from __future__ import annotations
@@ -27,13 +25,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sortedcontainers import SortedDict
 
 from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
-from unified_tree.controllers.storage_tier.policies import PrefetchMode
 from unified_tree.controllers.storage_tier.prefetch import Place, Prefetch, place_of
+from unified_tree.controllers.storage_tier.prefetch_requests import PrefetchRequests
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
 from unified_tree.node import Tier
 
@@ -46,19 +43,20 @@ if TYPE_CHECKING:
 
 
 class Prefetching:
-    """All prefetches of a cache."""
+    """All prefetches of a cache.
+
+    Attributes:
+        requests: whom they are made for.
+        begun, joined, tokens, pages, size_bytes: see StorageFigures.
+    """
 
     def __init__(self, controller: StorageController) -> None:
         self._controller = controller
         self._policy = controller.tier.prefetch
         self._jobs = controller.tier.reading
         self._clock = controller.tier.clock
-        self._open: dict[Hashable, Prefetch] = {}
-        self._requests: dict[Prefetch, Hashable] = {}
-        self._ended: dict[Hashable, int] = {}
-        self._by_deadline: SortedDict[tuple[float, int], Prefetch] = SortedDict()
+        self.requests = PrefetchRequests(self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_alone)
         self._numbers = count()
-        self._open_count = 0
         self._by_place: dict[Place, Prefetch] = {}
         self._next: dict[Job, Callable[[str | None], None]] = {}
         self._room = PrefetchRoom(controller.composition, controller.host, self._policy.most_host_share)
@@ -70,35 +68,20 @@ class Prefetching:
         self._is_closing = False
 
     @property
-    def open_count(self) -> int:
-        """Prefetches that have not ended."""
-        return self._open_count
-
-    @property
-    def ended_count(self) -> int:
-        """Prefetches that have ended and whose outcome is kept."""
-        return len(self._ended)
-
-    @property
     def is_busy(self) -> bool:
         """Whether any prefetch has not ended."""
         return bool(self._by_place)
 
     def begin(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
-        self.cancel(request)
-        if self._open_count >= self._policy.most_open:
+        self.requests.cancel(request)
+        if self.requests.open_count >= self._policy.most_open:
             self._controller.counters.drop("prefetch queue full")
             return False
         prefetch = Prefetch(next(self._numbers), key)
         if not self._start(prefetch):
             return False
-        self._open_count += 1
-        self._open[request] = prefetch
-        self._requests[prefetch] = request
-        assert prefetch.deadline is not None
-        if self._policy.mode is PrefetchMode.TIMEOUT:
-            self._by_deadline[prefetch.deadline, prefetch.number] = prefetch
+        self.requests.add(request, prefetch)
         return True
 
     def _start(self, prefetch: Prefetch) -> bool:
@@ -149,9 +132,8 @@ class Prefetching:
 
         Cost: O(those), O(log open) each.
         """
-        ended, now = self._jobs.ended(), self._clock()
-        while self._by_deadline and self._by_deadline.peekitem(0)[0][0] <= now:
-            self._stop_late(self._by_deadline.peekitem(0)[1], now)
+        ended = self._jobs.ended()
+        self.requests.stop_late()
         for job in ended:
             self._next.pop(job)(job.error)
 
@@ -357,7 +339,7 @@ class Prefetching:
         if prefetch.place is not None:
             del self._by_place[prefetch.place]
             prefetch.place = None
-        self._keep_outcome(prefetch)
+        self.requests.ended(prefetch)
         is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
         followers, prefetch.followers = prefetch.followers, []
         for follower in followers:
@@ -365,76 +347,10 @@ class Prefetching:
             if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 
-    def _keep_outcome(self, prefetch: Prefetch) -> None:
-        """It has ended; its request may ask what came of it, if it still wants to know."""
-        assert prefetch.deadline is not None
-        self._open_count -= 1
-        self._by_deadline.pop((prefetch.deadline, prefetch.number), None)
-        if prefetch not in self._requests:
-            return
-        request = self._requests.pop(prefetch)
-        del self._open[request]
-        self._ended[request] = prefetch.tokens
-        if len(self._ended) > self._policy.most_ended:
-            del self._ended[next(iter(self._ended))]
-            self._controller.counters.drop("prefetch forgotten")
-
-    def is_ready(self, request: Hashable) -> bool:
-        """See PrefixCache.prefetched."""
-        prefetch = self._open.get(request)
-        if prefetch is None:
-            return True
-        now = self._clock()
-        assert prefetch.deadline is not None
-        if now >= prefetch.deadline:
-            self._stop_late(prefetch, now)
-        gave_up = prefetch.stopped_at is not None and self._controller.ranks.is_alone
-        return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
-
-    def _stop_late(self, prefetch: Prefetch, now: float) -> None:
-        """A request's patience is at its end."""
-        assert prefetch.deadline is not None
-        self._by_deadline.pop((prefetch.deadline, prefetch.number), None)
-        if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
-            self._controller.counters.drop("prefetch out of time")
-        prefetch.stop(now)
-
-    def tokens_of(self, request: Hashable) -> int:
-        """See PrefixCache.prefetched_tokens."""
-        prefetch = self._open.get(request)
-        return self._ended.get(request, 0) if prefetch is None else prefetch.tokens
-
-    def _forget(self, request: Hashable) -> Prefetch | None:
-        """Its prefetch, if that has not ended, belongs to no request from now on."""
-        self._ended.pop(request, None)
-        prefetch = self._open.pop(request, None)
-        if prefetch is not None:
-            del self._requests[prefetch]
-        return prefetch
-
-    def leave(self, request: Hashable) -> int:
-        """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
-
-        Returns by how many tokens what it can resume from has grown.
-        """
-        tokens = self.tokens_of(request)
-        prefetch = self._forget(request)
-        if prefetch is not None:
-            prefetch.stop(self._clock())
-        return tokens
-
-    def cancel(self, request: Hashable) -> None:
-        """A request has no use for it any more; it is dropped, if nobody else has."""
-        prefetch = self._forget(request)
-        if prefetch is not None:
-            prefetch.cancel()
-
     def close(self) -> None:
         """End all of them; the jobs have been closed."""
         self._is_closing = True
         self.poll()
         for prefetch in [*self._by_place.values()]:
             self._end(prefetch)
-        self._open.clear()
-        self._requests.clear()
-        self._ended.clear()
+        self.requests.clear()

@@ -141,8 +141,8 @@ class StorageController:
         errors, last_error = self.store.errors
         return StorageFigures(
             prefetches=self.prefetching.begun,
-            prefetches_open=self.prefetching.open_count,
-            prefetches_ended=self.prefetching.ended_count,
+            prefetches_open=self.prefetching.requests.open_count,
+            prefetches_ended=self.prefetching.requests.ended_count,
             joined=self.prefetching.joined,
             prefetched_tokens=self.prefetching.tokens,
             prefetched_pages=self.prefetching.pages,

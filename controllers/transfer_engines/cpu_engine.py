@@ -37,9 +37,7 @@ class CpuEngine:
     Raises ConfigurationError for numbers that are not positive integers.
     """
 
-    def __init__(
-        self, movers: Mapping[str, PageMover], chunk_blocks: int = CHUNK_BLOCKS, remembered: int = REMEMBERED
-    ) -> None:
+    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int = CHUNK_BLOCKS, remembered: int = REMEMBERED) -> None:
         self._schedule = Schedule(movers, chunk_blocks, remembered)
         self._ledger = self._schedule.ledger
         self._worker = Worker(self._schedule)

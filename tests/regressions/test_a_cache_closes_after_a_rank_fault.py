@@ -5,7 +5,7 @@ Of 14 runs of two processes with a fault all 14 did so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,12 +35,17 @@ class Counted(Kept):
             raise self.error
 
 
-Broken = Callable[[StoredCache, Consensus], None]
-FAULTS: dict[str, Broken] = {
-    "another history": lambda cache, consensus: consensus.fold(b"something else"),
-    "gone": lambda cache, consensus: consensus.close(),
-    "another version": lambda cache, consensus: cache.cache.invalidate("lora", "weights 9"),
-}
+FAULTS = ("another history", "gone", "another version")
+
+
+def break_down(fault: str, cache: StoredCache, consensus: Consensus) -> None:
+    match fault:
+        case "another history":
+            consensus.fold(b"something else")
+        case "gone":
+            consensus.close()
+        case _:
+            cache.cache.invalidate("lora", "weights 9")
 
 
 def one_rank(consensus: Consensus, rank: int, kinds: str, fault: str, steps: int, detaches: bool) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def one_rank(consensus: Consensus, rank: int, kinds: str, fault: str, steps: int
     for _ in range(steps):
         cache.step()
     if rank == 1:
-        FAULTS[fault](cache, consensus)
+        break_down(fault, cache, consensus)
     raised = 0
     for _ in range(4):
         try:

@@ -79,5 +79,5 @@ def test_one_nobody_asks_for_runs_out_of_time_all_the_same() -> None:
 @pytest.mark.parametrize("name", ["room_pages", "most_open", "most_ended", "batch_pages", "least_tokens"])
 def test_bounds_begin_at_one(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is one or more, not 0"):
-        PrefetchPolicy(**{name: 0})
-    assert getattr(PrefetchPolicy(**{name: 1}), name) == 1
+        PrefetchPolicy(**{name: 0})  # type: ignore[arg-type]
+    assert getattr(PrefetchPolicy(**{name: 1}), name) == 1  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
-"""`invalidate()` without a name drew a random one on each rank: a pool that one of them writes was never found by the others again.
+"""`invalidate()` without a name drew a random one on each rank: a pool that one writes was never found by the others again.
 
 The name comes from a session that rank 0 draws when the ranks are started, so nobody else has it either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -17,13 +16,18 @@ from stored_cache import Kept, StoredCache
 from unified_tree.controllers.ranks import Consensus, LocalConsensus
 
 PROMPT = list(range(41))
-Invalidating = Callable[[StoredCache], None]
-WAYS: dict[str, Invalidating] = {
-    "all": lambda cache: cache.runner.invalidate(),
-    "one namespace": lambda cache: cache.runner.invalidate("lora"),
-    "one after the other": lambda cache: [cache.runner.invalidate("lora"), cache.runner.invalidate()][0],
-    "one forgotten": lambda cache: [cache.runner.invalidate(name) for name in ("lora", "b", "c")][0],
+WAYS: dict[str, list[str | None]] = {
+    "all": [None],
+    "one namespace": ["lora"],
+    "one after the other": ["lora", None],
+    "one forgotten": ["lora", "b", "c"],
 }
+"""What is invalidated, in this order; None for all."""
+
+
+def invalidate(cache: StoredCache, way: str) -> None:
+    for namespace in WAYS[way]:
+        cache.runner.invalidate(namespace)
 
 
 class Shared:
@@ -44,10 +48,10 @@ class Shared:
         return StoredCache([FULL], store=self.open, ranks=consensus, written=written, known=self.known, most_versions=2)
 
 
-def one_rank(consensus: Consensus, rank: int, shared: Shared, invalidate: Invalidating) -> list[int]:
+def one_rank(consensus: Consensus, rank: int, shared: Shared, way: str) -> list[int]:
     cache = shared.cache(consensus, rank)
     cache.compute(PROMPT, "lora")
-    invalidate(cache)
+    invalidate(cache, way)
     found = [cache.fetch(PROMPT, "lora")]
     cache.compute(PROMPT, "lora")
     cache.forget()
@@ -59,11 +63,11 @@ def one_rank(consensus: Consensus, rank: int, shared: Shared, invalidate: Invali
 @pytest.mark.parametrize("way", WAYS)
 def test_what_one_rank_stores_all_find_and_nobody_else(way: str) -> None:
     shared = Shared()
-    assert RankThreads(2).run(one_rank, shared=shared, invalidate=WAYS[way]) == [[0, 40]] * 2
+    assert RankThreads(2).run(one_rank, shared=shared, way=way) == [[0, 40]] * 2
     later: Consensus | None
     for later in (None, LocalConsensus()):
         other = shared.cache(later)
         other.runner.versions["lora"] = 1_000_000  # of its own: a byte of anybody else's is a wrong one
-        WAYS[way](other)
+        invalidate(other, way)
         assert other.fetch(PROMPT, "lora") == 0
         other.end()

@@ -59,7 +59,7 @@ class SimServer:
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
-        self.memory = PageMemory(self.kinds, None if beside is None else beside.memory.known)
+        self.memory: PageMemory = PageMemory(self.kinds, None if beside is None else beside.memory.known)
         self.store: SimStore | None = None
         if beside is not None and beside.store is not None:
             self.store = beside.store.beside(self.memory, self.clock, luck)
@@ -198,7 +198,7 @@ class SimServer:
 
     def arrive(self) -> str:
         """A prompt comes, and is admitted if there is room."""
-        rng, s = self.rng, self.scenario
+        s = self.scenario
         if len(self.waiting) < 4:
             namespace, tokens = self._prompt()
             self.waiting.append((namespace, tokens))

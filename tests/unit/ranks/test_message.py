@@ -137,7 +137,15 @@ def test_shapes_are_compared_before_anything_else() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"slots": 0}, {"slots": True}, {"candidates": 12}, {"completions": -8}, {"kinds": ("a", "a")}, {"kinds": (1,)}, {"furthest": 0}],
+    [
+        {"slots": 0},
+        {"slots": True},
+        {"candidates": 12},
+        {"completions": -8},
+        {"kinds": ("a", "a")},
+        {"kinds": (1,)},
+        {"furthest": 0},
+    ],
 )
 def test_a_shape_that_cannot_be(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):

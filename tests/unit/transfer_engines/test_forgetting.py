@@ -21,7 +21,7 @@ from unified_tree.controllers.transfer_engines import (
 )
 
 MAKERS: dict[str, Callable[[int], TransferEngine]] = {
-    "null": lambda remembered: NullEngine(remembered),
+    "null": NullEngine,
     "cpu": lambda remembered: CpuEngine({}, remembered=remembered),
     "simulated": lambda remembered: SimulatedEngine(0, VirtualClock(), remembered=remembered),
 }
