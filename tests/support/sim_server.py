@@ -39,7 +39,8 @@ class SimServer:
         directory: for the store, where it shall lie in files.
         rank, ranks: of several servers with the same load, whose transfers and stores have luck of their own; their
             histories must be the same.
-        beside: a server whose store it shares, but neither its requests nor, once one of them has changed, its weights.
+        beside: a server whose store it shares. Its load is the same, its luck another, and so are its weights once they have
+            changed: whoever is given the other's bytes finds out.
 
     Attributes:
         events: how often what of interest happened.
@@ -55,7 +56,7 @@ class SimServer:
         beside: SimServer | None = None,
     ) -> None:
         s = self.scenario = scenario
-        luck = s.seed + 1_000_003 * rank
+        luck = s.seed + 1_000_003 * rank + (0 if beside is None else 500_009)
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
@@ -84,7 +85,7 @@ class SimServer:
         self._digest = hashlib.sha256()
         self.neighbour: SimServer | None = None
         if s.neighbour and self.store is not None and self.is_alone and beside is None:
-            self.neighbour = SimServer(replace(s, seed=s.seed + 500_009), beside=self)
+            self.neighbour = SimServer(s, beside=self)
 
     def _start(self) -> None:
         """A cache that knows nothing yet, over memory that holds nothing."""
