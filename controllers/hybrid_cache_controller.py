@@ -2,8 +2,9 @@
 
 The tree says what to copy (effects), the pools' allocators say where to, the engine moves the bytes. Everything is applied in
 `poll`, on the caller's thread: between two polls nothing in the tree changes because of a transfer. A tick's transfers go to
-the engine in one call. Ended transfers are acknowledged in the order they were submitted, so that what stands on another
-load finds it there.
+the engine in one call. What stands on another transfer is acknowledged after it, whatever the order an engine tells them in.
+An engine is not believed more than it must be: what it does not take, in whatever way it says so, and what it says has ended
+without a completion, ends here as failed, and its pages come home.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines import Completion
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
+
+WITHOUT_COMPLETION = "the engine said that it had ended, and gave no completion"
+UNKNOWN = "cancelled: the controller was closed before it was known how this ended"
 
 
 class HybridCacheController:
@@ -61,7 +65,9 @@ class HybridCacheController:
         self._ranks = ranks
         self._open: dict[int, Effect] = {}
         self._of_kind: dict[int, int] = {}
-        self._ended: set[int] = set()
+        self._flying: set[int] = set()
+        self._ended: dict[int, str | None] = {}
+        self._behind: dict[int, list[tuple[int, str | None]]] = {}
         self._tickets: dict[Effect, int] = {}
         self._loads: dict[int, list[Load]] = {}
         self._cancelled: set[int] = set()
@@ -153,25 +159,33 @@ class HybridCacheController:
             self._hand_over()
             start = perf_counter_ns()
             for ticket in load.tickets:
-                self._engine.wait_layer(ticket, layer_id)
+                self._wait_layer(ticket, layer_id)
             self._counters.load_wait_ns += perf_counter_ns() - start
 
+    def _wait_layer(self, ticket: int, layer_id: int) -> None:
+        """The gate of one transfer; an engine may have forgotten those whose completion it has given."""
+        if ticket in self._flying:
+            self._engine.wait_layer(ticket, layer_id)
+        elif (error := self._ended.get(ticket)) is not None:
+            raise TransferError(f"transfer {ticket}: layer {layer_id} will not come: {error}")
+
     def wait(self, load: Load) -> None:
-        """Return once a load has ended, well or not, and apply it."""
+        """Return once a load has ended, well or not, and apply it. Loads that were begun before it end before it."""
         self._hand_over()
         start = perf_counter_ns()
-        for ticket in sorted(load.open):
+        last = max(load.open, default=0)
+        waited = sorted(t for t in self._flying if t <= last and self._open[t].kind is EffectKind.LOAD)
+        for ticket in waited:
             self._engine.wait(ticket)
         self._counters.load_wait_ns += perf_counter_ns() - start
         self._apply()
+        self._fail(waited, WITHOUT_COMPLETION)
         while not load.ended:
             assert not self._ranks.is_alone, "the engine said that it had ended"
             self._apply()
 
     def drop(self, load: Load) -> None:
         """Nobody waits for this load any more; transfers that no one else waits for are cancelled."""
-        with suppress(TransferError):  # what the engine refuses has ended with an error, and letting go always works
-            self._hand_over()
         for ticket in load.tickets:
             waiting = self._loads.get(ticket, [])
             if load in waiting:
@@ -180,8 +194,16 @@ class HybridCacheController:
                     del self._loads[ticket]
                     if ticket in self._open:
                         self._cancelled.add(ticket)
-                    self._engine.cancel(ticket)
+                        self._cancel(ticket)
         load.let_go()
+
+    def _cancel(self, ticket: int) -> None:
+        """Have an open transfer end soon; one that the engine was not given yet ends here, for it need not take it."""
+        if ticket in self._flying:
+            self._engine.cancel(ticket)
+        elif ticket not in self._ended:
+            self._outbox = [transfer for transfer in self._outbox if transfer.ticket != ticket]
+            self._end(ticket, "cancelled")
 
     def poll(self) -> None:
         """Apply what has ended, start what is due, hand it to the engine. Never blocks.
@@ -206,12 +228,34 @@ class HybridCacheController:
         if not self._outbox:
             return
         transfers, self._outbox = self._outbox, []
+        tickets = [transfer.ticket for transfer in transfers]
+        self._flying.update(tickets)
         try:
             self._engine.submit(transfers)
         except TransferError as error:
-            for transfer in transfers:
-                self._end(transfer.ticket, str(error))
+            self._fail(tickets, str(error))
             raise
+        except BaseException as error:  # raised on; whether the engine has taken some of them is not known
+            try:
+                self._cancel_and_wait(tickets)
+            finally:
+                self._fail(tickets, f"{type(error).__name__}: {error}")
+            raise
+
+    def _cancel_and_wait(self, tickets: Sequence[int]) -> None:
+        """Apply how these ended, as far as the engine knows of them; what it moves of them ends before this returns."""
+        for ticket in tickets:
+            self._engine.cancel(ticket)
+            with suppress(TransferError):  # it was not taken
+                self._engine.wait(ticket)
+        for completion in self._engine.poll():
+            self._complete(completion)
+
+    def _fail(self, tickets: Iterable[int], error: str) -> None:
+        """Of these, what the engine was given and said nothing of will never be heard of again."""
+        for ticket in sorted(tickets):
+            if ticket in self._flying:
+                self._end(ticket, error)
 
     def _apply(self) -> None:
         for completion in self._engine.poll():
@@ -220,20 +264,26 @@ class HybridCacheController:
             self._ranks.tick()
 
     def _complete(self, completion: Completion) -> None:
-        if completion.ticket not in self._open or completion.ticket in self._ended:
+        if completion.ticket not in self._flying:
             self._counters.drop("completion not expected")
             return
         self._end(completion.ticket, completion.error)
 
     def _end(self, ticket: int, error: str | None) -> None:
         """A transfer ended here; it is finished when it has ended on every rank."""
-        self._ended.add(ticket)
+        self._flying.discard(ticket)
+        self._ended[ticket] = error
         self._ranks.end(_kind(self._open[ticket]), self._of_kind[ticket], error, partial(self._finish, ticket))
 
     def _finish(self, ticket: int, error: str | None) -> None:
-        """A transfer ended: publish or drop what it copied."""
-        effect = self._open.pop(ticket)
-        self._ended.discard(ticket)
+        """A transfer ended: publish or drop what it copied, once what it stands on has ended, too."""
+        effect = self._open[ticket]
+        below = next((self._tickets[other] for other in effect.after if other in self._tickets), None)
+        if below is not None:
+            self._behind.setdefault(below, []).append((ticket, error))
+            return
+        del self._open[ticket]
+        self._ended.pop(ticket, None)
         del self._of_kind[ticket]
         if not self._ranks.is_alone:
             self._ranks.note(f"{effect.boundary} {error is None}")
@@ -250,6 +300,8 @@ class HybridCacheController:
         self.backups.ended(effect)
         for load in self._loads.pop(ticket, []):
             self._arrived(load, ticket, error)
+        for above, its_error in self._behind.pop(ticket, []):
+            self._finish(above, its_error)
 
     def _acknowledged(self, effect: Effect) -> Mapping[str, NDArray[np.int64]]:
         size_bytes = self._size_bytes(effect)
@@ -285,6 +337,7 @@ class HybridCacheController:
         while self._open:
             self._engine.drain()
             self._apply()
+            self._fail(list(self._flying), WITHOUT_COMPLETION)
             self._start_backups()
 
     def flush(self) -> None:
@@ -304,15 +357,24 @@ class HybridCacheController:
             return
         self._closed = True
         self._outbox.clear()
-        self._engine.close()
-        errors: dict[int, str | None] = {}
+        try:
+            self._engine.close()
+        finally:
+            self._finish_all()
+
+    def _finish_all(self) -> None:
+        """What the engine has told ends that way, all else as cancelled."""
+        outcomes = dict(self._ended) if self._ranks.is_alone else {}
         for completion in self._engine.poll():
-            if completion.ticket in self._open and completion.ticket not in self._ended:
-                errors[completion.ticket] = completion.error
+            if completion.ticket in self._flying:
+                self._flying.discard(completion.ticket)
+                outcomes[completion.ticket] = completion.error
             else:
                 self._counters.drop("completion not expected")
+        self._flying.clear()
+        self._behind.clear()
         for ticket in sorted(self._open):  # what stands on another has the higher number
-            self._finish(ticket, errors.get(ticket, "cancelled: the controller was closed before it was known how this ended"))
+            self._finish(ticket, outcomes.get(ticket, UNKNOWN))
 
 
 def _kind(effect: Effect) -> str:

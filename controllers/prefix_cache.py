@@ -25,7 +25,7 @@ from unified_tree.controllers.rank_agreement import Alone, AmongRanks
 from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
 from unified_tree.controllers.tier_pages import TierPages
 from unified_tree.controllers.weights_versions import WeightsVersions
-from unified_tree.errors import ConfigurationError, InvalidKeyError, LeaseError
+from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 from unified_tree.policies import PolicyFactory
@@ -64,6 +64,7 @@ class PrefixCache:
         ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
             state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
         settings: the tree's bounds.
+        most_versions: how many namespaces are remembered to have a weights version of their own; see `invalidate`.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -91,6 +92,7 @@ class PrefixCache:
         storage: StorageTier | None = None,
         ranks: Consensus | None = None,
         settings: TreeSettings | None = None,
+        most_versions: int = 16_384,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, least=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):
@@ -135,7 +137,7 @@ class PrefixCache:
         self._arrivals = Arrivals(self)
         self._closed = False
         self.generations = Generations()
-        self.weights = WeightsVersions()
+        self.weights = WeightsVersions(self.ranks, most_versions)
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -156,18 +158,20 @@ class PrefixCache:
             self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
         )
         self.detach_storage()
+        self.ranks.note(f"attach {tier.weights_version}")
         self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
         """Go on without a store: prefetches and offloads are broken off, the engine is closed. Without one nothing happens.
 
-        Blocks until the store's calls under way have returned.
+        Blocks until the store's calls under way have returned. There is no store afterwards, also where closing it raised.
         """
         if self.storage is not None:
             assert self.controller is not None
-            self.storage.close()
-            self.storage = self.controller.storage = None
+            storage, self.storage = self.storage, None
+            self.controller.storage = None
+            storage.close()
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """A prompt has arrived: begin to bring to host what a store has of it, at most its length less one token.
@@ -175,7 +179,9 @@ class PrefixCache:
         Args:
             request: any name, for `prefetched`, `cancel` and `acquire`; one prefetch a request, a new one replaces it.
 
-        Returns whether there is something to wait for. Never blocks. Cost: as a match.
+        Returns whether there is something to wait for. Never blocks. What becomes of a prompt that never comes back is nobody's
+        worry: its prefetch ends by itself, and how it ended is forgotten in time. Raises RankError, with nothing begun, if
+        ranks are gone. Cost: as a match.
         """
         return self.storage is not None and self.storage.prefetch(request, key)
 
@@ -184,16 +190,17 @@ class PrefixCache:
 
         Ask again after the next `poll` if not. Cost: O(1).
         """
-        return self.storage is None or self.storage.prefetching.is_ready(request)
+        return self.storage is None or self.storage.prefetching.requests.is_ready(request)
 
     def prefetched_tokens(self, request: Hashable) -> int:
-        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired. Cost: O(1)."""
-        return 0 if self.storage is None else self.storage.prefetching.tokens_of(request)
+        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
+        more than `PrefetchPolicy.most_ended` that have ended since. Cost: O(1)."""
+        return 0 if self.storage is None else self.storage.prefetching.requests.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
         """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
         if self.storage is not None:
-            self.storage.prefetching.cancel(request)
+            self.storage.prefetching.requests.cancel(request)
 
     def acquire(
         self,
@@ -239,7 +246,7 @@ class PrefixCache:
             if not self.ranks.is_alone:
                 self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
-                self._arrivals.fetched(lease, self.storage.prefetching.leave(request))
+                self._arrivals.fetched(lease, self.storage.prefetching.requests.leave(request))
             undo.pop_all()
         counters = self.counters
         counters.requests += 1
@@ -354,16 +361,19 @@ class PrefixCache:
 
         Args:
             weights_version: the new version's name in a store, where all that use it find what is computed from now on.
-                Without one that is found by this cache only, until the next change.
+                Without one that is found by this cache only, all its ranks alike, until the next change or its end.
 
         Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
-        fail. The tree's pages come free as they are needed. Cost: O(1), and O(leases that are loading); of all namespaces,
-        O(namespaces at work).
+        fail. The tree's pages come free as they are needed. Beyond `most_versions` namespaces with versions of their own, the
+        one invalidated longest ago goes on without a name in the store, and some others with it.
 
-        Raises InvalidKeyError, with nothing changed, for what is no namespace.
+        Raises ConfigurationError, with nothing changed, for a name or a namespace that is no string. Cost: O(1), and O(leases
+        that are loading); of all namespaces, O(namespaces at work).
         """
-        if namespace is not None and not isinstance(namespace, str):
-            raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
+        for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
+            if given is not None and type(given) is not str:
+                raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
+        self.ranks.note(f"invalidate {namespace!r} {weights_version!r}")
         self.tree.invalidate(namespace)
         self.generations.end(namespace)
         self.weights.invalidated(namespace, weights_version)
@@ -392,13 +402,17 @@ class PrefixCache:
     def close(self) -> None:
         """Stop moving bytes and taking requests. Leases go on with what is on device and can be released; those that wait for a
         load fail. Idempotent.
+
+        The other ranks are not asked. The store, the engine and the consensus are closed whatever one of them raises, and that
+        is raised at the end.
         """
         self._closed = True
-        self.detach_storage()
-        if self.controller is not None:
-            self.controller.close()
-            self._arrivals.take_all()
-        self.ranks.close()
+        with ExitStack() as closing:  # the last first
+            closing.callback(self.ranks.close)
+            if self.controller is not None:
+                closing.callback(self._arrivals.take_all)
+                closing.callback(self.controller.close)
+            closing.callback(self.detach_storage)
 
     @property
     def lease_count(self) -> int:

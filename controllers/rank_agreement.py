@@ -7,9 +7,13 @@ length counts only if every rank can restore it. So all ranks change their trees
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
 
 import numpy as np
+
+from unified_tree.errors import RankError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +34,12 @@ class RankAgreement(Protocol):
         """Whether there are no other ranks, so that a decision may depend on this one's clock."""
         ...
 
+    @property
+    def session(self) -> str | None:
+        """What these ranks are called together: the same on all of them, and no other ranks, nor the same ones started anew,
+        are called so. None as long as they have not heard of each other, which is the same on all of them in every step."""
+        ...
+
     def begin(self, kind: str) -> int:
         """An operation begins, on all ranks; its number among those of its kind."""
         ...
@@ -39,7 +49,8 @@ class RankAgreement(Protocol):
         ...
 
     def ticket(self, identity: str, page_count: int) -> int:
-        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing."""
+        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing. Raises RankError, with
+        nothing changed, if ranks are gone."""
         ...
 
     def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
@@ -64,9 +75,16 @@ class RankAgreement(Protocol):
 
 
 class Alone:
-    """A RankAgreement with nobody else: what this rank says holds at once."""
+    """A RankAgreement with nobody else: what this rank says holds at once.
+
+    Args:
+        session: see RankAgreement.session; drawn at random if it is not given.
+    """
 
     is_alone = True
+
+    def __init__(self, session: str | None = None) -> None:
+        self.session: str | None = uuid4().hex if session is None else session
 
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
@@ -102,7 +120,8 @@ class Alone:
 
 
 class AmongRanks:
-    """A RankAgreement by consensus.
+    """A RankAgreement by consensus. What nobody can hear any more is not said: only what begins something, and the next tick,
+    raise RankError where ranks are gone, so that letting go always works.
 
     Args:
         consensus: this rank's end of it; closed with the cache.
@@ -116,6 +135,12 @@ class AmongRanks:
         self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
         self._votes: dict[int, Decided] = {}
 
+    @property
+    def session(self) -> str | None:
+        """See RankAgreement.session."""
+        session = self._consensus.session
+        return None if session is None else session.hex()
+
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
         number = self._begun.get(kind, 0)
@@ -125,7 +150,8 @@ class AmongRanks:
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
         """See RankAgreement.end."""
         self._ended[kind, number] = (error, then)
-        self._consensus.finished(kind, number, failed=error is not None)
+        with suppress(RankError):
+            self._consensus.finished(kind, number, failed=error is not None)
 
     def ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.ticket."""
@@ -136,16 +162,19 @@ class AmongRanks:
         given = lengths.copy()
         given[0] = True
         self._votes[ticket] = then
-        self._consensus.propose(ticket, given)
+        with suppress(RankError):
+            self._consensus.propose(ticket, given)
 
     def withdraw(self, ticket: int) -> None:
         """See RankAgreement.withdraw."""
         self._votes.pop(ticket, None)
-        self._consensus.cancel(ticket)
+        with suppress(RankError):
+            self._consensus.cancel(ticket)
 
     def note(self, what: str) -> None:
         """See RankAgreement.note."""
-        self._consensus.fold(what.encode())
+        with suppress(RankError):
+            self._consensus.fold(what.encode("utf-8", "surrogatepass"))
 
     def tick(self) -> None:
         """See RankAgreement.tick."""

@@ -27,7 +27,7 @@ class Ballot:
     def __init__(self, shape: MessageShape, rank: int, ranks: int) -> None:
         self.tickets = Tickets(shape)
         self.history = History(rank)
-        self._counts = {kind: Completions(kind, shape.completions) for kind in shape.kinds}
+        self._counts = {kind: Completions(kind, shape.completions, shape.furthest) for kind in shape.kinds}
         self._dtype = message_dtype(shape, ranks)
 
     def finished(self, kind: str, number: int, *, failed: bool) -> None:

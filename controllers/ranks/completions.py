@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from unified_tree.controllers.ranks.consensus import Finished
 from unified_tree.errors import TicketError
 
-FURTHEST_AHEAD = 1 << 20
-"""How far a number may be beyond the operations that all ranks finished; more is taken for a number that is no count."""
-
 
 class Completions:
     """One rank's count of one kind. Sets of operations are integers, bit i standing for operation base + i.
@@ -20,11 +17,13 @@ class Completions:
     Args:
         kind: its name.
         window: how many operations a message speaks of, a multiple of 8.
+        furthest: how far a number may be beyond the operations that all ranks finished.
     """
 
-    def __init__(self, kind: str, window: int) -> None:
+    def __init__(self, kind: str, window: int, furthest: int) -> None:
         self._kind = kind
         self._window = window
+        self._furthest = furthest
         self._base = 0
         self._finished = 0
         self._failed = 0
@@ -32,7 +31,7 @@ class Completions:
     def finish(self, number: int, *, failed: bool) -> None:
         """Count an operation. Raises TicketError for a number that was counted before, or too far ahead to be a count."""
         position = index(number) - self._base
-        if position >= FURTHEST_AHEAD:
+        if position >= self._furthest:
             raise TicketError(
                 f"{self._kind} operation {number} is {position} beyond the last that all ranks finished: they are numbered "
                 "from 0, as they were begun"

@@ -76,6 +76,12 @@ class Consensus(Protocol):
     started anew together.
     """
 
+    @property
+    def session(self) -> bytes | None:
+        """What these ranks are called together: 16 bytes that are drawn anew whenever ranks are started; the same on all of
+        them, and nobody else's. None before the first tick has returned."""
+        ...
+
     def open(self, identity: bytes, page_count: int) -> int:
         """A new ticket: they are counted from 0. Lengths of 0 … page_count pages can be proposed for it.
 

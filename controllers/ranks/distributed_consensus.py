@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import urandom
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class DistributedConsensus(TickedConsensus):
             between the ranks' steps.
         join_timeout_s: the same for what is sent when this is made, as ranks start at different times.
         clock: monotonic nanoseconds.
+        draw: see TickedConsensus.
 
     Raises ConfigurationError for time-outs that are none, and RankError if the group has lost a rank already.
     """
@@ -44,6 +46,7 @@ class DistributedConsensus(TickedConsensus):
         timeout_s: float = 30.0,
         join_timeout_s: float = 300.0,
         clock: Callable[[], int] = monotonic_ns,
+        draw: Callable[[int], bytes] = urandom,
     ) -> None:
         reduction = GlooReduction(group, timeout_s=timeout_s, join_timeout_s=join_timeout_s, clock=clock)
-        super().__init__(shape or MessageShape(), reduction)
+        super().__init__(shape or MessageShape(), reduction, draw)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from os import urandom
+
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.reduction import LoneReduction
 from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
@@ -22,5 +25,5 @@ class LocalConsensus(TickedConsensus):
     array([ True, False,  True, False])
     """
 
-    def __init__(self, shape: MessageShape | None = None) -> None:
-        super().__init__(shape or MessageShape(), LoneReduction())
+    def __init__(self, shape: MessageShape | None = None, draw: Callable[[int], bytes] = urandom) -> None:
+        super().__init__(shape or MessageShape(), LoneReduction(), draw)

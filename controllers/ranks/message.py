@@ -29,8 +29,13 @@ Layout, integers little-endian, bits from the lowest of a byte:
 The slots hold the lowest tickets that are not agreed on, in ascending order: that depends on nothing but earlier agreements.
 With the defaults a message of 4 ranks has 96 + 256 + 2312 = 2664 bytes.
 
-Before the first message come 32 bytes of another kind, which say the shape: its digest and the complement. Shapes that differ
-are found there, since messages of different sizes would end the process inside gloo.
+Before the first message come 48 bytes of another kind:
+
+        32  shape                 its digest and the complement
+        16  session               drawn at random by rank 0; others 0xff…
+
+Shapes that differ are found there, since messages of different sizes would end the process inside gloo. The session is what
+these ranks, as they were started now, are called together.
 """
 
 from __future__ import annotations
@@ -44,8 +49,9 @@ from numpy.typing import NDArray
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.errors import DivergenceError
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 DIGEST_BYTES = 16
+SESSION_BYTES = 16
 OPENED, VOTED, WANTED = 1, 2, 4
 
 Message = NDArray[np.uint8]
@@ -84,19 +90,25 @@ def reduce_messages(messages: Sequence[Message]) -> Message:
     return reduced
 
 
-def shape_message(shape: MessageShape, ranks: int) -> Message:
-    """The 32 bytes before the first message."""
+def opening_message(shape: MessageShape, ranks: int, session: bytes | None) -> Message:
+    """The 48 bytes before the first message.
+
+    Args:
+        session: what rank 0 has drawn; None on all others.
+    """
     said = repr((LAYOUT_VERSION, shape.slots, shape.candidates, shape.completions, shape.kinds, ranks)).encode()
-    return with_complement(blake2b(said, digest_size=DIGEST_BYTES).digest())
+    digest = with_complement(blake2b(said, digest_size=DIGEST_BYTES).digest())
+    return np.concatenate((digest, np.frombuffer(session or b"\xff" * SESSION_BYTES, np.uint8)))
 
 
-def check_shape(reduced: Message) -> None:
-    """Raise DivergenceError if ranks were made with different shapes."""
-    if not are_equal(reduced[:DIGEST_BYTES], reduced[DIGEST_BYTES:]):
+def session_of(reduced: Message) -> bytes:
+    """What the ranks are called together. Raises DivergenceError if they were made with different shapes."""
+    if not are_equal(reduced[:DIGEST_BYTES], reduced[DIGEST_BYTES : 2 * DIGEST_BYTES]):
         raise DivergenceError(
             "ranks were made with different message shapes, or by different versions of this library: give all of them the "
             "same slots, candidates, completions and kinds"
         )
+    return reduced[2 * DIGEST_BYTES :].tobytes()
 
 
 def with_complement(digest: bytes) -> Message:

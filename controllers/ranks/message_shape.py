@@ -17,15 +17,18 @@ class MessageShape:
             them is agreed on the next shorter ones follow, in the next tick.
         completions: operations of a kind that one tick can agree to be finished; a multiple of 8.
         kinds: names of the operations that are counted, all different.
+        furthest: how far the number of a finished operation may be beyond those that all ranks have finished; what is further
+            is taken for a number that is no count. No part of a message.
     """
 
     slots: int = 8
     candidates: int = 2048
     completions: int = 256
     kinds: tuple[str, ...] = ("backup", "load", "offload", "prefetch")
+    furthest: int = 1 << 20
 
     def __post_init__(self) -> None:
-        for name, step in (("slots", 1), ("candidates", 8), ("completions", 8)):
+        for name, step in (("slots", 1), ("candidates", 8), ("completions", 8), ("furthest", 1)):
             value = getattr(self, name)
             if type(value) is not int or value <= 0 or value % step:
                 raise ConfigurationError(f"{name} must be a positive multiple of {step}, not {value!r}")

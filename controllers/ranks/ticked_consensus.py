@@ -7,12 +7,15 @@ all ranks write it knowing the same. Sending before concluding would save nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from os import urandom
+
 import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.controllers.ranks.consensus import Agreement
-from unified_tree.controllers.ranks.message import check_shape, shape_message
+from unified_tree.controllers.ranks.message import SESSION_BYTES, opening_message, session_of
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.controllers.ranks.reduction import Reduction
 from unified_tree.errors import RankError
@@ -24,15 +27,23 @@ class TickedConsensus:
     Args:
         shape: the same on all ranks, or the first tick raises DivergenceError on all of them.
         reduction: its own; `close` closes it.
+        draw: so many random bytes, for the session; called once, by rank 0.
     """
 
-    def __init__(self, shape: MessageShape, reduction: Reduction) -> None:
+    def __init__(self, shape: MessageShape, reduction: Reduction, draw: Callable[[int], bytes] = urandom) -> None:
         self._reduction = reduction
         self._ballot = Ballot(shape, reduction.rank, reduction.ranks)
         self._ticks = 0
         self._broken = ""
         self._closed = False
-        reduction.start(shape_message(shape, reduction.ranks))
+        self._session: bytes | None = None
+        drawn = None if reduction.rank else draw(SESSION_BYTES)
+        reduction.start(opening_message(shape, reduction.ranks, drawn))
+
+    @property
+    def session(self) -> bytes | None:
+        """See Consensus.session."""
+        return self._session
 
     def open(self, identity: bytes, page_count: int) -> int:
         """See Consensus.open."""
@@ -73,7 +84,7 @@ class TickedConsensus:
         if self._ticks:
             agreement = self._ballot.conclude(reduced, self._ticks)
         else:
-            check_shape(reduced)
+            self._session = session_of(reduced)
             agreement = Agreement(tick=0)
         self._ticks += 1
         self._reduction.start(self._ballot.message())

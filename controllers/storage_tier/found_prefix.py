@@ -36,6 +36,7 @@ class FoundPrefix:
         digests: chain digests of the pages asked for and all before.
         reach_pages: how far the required paths go.
         lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
+        stop: set it, and nothing more is asked for, and nothing is found.
     """
 
     def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
@@ -46,7 +47,11 @@ class FoundPrefix:
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
+        self.stop = False
         self._records: dict[int, RestorePoint] = {}
+
+    def _is_stopped(self) -> bool:
+        return self.stop  # asked anew each time: another thread sets it
 
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
         """The keys of a pool's pages [begin, end)."""
@@ -54,6 +59,8 @@ class FoundPrefix:
 
     def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
         """The job."""
+        if self._is_stopped():
+            return
         size, base = composition.page_size, self.base_pages
         self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
         reach = self.limit_pages
@@ -61,6 +68,8 @@ class FoundPrefix:
             if access.required and reach > base:
                 found = store.exists(access.name, self.keys(access, base, reach))
                 yield 0.0
+                if self._is_stopped():
+                    return
                 missing = np.flatnonzero(~found)
                 reach = base + int(missing[0]) if missing.size else reach
         self.reach_pages = reach
@@ -71,9 +80,11 @@ class FoundPrefix:
         if composition.records is not None:
             yield from self._read_records(store, composition, reach)
             for access in composition.trailing:
-                if access.required:
+                if access.required and not self._is_stopped():
                     findings.append(self._find_trailing(store, access, size, reach))
                     yield 0.0
+            if self._is_stopped():
+                return
         self.lengths = restorable_lengths(findings, reach, size)
         self.lengths[: self.had_pages + 1] = False
 
@@ -83,6 +94,8 @@ class FoundPrefix:
         keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
+        if self._is_stopped():
+            return
         memory = bytearray(there.size * pool.value_bytes)
         pages = [memoryview(memory)[at : at + pool.value_bytes] for at in range(0, len(memory), pool.value_bytes)]
         outcomes = store.get(pool.name, [keys[index] for index in there], pages)

@@ -79,12 +79,13 @@ class Offloading:
             return
         key = tree.key_of(boundary)
         pages = self._pages(boundary)
-        if any(name not in pages for name in controller.path_names):
+        chain = controller.chain(key.namespace)
+        if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.counters.drop("offload not on host")
+            controller.counters.drop("offload before the ranks have met" if chain is None else "offload not on host")
             return
         offload = Offload(controller.composition, key, pages, receipt)
-        steps = offload.store(controller.store, controller.chain(key.namespace), controller.known, self._policy)
+        steps = offload.store(controller.store, chain, controller.known, self._policy)
         number = controller.ranks.begin("offload")
         self._open[number] = offload
         self._jobs_open[self._jobs.start(steps)] = number, offload

@@ -27,6 +27,11 @@ class PrefetchPolicy:
         base_s, per_token_s: with TIMEOUT, how long a request waits, from the call of `prefetch` on.
         batch_pages: pages a read asks for at once; a prefetch can be stopped between two reads.
         grace_s: how long a stopped prefetch is waited for, so that what it has read is not lost.
+        room_pages: of a prefix, for which host pages are taken at first; once these have been read, for as many as have been
+            read so far. So a prefetch that gives up has evicted little more than it brings.
+        most_open: prefetches that may be under way or wait for another; beyond that none is begun, which is counted.
+        most_ended: prefetches whose outcome is kept for the request to ask about; beyond that the oldest is forgotten and
+            counted.
     """
 
     mode: PrefetchMode = PrefetchMode.TIMEOUT
@@ -36,14 +41,16 @@ class PrefetchPolicy:
     per_token_s: float = 0.00025
     batch_pages: int = 64
     grace_s: float = 0.1
+    room_pages: int = 256
+    most_open: int = 4096
+    most_ended: int = 4096
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, PrefetchMode):
             raise ConfigurationError(f"mode must be a PrefetchMode, not {self.mode!r}")
-        if self.least_tokens < 1 or self.batch_pages < 1:
-            raise ConfigurationError(
-                f"least_tokens and batch_pages are one or more, not {self.least_tokens}, {self.batch_pages}"
-            )
+        for name in ("least_tokens", "batch_pages", "room_pages", "most_open", "most_ended"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is one or more, not {getattr(self, name)}")
         if not 0 < self.most_host_share <= 1:
             raise ConfigurationError(f"most_host_share is a share above 0 up to 1, not {self.most_host_share}")
         if min(self.base_s, self.per_token_s, self.grace_s) < 0:

@@ -18,21 +18,26 @@ class Prefetch:
     """One prompt's prefetch.
 
     Attributes:
+        number: counted from 0, as they were begun.
         is_wanted: whoever asked for it may still have a use for it.
-        deadline: when its request stops waiting, in the clock's seconds; `stopped_at` when it was asked to end, if it was.
+        deadline: when its request stops waiting, in the clock's seconds, None before it is begun; `stopped_at` when its request
+            stopped, if it has.
         had_tokens: what could be resumed over device and host when it was asked for, None before that is known.
         tokens: by how much that has grown so far.
         place: what it is bringing first; None for one that waits for another, its `leader`, and once it has ended.
-        followers: prefetches that wait for this one; `users` of these and itself that are wanted.
+        followers: prefetches that wait for this one; `users` of these and itself that are wanted, `waiting` of those that
+            have not stopped waiting.
+        is_broken_off: nobody waited for it any more at some time: nothing is begun for it any more.
         found, fetch: what the store has, and what is being read.
         ticket, vote: what the step under way will vote on, and what has been voted on and is not decided.
         found_nothing: the store had nothing to bring, as it seemed.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, number: int, key: Key) -> None:
+        self.number = number
         self.key = key
         self.is_wanted = True
-        self.deadline = float("inf")
+        self.deadline: float | None = None
         self.stopped_at: float | None = None
         self.had_tokens: int | None = None
         self.tokens = 0
@@ -40,6 +45,8 @@ class Prefetch:
         self.leader: Prefetch | None = None
         self.followers: list[Prefetch] = []
         self.users = 1
+        self.waiting = 1
+        self.is_broken_off = False
         self.generation: object = None
         self.found: FoundPrefix | None = None
         self.fetch: Fetch | None = None
@@ -47,25 +54,49 @@ class Prefetch:
         self.receipt: Receipt | None = None
         self.ticket: int | None = None
         self.vote: int | None = None
-        self.has_ended = False
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was asked to end with what it has."""
+        """Whether its request has stopped waiting."""
         return self.stopped_at is not None
 
     def stop(self, now: float) -> None:
-        """Let it end with what it has."""
+        """Its request waits no longer. When nobody does who waited for the same, it ends with what it has. Cost: O(1)."""
         if self.stopped_at is None:
             self.stopped_at = now
-            if self.fetch is not None:
-                self.fetch.stop = True
+            if self.is_wanted:
+                self._wait_no_longer()
+
+    def cancel(self) -> None:
+        """Its request has no use for it any more; when nobody has, what it has is not used either. Cost: O(1)."""
+        assert self.is_wanted
+        self.is_wanted = False
+        (self.leader or self).users -= 1
+        if not self.is_stopped:
+            self._wait_no_longer()
+
+    def _wait_no_longer(self) -> None:
+        self.waiting -= 1
+        bringing = self
+        if self.leader is not None:
+            bringing = self.leader
+            bringing.waiting -= 1
+        if not bringing.waiting:
+            bringing.break_off()
+
+    def break_off(self) -> None:
+        """Ask for nothing more, and read nothing more."""
+        self.is_broken_off = True
+        for part in (self.found, self.fetch):
+            if part is not None:
+                part.stop = True
 
     def follow(self, leader: Prefetch) -> None:
         """Wait for another that brings the same page first."""
         self.leader = leader
         leader.followers.append(self)
         leader.users += 1
+        leader.waiting += not self.is_stopped
 
     def is_in_vain_for(self, follower: Prefetch) -> bool:
         """Whether a follower would find nothing either: it lacks the same first page, or is the same prompt."""

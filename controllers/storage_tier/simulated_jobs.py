@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,30 @@ if TYPE_CHECKING:
 
 
 class SimulatedJobs:
-    """Runs the steps that are due when it is asked what has ended; jobs go on side by side.
+    """Runs the steps that are due when it is asked what has ended; jobs go on side by side, as on threads.
 
     Args:
         seed: decides the duration of every step.
         clock: moved by whoever runs the simulation; `wait` moves it, too.
         step_ns: virtual time of a step, drawn evenly from 1 to 1 + `spread` times this.
+        most_at_once: jobs side by side, others wait for their turn; None for no limit.
     """
 
-    def __init__(self, seed: int, clock: VirtualClock, step_ns: int = 50_000, spread: float = 2.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clock: VirtualClock,
+        step_ns: int = 50_000,
+        spread: float = 2.0,
+        most_at_once: int | None = None,
+    ) -> None:
         self._rng = Random(f"jobs {seed}")
         self._clock = clock
         self._step_ns = step_ns
         self._spread = spread
+        self._most_at_once = most_at_once
         self._running: dict[Job, int] = {}
+        self._waiting: deque[Job] = deque()
         self._ended: list[Job] = []
         self._closed = False
 
@@ -36,8 +47,14 @@ class SimulatedJobs:
             job.error = "closed"
             self._ended.append(job)
         else:
-            self._running[job] = self._clock.now + self._duration_ns()
+            self._waiting.append(job)
+            self._begin(self._clock.now)
         return job
+
+    def _begin(self, now: int) -> None:
+        """Let jobs begin whose turn it is."""
+        while self._waiting and (self._most_at_once is None or len(self._running) < self._most_at_once):
+            self._running[self._waiting.popleft()] = now + self._duration_ns()
 
     def ended(self) -> list[Job]:
         """See Jobs.ended."""
@@ -59,8 +76,9 @@ class SimulatedJobs:
     def close(self) -> None:
         """See Jobs.close."""
         self._closed = True
-        for job in list(self._running):
+        for job in [*self._running, *self._waiting]:
             self._end(job, "closed")
+        self._waiting.clear()
 
     def _duration_ns(self) -> int:
         return int(self._step_ns * (1 + self._rng.random() * self._spread))
@@ -70,12 +88,14 @@ class SimulatedJobs:
             pause_s = next(job.steps)
         except StopIteration:
             self._end(job, None)
+            self._begin(due)
         except Exception as failure:  # as at a thread's edge
             self._end(job, f"{type(failure).__name__}: {failure}")
+            self._begin(due)
         else:
             self._running[job] = due + int(pause_s * 1e9) + self._duration_ns()
 
     def _end(self, job: Job, error: str | None) -> None:
-        del self._running[job]
+        self._running.pop(job, None)
         job.error = error
         self._ended.append(job)

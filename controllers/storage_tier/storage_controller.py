@@ -7,6 +7,7 @@ are pinned or belong to nobody else. What comes from the store is verified befor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from unified_tree.component import Path
@@ -42,8 +43,8 @@ class StorageController:
         weights: what a store calls them.
         ranks: what must be heard before an answer of the store counts.
 
-    Raises ConfigurationError for what the engine cannot keep or was not opened for, and pools or memory that do not fit the
-    components.
+    Raises ConfigurationError for what the engine cannot keep or was not opened for, pools or memory that do not fit the
+    components, and a weights version that is no string.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class StorageController:
         needed = [*tier.pools.values(), *([records] if records is not None else [])]
         check_opened_for(tier.engine.stats().pools, needed)
         check_can_hold(tier.engine.capabilities, needed)
+        KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
         self.known = StoredMemory(tier.offload.known_pages, tier.offload.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
@@ -84,9 +86,10 @@ class StorageController:
         """Bytes of a stored page."""
         return self.tier.pools[component].value_bytes
 
-    def chain(self, namespace: str) -> KeyChain:
-        """The keys of a namespace under the weights it has now."""
-        return KeyChain(page_size=self.tree.page_size, weights_version=self._weights.of(namespace))
+    def chain(self, namespace: str) -> KeyChain | None:
+        """The keys of a namespace under the weights it has now; None as long as these have no name."""
+        version = self._weights.of(namespace)
+        return None if version is None else KeyChain(page_size=self.tree.page_size, weights_version=version)
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
@@ -118,15 +121,19 @@ class StorageController:
         self.drain()
 
     def close(self) -> None:
-        """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do."""
+        """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do.
+
+        Everything is closed whatever one of them raises, and that is raised at the end. Twice is as good as once.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        self.tier.reading.close()
-        self.tier.writing.close()
-        self.prefetching.close()
-        self.offloading.close()
-        self.tier.engine.close()
+        with ExitStack() as closing:  # the last first
+            closing.callback(self.tier.engine.close)
+            closing.callback(self.offloading.close)
+            closing.callback(self.prefetching.close)
+            closing.callback(self.tier.writing.close)
+            closing.callback(self.tier.reading.close)
 
     def figures(self) -> StorageFigures:
         """Totals so far. Cost: O(pools)."""
@@ -134,7 +141,8 @@ class StorageController:
         errors, last_error = self.store.errors
         return StorageFigures(
             prefetches=self.prefetching.begun,
-            prefetches_open=self.prefetching.open_count,
+            prefetches_open=self.prefetching.requests.open_count,
+            prefetches_ended=self.prefetching.requests.ended_count,
             joined=self.prefetching.joined,
             prefetched_tokens=self.prefetching.tokens,
             prefetched_pages=self.prefetching.pages,

@@ -16,7 +16,8 @@ class StorageFigures:
     """Since the tier was attached.
 
     Attributes:
-        prefetches: begun; `prefetches_open` of these not ended; `joined` that waited for another's pages instead.
+        prefetches: begun; `joined` that waited for another's pages instead. Of both, `prefetches_open` have not ended, and
+            `prefetches_ended` have, and are remembered for their requests.
         prefetched_tokens: by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
         offloads: boundaries written whole; `offloads_waiting` to be written.
         offloaded_pages, offloaded_bytes: over all components.
@@ -30,6 +31,7 @@ class StorageFigures:
 
     prefetches: int
     prefetches_open: int
+    prefetches_ended: int
     joined: int
     prefetched_tokens: int
     prefetched_pages: int

@@ -27,7 +27,8 @@ class StorageTier:
         weights_version: of the model now; what another version computed is never found.
         prefetch, offload: when and how much.
         written: components whose pages this rank stores; None for all. A replicated pool is stored by one rank.
-        reading, writing: what prefetches and offloads run on.
+        reading, writing: what prefetches and offloads run on. Prefetches go side by side, 16 at a time if nothing else is
+            given, for a look-up that takes long must not keep others from theirs; offloads are one after another anyway.
         clock: seconds, for time-outs.
     """
 
@@ -38,6 +39,6 @@ class StorageTier:
     prefetch: PrefetchPolicy = field(default_factory=PrefetchPolicy)
     offload: OffloadPolicy = field(default_factory=OffloadPolicy)
     written: Sequence[str] | None = None
-    reading: Jobs = field(default_factory=ThreadJobs)
+    reading: Jobs = field(default_factory=lambda: ThreadJobs(16))
     writing: Jobs = field(default_factory=ThreadJobs)
     clock: Callable[[], float] = monotonic

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
 from unified_tree.controllers.transfer_engines.worker import LOOK_S, Worker
 from unified_tree.errors import TransferError
@@ -31,12 +32,13 @@ class CpuEngine:
         movers: by component; from now on only the worker calls them.
         chunk_blocks: the most blocks (a block is one layer of one page) of one call of a mover, one page at least: what a
             cancel and an overtaking load may have to wait for. Smaller chunks cost some 0.1 ms each.
+        remembered: how many transfers `wait_layer` and `wait` know after their completion was polled.
 
-    Raises ConfigurationError for a `chunk_blocks` that is not a positive integer.
+    Raises ConfigurationError for numbers that are not positive integers.
     """
 
-    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int = CHUNK_BLOCKS) -> None:
-        self._schedule = Schedule(movers, chunk_blocks)
+    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int = CHUNK_BLOCKS, remembered: int = REMEMBERED) -> None:
+        self._schedule = Schedule(movers, chunk_blocks, remembered)
         self._ledger = self._schedule.ledger
         self._worker = Worker(self._schedule)
         self._changed = self._worker.changed

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
 from unified_tree.controllers.transfer_engines.transfer import Direction
 from unified_tree.errors import ConfigurationError, TransferError
@@ -43,6 +44,7 @@ class CudaEngine:
         lanes: one a direction, from `cuda_lanes`.
         window_steps: the most steps on a lane.
         chunk_blocks: the most blocks of one step; see CpuEngine.
+        remembered: see CpuEngine.
 
     Raises ConfigurationError for numbers that are not positive integers.
     """
@@ -53,10 +55,11 @@ class CudaEngine:
         lanes: Mapping[Direction, Lane],
         window_steps: int = WINDOW_STEPS,
         chunk_blocks: int = CHUNK_BLOCKS,
+        remembered: int = REMEMBERED,
     ) -> None:
         if type(window_steps) is not int or window_steps <= 0:
             raise ConfigurationError(f"window_steps must be a positive integer, not {window_steps!r}")
-        self._schedule = Schedule(movers, chunk_blocks)
+        self._schedule = Schedule(movers, chunk_blocks, remembered)
         self._ledger = self._schedule.ledger
         self._lanes = dict(lanes)
         self._window_steps = window_steps

@@ -2,8 +2,8 @@
 
 Open transfers stand in one queue a direction. A transfer that has ended waits there until those before it have, then its
 completion goes to a list that `take` hands over whole; so order costs O(1) a transfer and an idle `take` nothing. The last
-REMEMBERED are kept without their page ids: a gate may be asked about a load that has long been polled, and then it must
-know whether that came through. What has been forgotten is refused, never guessed.
+ones that were taken are kept without their page ids: a gate may be asked about a load that has long been polled, and then it
+must know whether that came through. What has been forgotten is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,27 @@ from collections.abc import Callable, Sequence
 
 from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Direction, Transfer
-from unified_tree.errors import TransferError
+from unified_tree.errors import ConfigurationError, TransferError
 
 REMEMBERED = 4096
-"""Transfers whose outcome is known after they ended; some hundred bytes each."""
+"""Transfers whose outcome is known after their completion was taken, if nothing else is set; some hundred bytes each."""
 
 
 class Ledger:
-    """Every transfer of one engine, from submission until its completion is taken and a while after. Knows no lock."""
+    """Every transfer of one engine, from submission until its completion is taken and a while after. Knows no lock.
 
-    __slots__ = ("_order", "_recent", "completions", "open")
+    Args:
+        remembered: how many transfers are known after that, one or more.
 
-    def __init__(self) -> None:
+    Raises ConfigurationError for another number.
+    """
+
+    __slots__ = ("_order", "_recent", "_remembered", "completions", "open")
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        if type(remembered) is not int or remembered <= 0:
+            raise ConfigurationError(f"remembered must be a positive integer, not {remembered!r}")
+        self._remembered = remembered
         self.open: dict[int, Progress] = {}
         self.completions: list[Completion] = []
         self._order: dict[Direction, deque[Progress]] = {direction: deque() for direction in Direction}
@@ -57,7 +66,7 @@ class Ledger:
         progress = self.open.get(ticket) or self._recent.get(ticket)
         if progress is None:
             raise TransferError(
-                f"transfer {ticket} is not known: it was never submitted, or ended over {REMEMBERED} transfers ago"
+                f"transfer {ticket} is not known: it was never submitted, or ended over {self._remembered} transfers ago"
             )
         return progress
 
@@ -81,10 +90,10 @@ class Ledger:
             first = order.popleft()
             self.completions.append(Completion(ticket=first.ticket, error=first.error))
             self._recent[first.ticket] = self.open.pop(first.ticket)
-            if len(self._recent) > REMEMBERED:
-                del self._recent[next(iter(self._recent))]
 
     def take(self) -> list[Completion]:
-        """The completions since the last call, to the caller."""
+        """The completions since the last call, to the caller. Cost: O(those)."""
         taken, self.completions = self.completions, []
+        while len(self._recent) > self._remembered:
+            del self._recent[next(iter(self._recent))]
         return taken

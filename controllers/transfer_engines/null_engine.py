@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unified_tree.controllers.transfer_engines.ledger import Ledger
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.errors import TransferError
 
 
 class NullEngine:
-    """A TransferEngine whose transfers, of any component, end when they are next asked about: by `poll`, or by waiting."""
+    """A TransferEngine whose transfers, of any component, end when they are next asked about: by `poll`, or by waiting.
 
-    def __init__(self) -> None:
-        self._ledger = Ledger()
+    Args:
+        remembered: see CpuEngine.
+    """
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._ledger = Ledger(remembered)
         self._is_closed = False
 
     def submit(self, transfers: Sequence[Transfer]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.transfer_engines.batch import Batch
-from unified_tree.controllers.transfer_engines.ledger import Ledger
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Direction, Transfer
 from unified_tree.errors import ConfigurationError, TransferError
 
@@ -33,16 +33,17 @@ class Schedule:
     Args:
         movers: by component.
         chunk_blocks: blocks a step, a block being one layer of one page.
+        remembered: see Ledger.
 
-    Raises ConfigurationError for a `chunk_blocks` that is not a positive integer.
+    Raises ConfigurationError for numbers that are not positive integers.
     """
 
     __slots__ = ("_chunk_blocks", "_layer_ids", "_movers", "_queues", "ledger")
 
-    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int) -> None:
+    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int, remembered: int = REMEMBERED) -> None:
         if type(chunk_blocks) is not int or chunk_blocks <= 0:
             raise ConfigurationError(f"chunk_blocks must be a positive integer, not {chunk_blocks!r}")
-        self.ledger = Ledger()
+        self.ledger = Ledger(remembered)
         self._movers = dict(movers)
         self._chunk_blocks = chunk_blocks
         self._queues: dict[Direction, deque[Iterator[Step]]] = {direction: deque() for direction in Direction}

@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.transfer_engines.ledger import Ledger
+from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.transfer_engines.simulated_stage import SimulatedStage, layers_of, stages_of
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
@@ -39,6 +39,7 @@ class SimulatedEngine:
         latencies: of moving, cancelling and telling.
         faults: how often what goes wrong.
         movers: by component, to move real bytes; None to move none, and then every component keeps one layer, 0.
+        remembered: see CpuEngine.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class SimulatedEngine:
         latencies: Latencies | None = None,
         faults: Faults | None = None,
         movers: Mapping[str, PageMover] | None = None,
+        remembered: int = REMEMBERED,
     ) -> None:
         self._seed = seed
         self._clock = clock
         self._latencies = Latencies() if latencies is None else latencies
         self._faults = Faults() if faults is None else faults
         self._movers = None if movers is None else dict(movers)
-        self._ledger = Ledger()
+        self._ledger = Ledger(remembered)
         self._random: dict[int, Random] = {}
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._event_count = 0

@@ -42,7 +42,7 @@ class TransferEngine(Protocol):
         order, and also after the load has ended; on a GPU the current stream waits instead of the caller.
 
         Raises TransferError if one of those layers failed, if the load was cancelled or is a backup, and for a ticket that
-        the engine does not know: never submitted, or ended thousands of transfers ago.
+        the engine does not know: never submitted, or polled so long ago that it was forgotten.
         """
         ...
 

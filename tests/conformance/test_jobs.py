@@ -15,6 +15,7 @@ MAKERS: dict[str, Callable[[], Jobs]] = {
     "threads": ThreadJobs,
     "two threads": lambda: ThreadJobs(2),
     "simulated": lambda: SimulatedJobs(0, VirtualClock()),
+    "simulated, one at a time": lambda: SimulatedJobs(0, VirtualClock(), most_at_once=1),
 }
 
 
@@ -53,7 +54,8 @@ def test_a_job_without_steps_ends_too(jobs: Jobs) -> None:
 
 
 def test_every_job_ends_and_begins_in_the_order_of_starting() -> None:
-    for make in (ThreadJobs, lambda: SimulatedJobs(0, VirtualClock(), spread=0)):
+    one_by_one = SimulatedJobs(0, VirtualClock(), most_at_once=1)
+    for make in (ThreadJobs, lambda: SimulatedJobs(0, VirtualClock(), spread=0), lambda: one_by_one):
         jobs = make()
         log: list[object] = []
         started = [jobs.start(counting(log, name, 2)) for name in range(20)]

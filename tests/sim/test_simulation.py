@@ -9,16 +9,20 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from rank_scenario import SEEDS, scenario_of
+from rank_scenario import TICKS as RANK_TICKS
 from scenario import Scenario
 from sim_server import SimServer
 
 TICKS = 150
 BATCHES = 3
-LIVES = 60
+LIVES = 75
 NO_COMMIT = 20_260_000
 SUPPORT = Path(__file__).parents[1] / "support"
 EVENTS = {
@@ -48,6 +52,11 @@ EVENTS = {
     "drop: offload queue full",
     "drop: offload incomplete: store failed",
     "restart: done",
+    "abandon: begun",
+    "invalidate: twice",
+    "drop: prefetch forgotten",
+    "drop: prefetch queue full",
+    "neighbour: prefetched",
 }
 """What every batch of lives must have seen, or else it shows little."""
 
@@ -86,6 +95,32 @@ def test_lives_over_a_store_in_files(tmp_path: Path, record_property: Any) -> No
         events.update(server.events)
     assert {name for name in ("restart: done", "prefetched", "swap_store: attached") if not events[name]} == set()
     record_property("operations", TICKS * len(seeds))
+
+
+def neighbours(seed: int) -> SimServer:
+    """Two deployments over one store that both hit it, and change their weights often, mostly without a name for them."""
+    scenario = scenario_of(seed)
+    server = SimServer(replace(scenario, neighbour=True, actions=scenario.actions | {"invalidate": 3}))
+    server.run()
+    return server
+
+
+def test_neighbours_on_one_store_take_nothing_of_each_other(record_property: Any) -> None:
+    seeds = SEEDS[:16]
+    lives = [neighbours(seed).events for seed in seeds]
+    assert sum(life["storage_hits"] > 0 and life["neighbour: storage_hits"] > 0 for life in lives) >= len(seeds) * 2 // 3
+    record_property("operations", 2 * RANK_TICKS * len(seeds))
+
+
+def test_neighbours_that_call_their_weights_alike_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unified_tree.controllers.rank_agreement.uuid4", lambda: UUID(int=0))
+    with pytest.raises(AssertionError, match=r"should hold|holds"):
+        _live_beside_one_another(SEEDS[:16])
+
+
+def _live_beside_one_another(seeds: list[int]) -> None:
+    for seed in seeds:
+        neighbours(seed)
 
 
 def test_lives_of_this_commit(record_property: Any) -> None:

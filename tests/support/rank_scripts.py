@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from random import Random
 from typing import Any
 
 import numpy as np
+from rank_scenario import scenario_of
 from rank_workers import die, stop
+from sim_server import SimServer
 
+from unified_tree import Key, Tier
 from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape
 from unified_tree.errors import RankError
 
@@ -163,3 +167,45 @@ def other_settings(group: Any, rank: int, *, setting: str) -> Plain:
         consensus.close()
         return (type(error).__name__, str(error))
     return ("", "")
+
+
+def simulated_servers(group: Any, rank: int, *, seeds: list[int]) -> list[tuple[str, int, int]]:
+    """Whole servers, one after another; of each the digest of its history, and how many tokens it had from its store."""
+    lives = []
+    for seed in seeds:
+        consensus = over(group, 20)
+        server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
+        server.run()
+        history = hashlib.sha256("\n".join(server.history[:-1]).encode()).hexdigest()
+        lives.append((history, server.events["prefetched"], server.events["storage_hits"]))
+    return lives
+
+
+def simulated_server_with_a_fault(group: Any, rank: int, *, seed: int, tick: int) -> Plain:
+    """A server whose ranks fall apart; whether it was told, and whether closing it closed everything."""
+    consensus = over(group, 20)
+    server = SimServer(scenario_of(seed), rank=rank, ranks=consensus)
+    told = False
+    prompts = 0
+    while not told and server.tick < 2 * tick + 40:
+        if server.tick == tick and rank == 1:
+            consensus.fold(b"something else")
+        try:
+            prompts += server.cache.prefetch(("open", server.tick), Key([server.tick, *range(30)]))
+            server._one_tick()
+        except RankError:
+            told = True
+        server.tick += 1
+    storage = server.cache.storage
+    server.cache.close()
+    server.cache.close()
+    try:
+        consensus.tick()
+        closed = "no"
+    except RankError as error:
+        closed = str(error)
+    host = server.cache.stats().host_pools
+    allocators = server.cache.controller.host.allocators if server.cache.controller is not None else {}
+    out = {name: pool.used - pool.tree for name, pool in host.items() if name in allocators}
+    hoarded = sum(len(ids) for (tier, _), ids in server.runner.hoard.items() if tier is Tier.HOST)
+    return (told, prompts > 0, storage is not None and server.cache.storage is None, closed, sum(out.values()) - hoarded)

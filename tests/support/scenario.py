@@ -31,13 +31,15 @@ ACTIONS: dict[str, float] = {
     "explain": 1,
     "forget": 3,
     "leave": 1,
+    "abandon": 1,
+    "recall": 1,
     "swap_store": 1,
     "restart": 1,
 }
 """What may happen in a tick, and how often. A seed leaves some of it out, and has less or much less of what is not needed, so
 that requests come to their end and what the rest leads to gets deep."""
 NEEDED = ("arrive", "step")
-TELLING = ("forget", "restart")
+TELLING = ("forget", "restart", "recall")
 """Without these nothing comes from host or from a store."""
 
 
@@ -57,6 +59,8 @@ class Scenario:
         dies_at: the tick in which the engine dies, None for never; it `refuses` what it is given then, or fails it.
         store: what is behind the host tier, None for nothing.
         closes_at_work: whether the cache is closed while leases are out.
+        remembered: see CpuEngine; `most_versions`: see PrefixCache.
+        neighbour: whether another deployment of the same model lives beside this one, over the same store.
     """
 
     seed: int
@@ -91,6 +95,9 @@ class Scenario:
     refuses: bool
     closes_at_work: bool
     store: StoreScenario | None
+    remembered: int
+    most_versions: int
+    neighbour: bool
 
     @classmethod
     def of(cls, seed: int, ticks: int) -> Scenario:
@@ -148,6 +155,9 @@ class Scenario:
             refuses=rng.random() < 0.5,
             closes_at_work=rng.random() < 0.3,
             store=_store(rng, tick_ns) if rng.random() < 0.75 else None,
+            remembered=rng.choice([1, 1, 2, 4096]),
+            most_versions=rng.choice([1, 1, 2, 100]),
+            neighbour=rng.random() < 0.2,
         )
 
 
@@ -166,13 +176,17 @@ def _store(rng: Random, tick_ns: int) -> StoreScenario:
             per_token_s=rng.choice([0.0, 0.00001]),
             batch_pages=rng.choice([1, 2, 8]),
             grace_s=rng.choice([0.0, 0.0005]),
+            room_pages=rng.choice([1, 2, 5, 256]),
+            most_open=rng.choice([1, 3, 100, 100, 100]),
+            most_ended=rng.choice([1, 2, 100]),
         ),
         offload=OffloadPolicy(
             most_waiting=rng.choice([1, 4, 100]),
             bytes_per_s=rng.choice([None, 1e7]),
             batch_pages=rng.choice([1, 3, 64]),
-            known_pages=rng.choice([3, 1000]),
+            known_pages=rng.choice([1, 3, 1000]),
             recheck_s=rng.choice([0.001, 1.0]),
         ),
         step_ns=int(tick_ns * rng.choice([0.02, 0.2, 2])),
+        readers=rng.choice([1, 2, 100]),
     )

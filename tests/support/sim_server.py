@@ -28,6 +28,8 @@ from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
 
 Prompt = tuple[str, list[int]]
+NEIGHBOURS = 1_000_000
+"""Versions of weights from here on are those of another deployment."""
 
 
 class SimServer:
@@ -37,6 +39,8 @@ class SimServer:
         directory: for the store, where it shall lie in files.
         rank, ranks: of several servers with the same load, whose transfers and stores have luck of their own; their
             histories must be the same.
+        beside: a server whose store it shares. Its load is the same, its luck another, and so are its weights once they have
+            changed: whoever is given the other's bytes finds out.
 
     Attributes:
         events: how often what of interest happened.
@@ -44,16 +48,26 @@ class SimServer:
     """
 
     def __init__(
-        self, scenario: Scenario, directory: Path | None = None, rank: int = 0, ranks: Consensus | None = None
+        self,
+        scenario: Scenario,
+        directory: Path | None = None,
+        rank: int = 0,
+        ranks: Consensus | None = None,
+        beside: SimServer | None = None,
     ) -> None:
         s = self.scenario = scenario
-        luck = s.seed + 1_000_003 * rank
+        luck = s.seed + 1_000_003 * rank + (0 if beside is None else 500_009)
         self.kinds = SETS[s.kinds]
         self.rng = Random(f"life {s.seed}")
         self.clock = VirtualClock()
-        self.memory = PageMemory(self.kinds)
-        self.store = None if s.store is None else SimStore(self.kinds, s.store, self.memory, self.clock, luck, directory)
+        self.memory: PageMemory = PageMemory(self.kinds, None if beside is None else beside.memory.known)
+        self.store: SimStore | None = None
+        if beside is not None and beside.store is not None:
+            self.store = beside.store.beside(self.memory, self.clock, luck)
+        elif s.store is not None:
+            self.store = SimStore(self.kinds, s.store, self.memory, self.clock, luck, directory)
         self.luck = luck
+        self.first_version = 0 if beside is None else NEIGHBOURS
         self.ranks = ranks
         self.is_alone = ranks is None
         self.history: list[str] = []
@@ -69,11 +83,16 @@ class SimServer:
         self.waiting: deque[Prompt] = deque()
         self.texts: list[Prompt] = []
         self._digest = hashlib.sha256()
+        self.neighbour: SimServer | None = None
+        if s.neighbour and self.store is not None and self.is_alone and beside is None:
+            self.neighbour = SimServer(s, beside=self)
 
     def _start(self) -> None:
         """A cache that knows nothing yet, over memory that holds nothing."""
         s = self.scenario
-        simulated = SimulatedEngine(self.luck + self.starts, self.clock, s.latencies, s.faults, self.memory.movers())
+        simulated = SimulatedEngine(
+            self.luck + self.starts, self.clock, s.latencies, s.faults, self.memory.movers(), s.remembered
+        )
         self.engine = WatchedEngine(simulated, self.memory)
         tier = HostTier(
             page_counts=s.host_pages,
@@ -86,7 +105,14 @@ class SimServer:
             load_cost=s.load_cost,
         )
         self.cache = PrefixCache(
-            self.kinds, s.page_size, s.device_pages, policy=s.policy, replay=s.replay, host=tier, ranks=self.ranks
+            self.kinds,
+            s.page_size,
+            s.device_pages,
+            policy=s.policy,
+            replay=s.replay,
+            host=tier,
+            ranks=self.ranks,
+            most_versions=s.most_versions,
         )
         self.runner = Runner(self.cache, self.kinds, self.memory)
 
@@ -96,7 +122,11 @@ class SimServer:
             for tick in range(self.scenario.ticks):
                 self.tick = tick
                 self._one_tick()
+                if self.neighbour is not None:
+                    self.neighbour.tick = tick
+                    self.neighbour._one_tick()
             self._end()
+            self._end_neighbour()
         except Exception as error:
             seed, ticks = self.scenario.seed, self.scenario.ticks
             error.add_note(f"seed {seed} failed in tick {self.tick} of {ticks}: {self.scenario}")
@@ -104,6 +134,14 @@ class SimServer:
             raise
         self._add_up()
         return self._digest.hexdigest()
+
+    def _end_neighbour(self) -> None:
+        other = self.neighbour
+        if other is not None:
+            other._end()
+            other._add_up()
+            self._note(other._digest.hexdigest())
+            self.events.update({f"neighbour: {name}": count for name, count in other.events.items()})
 
     def _add_up(self) -> None:
         """A cache's figures, at its end."""
@@ -141,7 +179,16 @@ class SimServer:
             if outcome:
                 self.events[f"{name}: {outcome}"] += 1
         self.runner.check()
+        self._check_bounds()
         self._note(self.cache.tree.dump())
+
+    def _check_bounds(self) -> None:
+        """What waits and what is remembered stays within what was set."""
+        assert self.cache.weights.named_count <= 2 * self.scenario.most_versions
+        if self.cache.storage is not None:
+            figures, policy = self.cache.storage.figures(), self.cache.storage.tier.prefetch
+            assert figures.prefetches_open <= policy.most_open
+            assert figures.prefetches_ended <= policy.most_ended
 
     def _refusal(self) -> AbstractContextManager[None]:
         """A dead engine may refuse what it is given, and that is told; a living one never does."""
@@ -152,7 +199,7 @@ class SimServer:
 
     def arrive(self) -> str:
         """A prompt comes, and is admitted if there is room."""
-        rng, s = self.rng, self.scenario
+        s = self.scenario
         if len(self.waiting) < 4:
             namespace, tokens = self._prompt()
             self.waiting.append((namespace, tokens))
@@ -163,6 +210,13 @@ class SimServer:
         if not self.cache.prefetched(_name(namespace, tokens)):
             self.waiting.rotate(-1)
             return "waits for its prefetch"
+        outcome = self._admit(namespace, tokens)
+        if outcome != "refused":
+            self.waiting.popleft()
+        return outcome
+
+    def _admit(self, namespace: str, tokens: list[int]) -> str:
+        rng = self.rng
         checkpoints = [rng.randrange(1, len(tokens) + 1) for _ in range(rng.randrange(3))]
         before = self._books()
         try:
@@ -172,7 +226,6 @@ class SimServer:
         except OutOfPagesError:
             assert self._books() == before
             return "refused"
-        self.waiting.popleft()
         self._remember(namespace, tokens)
         return "loading" if request.lease.loading else "admitted"
 
@@ -302,14 +355,27 @@ class SimServer:
         if self.rng.random() < 0.7:
             return ""
         loading = any(request.lease.loading for request in self.runner.requests)
+        self._new_weights(self.rng.choice([None, *self.scenario.namespaces]))
+        if self.rng.random() < 0.3:
+            if self.rng.random() < 0.5:
+                with self._refusal():
+                    self.cache.poll()
+                self.runner.check()
+            self._new_weights(self.rng.choice([None, *self.scenario.namespaces]))
+            return "twice"
+        return "while loading" if loading else "done"
+
+    def _new_weights(self, namespace: str | None) -> None:
         self.weights += 1  # the same prompt has other bytes from now on, in a store, too
-        name, named = f"weights {self.weights}", self.rng.random() < 0.5
-        namespace = self.rng.choice([None, *self.scenario.namespaces])
+        name, named = self._weights_name(), self.rng.random() < 0.5
         self.runner.invalidate(namespace, name if named else None)
+        self.runner.versions[namespace] += self.first_version
         self.has_own_weights = namespace is not None or self.has_own_weights
         if namespace is None:
             self.weights_name = name
-        return "while loading" if loading else "done"
+
+    def _weights_name(self) -> str:
+        return f"weights {self.weights} of {'a neighbour' if self.first_version else 'ours'}"
 
     def hoard(self) -> str:
         """Free pages are taken away for a while, so that allocations fail."""
@@ -371,14 +437,37 @@ class SimServer:
         """All that nobody uses leaves the device, or the host, or both as after a restart; seldom."""
         if self.rng.random() < 0.5:
             return ""
+        tiers = self.rng.choice([[Tier.DEVICE], [Tier.HOST], [Tier.DEVICE, Tier.HOST], [Tier.DEVICE, Tier.HOST]])
+        self._forget(tiers)
+        return " and ".join(tier.name for tier in tiers)
+
+    def _forget(self, tiers: list[Tier]) -> None:
         tree, controller = self.cache.tree, self.cache.controller
         assert controller is not None
         every = {Tier.DEVICE: self.cache.device, Tier.HOST: controller.host}
-        tiers = self.rng.choice([[Tier.DEVICE], [Tier.HOST], [Tier.DEVICE, Tier.HOST], [Tier.DEVICE, Tier.HOST]])
         for tier in tiers * 2:
             for name in every[tier].allocators:
                 every[tier].take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
-        return " and ".join(tier.name for tier in tiers)
+
+    def recall(self) -> str:
+        """An old text goes on when nobody but the store knows of it, and has some time for its prefetch; seldom."""
+        is_busy = len(self.runner.requests) >= self.scenario.most_running
+        if self.store is None or not self.texts or is_busy or self.rng.random() < 0.5:
+            return ""
+        with self._refusal():
+            self.cache.flush()
+        self._forget([Tier.DEVICE, Tier.HOST])
+        namespace, tokens = self.rng.choice(self.texts)
+        tokens = tokens + self._letters(self.rng.randrange(1, 3))
+        if not self.cache.prefetch(_name(namespace, tokens), Key(tokens, namespace)):
+            return "not asked for"
+        for _ in range(40):
+            self.clock.advance(self.scenario.tick_ns)
+            with self._refusal():
+                self.cache.poll()
+            if self.cache.prefetched(_name(namespace, tokens)):
+                break
+        return self._admit(namespace, tokens)
 
     def leave(self) -> str:
         """Who waits for a prefetch goes away."""
@@ -387,6 +476,11 @@ class SimServer:
         namespace, tokens = self.waiting.popleft()
         self.cache.cancel(_name(namespace, tokens))
         return "done"
+
+    def abandon(self) -> str:
+        """A prompt comes that nobody will ever ask for again."""
+        namespace, tokens = self._prompt()
+        return "begun" if self.cache.prefetch(("abandoned", self.tick), Key(tokens, namespace)) else ""
 
     def swap_store(self) -> str:
         """The store is attached for the first time, taken away, or replaced."""
@@ -413,7 +507,7 @@ class SimServer:
         self.waiting.clear()
         if self.has_own_weights:  # the next one has a single name for all namespaces
             self.weights += 1
-            self.weights_name, self.has_own_weights = f"weights {self.weights}", False
+            self.weights_name, self.has_own_weights = self._weights_name(), False
         versions = self.runner.versions
         self.memory = self.store.memory = PageMemory(self.kinds, self.memory.known)
         self._start()

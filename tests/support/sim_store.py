@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class StoreScenario:
 
     Attributes:
         page_count: of each pool, about, that it holds.
-        step_ns: virtual time of a store call.
+        step_ns: virtual time of a store call; `readers` prefetches make theirs at a time.
     """
 
     page_count: int
@@ -30,6 +31,7 @@ class StoreScenario:
     prefetch: PrefetchPolicy
     offload: OffloadPolicy
     step_ns: int
+    readers: int
 
 
 class Undying(MemoryStorage):
@@ -80,6 +82,12 @@ class SimStore:
             sizes = {pool.name: (pool.value_bytes + 256) * max(64, scenario.page_count) for pool in every}
             self._open = lambda: FileStorage(every, directory, sizes, clock_ns=lambda: 1 + clock.now)
 
+    def beside(self, memory: PageMemory, clock: VirtualClock, seed: int) -> SimStore:
+        """The same store for another deployment, which has a memory, a time and luck of its own."""
+        other = copy(self)
+        other.memory, other._clock, other._seed, other._tiers = memory, clock, seed, 0
+        return other
+
     def tier(self, weights_version: str) -> StorageTier:
         """A tier as after an attach; each fails in its own way."""
         self._tiers += 1
@@ -91,7 +99,7 @@ class SimStore:
             weights_version=weights_version,
             prefetch=s.prefetch,
             offload=s.offload,
-            reading=SimulatedJobs(seed, self._clock, s.step_ns),
+            reading=SimulatedJobs(seed, self._clock, s.step_ns, most_at_once=s.readers),
             writing=SimulatedJobs(seed + 1_000_000, self._clock, s.step_ns),
             clock=lambda: self._clock.now / 1e9,
         )

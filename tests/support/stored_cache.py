@@ -15,6 +15,7 @@ from page_memory import PageMemory
 
 from unified_tree import Component, Key, Tier
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage import MemoryStorage, StorageEngine, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import (
@@ -98,6 +99,7 @@ class StoredCache:
         threads: whether jobs run on threads of their own rather than in virtual time.
         attach: whether the store is attached from the beginning.
         written, weights_version: see StorageTier.
+        ranks, most_versions: see PrefixCache.
     """
 
     def __init__(
@@ -115,6 +117,8 @@ class StoredCache:
         written: Sequence[str] | None = None,
         weights_version: str = "weights 0",
         known: Any = None,
+        ranks: Consensus | None = None,
+        most_versions: int = 16_384,
     ) -> None:
         self.components = list(components)
         self.page_size = page_size
@@ -130,7 +134,7 @@ class StoredCache:
         host = dict.fromkeys(self.pools, host_pages) if isinstance(host_pages, int) else host_pages
         tier = HostTier(page_counts=host, engine=SimulatedEngine(0, self.clock, movers=self.memory.movers()))
         counts = {c.name: device_pages for c in self.components if c.shares is None}
-        self.cache = PrefixCache(self.components, page_size, counts, host=tier)
+        self.cache = PrefixCache(self.components, page_size, counts, host=tier, ranks=ranks, most_versions=most_versions)
         self.runner = Runner(self.cache, self.components, self.memory)
         self.tier: StorageTier | None = None
         if attach:

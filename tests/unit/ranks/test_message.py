@@ -11,12 +11,12 @@ from unified_tree.controllers.ranks import MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.controllers.ranks.message import (
     are_equal,
-    check_shape,
     fields,
     message_dtype,
     neutral,
+    opening_message,
     reduce_messages,
-    shape_message,
+    session_of,
     with_complement,
 )
 from unified_tree.errors import ConfigurationError, DivergenceError
@@ -125,17 +125,27 @@ def test_neutral_changes_nothing() -> None:
 
 
 def test_shapes_are_compared_before_anything_else() -> None:
-    check_shape(reduce_messages([shape_message(SMALL, 2)] * 2))
+    assert session_of(reduce_messages([opening_message(SMALL, 2, bytes(range(16))), opening_message(SMALL, 2, None)])) == bytes(
+        range(16)
+    )
     for other in (MessageShape(), MessageShape(slots=2, candidates=8, completions=8, kinds=("backup",))):
-        messages = [shape_message(SMALL, 2), shape_message(other, 2)]
+        messages = [opening_message(SMALL, 2, bytes(16)), opening_message(other, 2, None)]
         assert messages[0].nbytes == messages[1].nbytes
         with pytest.raises(DivergenceError, match="different message shapes"):
-            check_shape(reduce_messages(messages))
+            session_of(reduce_messages(messages))
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"slots": 0}, {"slots": True}, {"candidates": 12}, {"completions": -8}, {"kinds": ("a", "a")}, {"kinds": (1,)}],
+    [
+        {"slots": 0},
+        {"slots": True},
+        {"candidates": 12},
+        {"completions": -8},
+        {"kinds": ("a", "a")},
+        {"kinds": (1,)},
+        {"furthest": 0},
+    ],
 )
 def test_a_shape_that_cannot_be(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):

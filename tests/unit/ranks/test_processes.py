@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rank_scripts import fault_at_fifth_tick, missing_page, other_settings, random_run_over_group, random_run_over_new_group
+from rank_scenario import SEEDS
+from rank_scripts import (
+    fault_at_fifth_tick,
+    missing_page,
+    other_settings,
+    random_run_over_group,
+    random_run_over_new_group,
+    simulated_server_with_a_fault,
+    simulated_servers,
+)
 from rank_workers import Died, RankWorkers
 
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
@@ -105,6 +114,21 @@ def test_a_rank_that_is_killed(workers: RankWorkers, ranks: int) -> None:
         assert kind in ("RankError", "RankTimeoutError"), (rank, text)
         assert agreed in (5, 6)
         assert "anew together" in text
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[:4], SEEDS[4:8], SEEDS[8:12]], ids=["first", "second", "third"])
+def test_servers_of_two_processes_hit_their_stores_and_do_the_same(workers: RankWorkers, seeds: list[int]) -> None:
+    one, other = workers.run(simulated_servers, 2, seeds=seeds)
+    assert one == other
+    hits = {seed: tokens for seed, (_, _, tokens) in zip(seeds, one, strict=True)}
+    assert sum(tokens > 0 for tokens in hits.values()) >= 3, hits
+
+
+@pytest.mark.parametrize("tick", [3, 20])
+@pytest.mark.parametrize("seed", SEEDS[6:9])
+def test_servers_of_two_processes_that_fall_apart_close_everything(workers: RankWorkers, seed: int, tick: int) -> None:
+    results = workers.run(simulated_server_with_a_fault, 2, seed=seed, tick=tick)
+    assert results == [(True, True, True, "this consensus was closed", 0)] * 2
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e9])

@@ -175,13 +175,14 @@ def test_a_timeout_counts_what_is_lacking() -> None:
     cache.prefetch(PROMPT[:21], request="first")
     cache.cache.drain()
     assert cache.hit(PROMPT[:21], request="first") == 20
+    assert cache.drops() == {"prefetch out of time": 1}, "it took 7 steps of 4.5, and nobody asked meanwhile"
     cache.prefetch(PROMPT)  # 20 tokens: 4.5 steps
     for _ in range(4):
         cache.step()
         assert not cache.cache.prefetched("request")
     cache.step()
     assert cache.cache.prefetched("request")
-    assert cache.drops() == {"prefetch out of time": 1}
+    assert cache.drops() == {"prefetch out of time": 2}
     cache.cache.drain()
     assert 20 < cache.hit(PROMPT, request="request") < 40
     assert cache.cache.prefetched("request")
@@ -312,7 +313,7 @@ def test_a_follower_counts_what_its_leader_brought_for_it() -> None:
     cache.prefetch(OTHER, request=2)
     cache.prefetch(OTHER[:13], request=3)
     cache.cache.drain()
-    assert [cache.prefetching._by_request[request].tokens for request in (1, 2, 3)] == [40, 40, 12]
+    assert [cache.cache.prefetched_tokens(request) for request in (1, 2, 3)] == [40, 40, 12]
 
 
 def test_a_store_needs_a_host_tier() -> None:
@@ -445,6 +446,7 @@ class Doubting(Alone):
     """Other ranks, where nothing optional came."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._identities: list[str] = []
 
     def ticket(self, identity: str, page_count: int) -> int:

@@ -150,7 +150,7 @@ def test_a_new_leaf_inherits_the_sum_of_hits() -> None:
 def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
     grove = Grove([FULL, DRAFT])
     grove.put("abcd")
-    with pytest.raises(ConfigurationError, match="cannot evict|must be 0 or more"):
+    with pytest.raises(ConfigurationError, match=r"cannot evict|must be 0 or more"):
         grove.tree.evict(needs)
     assert grove.match("abcd").device.length == 4
 

@@ -1,0 +1,130 @@
+"""The requests that prefetches are made for: which wait, for how long, and what came of those that have ended.
+
+Of a prefetch that has ended only its outcome is kept, until its request asks or too many others have ended. A request that is
+never heard of again runs out of time like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedList
+
+from unified_tree.controllers.storage_tier.policies import PrefetchMode
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+    from unified_tree.controllers.storage_tier.prefetch import Prefetch
+
+
+class PrefetchRequests:
+    """By request what becomes of its prefetch.
+
+    Args:
+        policy: how long a request waits, and how many outcomes are kept.
+        clock: seconds.
+        counters: where it is counted when one runs out of time or an outcome is forgotten.
+        may_give_up: whether a request may go on while its prefetch has not ended; not where ranks must do the same.
+    """
+
+    def __init__(self, policy: PrefetchPolicy, clock: Callable[[], float], counters: Counters, *, may_give_up: bool) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._counters = counters
+        self._may_give_up = may_give_up
+        self._open: dict[Hashable, Prefetch] = {}
+        self._names: dict[Prefetch, Hashable] = {}
+        self._outcomes: dict[Hashable, int] = {}
+        self._by_deadline = SortedList()
+        self.open_count = 0
+
+    @property
+    def ended_count(self) -> int:
+        """Prefetches that have ended and whose outcome is kept."""
+        return len(self._outcomes)
+
+    def add(self, request: Hashable, prefetch: Prefetch) -> None:
+        """A prefetch was begun. Cost: O(log open) with a time-out, or else O(1)."""
+        self.open_count += 1
+        self._open[request] = prefetch
+        self._names[prefetch] = request
+        if self._policy.mode is PrefetchMode.TIMEOUT:
+            self._by_deadline.add(self._entry(prefetch))
+
+    @staticmethod
+    def _entry(prefetch: Prefetch) -> tuple[float, int, Prefetch]:
+        assert prefetch.deadline is not None
+        return prefetch.deadline, prefetch.number, prefetch
+
+    def ended(self, prefetch: Prefetch) -> None:
+        """It has ended; its request may ask what came of it, if it still wants to know."""
+        self.open_count -= 1
+        self._by_deadline.discard(self._entry(prefetch))
+        if prefetch not in self._names:
+            return
+        request = self._names.pop(prefetch)
+        del self._open[request]
+        self._outcomes[request] = prefetch.tokens
+        if len(self._outcomes) > self._policy.most_ended:
+            del self._outcomes[next(iter(self._outcomes))]
+            self._counters.drop("prefetch forgotten")
+
+    def stop_late(self) -> None:
+        """Requests that are out of time wait no longer. Cost: O(those), O(log open) each."""
+        now = self._clock()
+        while self._by_deadline and self._by_deadline[0][0] <= now:
+            self._stop_late(self._by_deadline[0][2], now)
+
+    def _stop_late(self, prefetch: Prefetch, now: float) -> None:
+        self._by_deadline.discard(self._entry(prefetch))
+        if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
+            self._counters.drop("prefetch out of time")
+        prefetch.stop(now)
+
+    def is_ready(self, request: Hashable) -> bool:
+        """See PrefixCache.prefetched."""
+        prefetch = self._open.get(request)
+        if prefetch is None:
+            return True
+        now = self._clock()
+        if now >= self._entry(prefetch)[0]:
+            self._stop_late(prefetch, now)
+        gave_up = prefetch.stopped_at is not None and self._may_give_up
+        return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
+
+    def tokens_of(self, request: Hashable) -> int:
+        """See PrefixCache.prefetched_tokens."""
+        prefetch = self._open.get(request)
+        return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
+
+    def leave(self, request: Hashable) -> int:
+        """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
+
+        Returns by how many tokens what it can resume from has grown.
+        """
+        tokens = self.tokens_of(request)
+        prefetch = self._forget(request)
+        if prefetch is not None:
+            prefetch.stop(self._clock())
+        return tokens
+
+    def cancel(self, request: Hashable) -> None:
+        """A request has no use for it any more; it is dropped, if nobody else has."""
+        prefetch = self._forget(request)
+        if prefetch is not None:
+            prefetch.cancel()
+
+    def _forget(self, request: Hashable) -> Prefetch | None:
+        """Its prefetch, if that has not ended, belongs to no request from now on."""
+        self._outcomes.pop(request, None)
+        prefetch = self._open.pop(request, None)
+        if prefetch is not None:
+            del self._names[prefetch]
+        return prefetch
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        for kept in (self._open, self._names, self._outcomes, self._by_deadline):
+            kept.clear()
