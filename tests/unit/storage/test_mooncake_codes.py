@@ -248,7 +248,7 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "master is missing: give it, or set UNIFIED_TREE_MOONCAKE_MASTER"),
+        ({}, "master is missing: give it, or set unified_tree__mooncake__master"),
         ({"master": "somewhere"}, "master must be host:port"),
         ({"master": "x" * 70 + ":1"}, "master must be host:port"),
         ({"master": "a:0"}, "master must be host:port"),

@@ -531,7 +531,7 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "address is missing: give it, or set UNIFIED_TREE_REDIS_ADDRESS"),
+        ({}, "address is missing: give it, or set unified_tree__redis__address"),
         ({"address": ""}, "address must be host:port or unix:PATH"),
         ({"address": "x" * 70 + ":1"}, "address must be host:port or unix:PATH"),
         ({"address": "a\0b:1"}, "address must be host:port or unix:PATH"),

@@ -3,15 +3,22 @@
 A page is in exactly one place: free, written (handed to one writer for one key), held by a key, an orphan (its key is gone but
 somebody may still read it), or set aside (its writer never said how it ended, and may still be writing). Only a free page
 is handed to a writer. Keys lie in order of use, so that a victim is found at the front.
+
+Besides, two flat arrays by page hold each page's key and when it was used last, 0 for a page that no key holds: what a snapshot
+copies, a range of pages at a time, while keys come, go and change their order.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOWHERE, PRESENT
+from unified_tree.controllers.storage.storage_engine import KEY_BYTES
+
+_NO_KEY = bytes(KEY_BYTES)
 
 
 @dataclass(slots=True)
@@ -45,15 +52,22 @@ class PageTable:
         self._aside: set[int] = set()
         taken = set(self._held.values())
         self._fresh = max(taken, default=-1) + 1
+        self._keys, self._used, self._uses = bytearray(KEY_BYTES * self._fresh), array("q", bytes(8 * self._fresh)), 0
+        for key, page in self._held.items():
+            self._note(key, page)
         self._free = deque(page for page in range(self._fresh) if page not in taken)
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
         """The page of each key, or NOWHERE; finding is using."""
         held, touch = self._held, self._held.move_to_end
         pages = [held.get(key, NOWHERE) for key in keys]
+        used, uses = self._used, self._uses
         for key, page in zip(keys, pages, strict=True):
             if page >= 0:
                 touch(key)
+                uses += 1
+                used[page] = uses
+        self._uses = uses
         self.counts.queries += len(pages)
         self.counts.hits += len(pages) - pages.count(NOWHERE)
         return pages
@@ -86,7 +100,7 @@ class PageTable:
         is_full = False
         for key in keys:
             if key in self._held:
-                self._held.move_to_end(key)
+                self._touch(key, self._held[key])
                 answers.append(PRESENT)
             elif key in self._writing:
                 answers.append(BUSY)
@@ -106,6 +120,7 @@ class PageTable:
         """The writer is done: the page is held by its key."""
         page = self._writing.pop(key)
         self._held[key] = page
+        self._note(key, page)
         self.counts.confirmed += 1
         return page
 
@@ -132,6 +147,7 @@ class PageTable:
         for key in keys:
             page = self._held.pop(key, None)
             if page is not None:
+                self._used[page] = 0
                 self._let_go(page)
                 gone.append(key)
         self.counts.removed += len(gone)
@@ -140,6 +156,15 @@ class PageTable:
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Keys and their pages, the least recently used first."""
         yield from self._held.items()
+
+    @property
+    def saved_pages(self) -> int:
+        """How many pages `saved` has something to say of: those behind were never handed out."""
+        return self._fresh
+
+    def saved(self, begin: int, end: int) -> tuple[bytes, bytes]:
+        """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a copy."""
+        return bytes(self._keys[KEY_BYTES * begin : KEY_BYTES * end]), self._used[begin:end].tobytes()
 
     def held_keys(self) -> list[bytes]:
         """The keys that have a page."""
@@ -172,15 +197,29 @@ class PageTable:
             return self._free.popleft()
         if self._fresh < self.page_count:
             self._fresh += 1
+            self._keys += _NO_KEY
+            self._used.append(0)
             return self._fresh - 1
         for _ in range(len(self._held)):
             key, page = next(iter(self._held.items()))
             if page not in self._readers:
                 del self._held[key]
+                self._used[page] = 0
                 evicted.append(key)
                 return page
-            self._held.move_to_end(key)
+            self._touch(key, page)
         return FULL
+
+    def _touch(self, key: bytes, page: int) -> None:
+        self._held.move_to_end(key)
+        self._uses += 1
+        self._used[page] = self._uses
+
+    def _note(self, key: bytes, page: int) -> None:
+        """This key holds this page, used just now."""
+        self._keys[KEY_BYTES * page : KEY_BYTES * (page + 1)] = key
+        self._uses += 1
+        self._used[page] = self._uses
 
     def _let_go(self, page: int) -> None:
         if page in self._readers:
