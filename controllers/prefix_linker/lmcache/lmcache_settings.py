@@ -48,8 +48,6 @@ class LmcacheSettings:
         try:
             host_and_port(self.daemon)
         except ValueError as error:
-            raise ConfigurationError(
-                f"lmcache: daemon must be host:port, as in 127.0.0.1:5555, not {self.daemon!r}"
-            ) from error
+            raise ConfigurationError(f"lmcache: daemon must be host:port, as in 127.0.0.1:5555, not {self.daemon!r}") from error
         if not _MODEL.fullmatch(self.model):
             raise ConfigurationError(f"lmcache: model must be 1 to 64 letters, digits, ., - and _, which {self.model!r} is not")

@@ -86,7 +86,7 @@ class Hf3fsSettings:
         with suppress(ValueError):
             parts = urlsplit(self.metadata)
             host, port = parts.hostname, parts.port
-        given = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
+        given = (parts.path.removesuffix("/"), parts.query, parts.fragment, parts.username, parts.password)
         if not host or not port or parts.scheme != "http" or any(given):
             raise ConfigurationError(f"hf3fs: metadata must be http://host:port, not {self.metadata!r}")
         return host, port

@@ -78,12 +78,21 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="unified-tree-3fs-metadata", description=(__doc__ or "").split("\n\n")[1])
     add = parser.add_argument
     add("--state", type=Path, required=True, help="directory for the state, which survives the service")
-    add("--host", default="127.0.0.1", help="address to listen on; the service does not start on any but loopback without a token")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; the service does not start on any but loopback without a token",
+    )
     add("--port", type=int, default=18300, help="0 for any")
     add("--lease-s", type=float, default=30.0, help="how long readers and writers own their pages")
     add("--aside-s", type=float, default=300.0, help="how long pages rest, after the lease, whose writers vanished")
     add("--sync", action="store_true", help="flush every change to the disk before it is answered")
-    add("--journal-mib", type=int, default=16, help="a snapshot is due when the journal is longer than this and than two snapshots")
+    add(
+        "--journal-mib",
+        type=int,
+        default=16,
+        help="a snapshot is due when the journal is longer than this and than two snapshots",
+    )
     add("--flush-mib", type=int, default=8, help="of a snapshot, between two flushes to the disk")
     add("--step-pages", type=int, default=1 << 14, help="whose keys are copied for a snapshot between two requests")
     add("--snapshot-retry-s", type=float, default=1.0, help="between two tries of a snapshot that could not be written")

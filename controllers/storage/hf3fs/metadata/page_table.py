@@ -2,23 +2,17 @@
 
 A page is in exactly one place: free, written (handed to one writer for one key), held by a key, an orphan (its key is gone but
 somebody may still read it), or set aside (its writer never said how it ended, and may still be writing). Only a free page
-is handed to a writer. Keys lie in order of use, so that a victim is found at the front.
-
-Besides, two flat arrays by page hold each page's key and when it was used last, 0 for a page that no key holds: what a snapshot
-copies, a range of pages at a time, while keys come, go and change their order.
+is handed to a writer. Keys lie in order of use (`held_keys`), so that a victim is found at the front.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.hf3fs.metadata.held_keys import HeldKeys
 from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOWHERE, PRESENT
-from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-
-_NO_KEY = bytes(KEY_BYTES)
 
 
 @dataclass(slots=True)
@@ -45,29 +39,20 @@ class PageTable:
     def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
         self.page_count = page_count
         self.counts = TableCounts()
-        self._held: OrderedDict[bytes, int] = OrderedDict(held)
         self._writing: dict[bytes, int] = {}
         self._readers: dict[int, int] = {}
         self._orphans: set[int] = set()
         self._aside: set[int] = set()
-        taken = set(self._held.values())
+        given = dict(held)
+        taken = set(given.values())
         self._fresh = max(taken, default=-1) + 1
-        self._keys, self._used, self._uses = bytearray(KEY_BYTES * self._fresh), array("q", bytes(8 * self._fresh)), 0
-        for key, page in self._held.items():
-            self._note(key, page)
+        self._held = HeldKeys(given.items(), room=self._fresh)
         self._free = deque(page for page in range(self._fresh) if page not in taken)
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
         """The page of each key, or NOWHERE; finding is using."""
-        held, touch = self._held, self._held.move_to_end
-        pages = [held.get(key, NOWHERE) for key in keys]
-        used, uses = self._used, self._uses
-        for key, page in zip(keys, pages, strict=True):
-            if page >= 0:
-                touch(key)
-                uses += 1
-                used[page] = uses
-        self._uses = uses
+        pages = self._held.find(keys)
+        self._held.use([page for page in pages if page >= 0])
         self.counts.queries += len(pages)
         self.counts.hits += len(pages) - pages.count(NOWHERE)
         return pages
@@ -99,8 +84,9 @@ class PageTable:
         evicted: list[bytes] = []
         is_full = False
         for key in keys:
-            if key in self._held:
-                self._touch(key, self._held[key])
+            [present] = self._held.find([key])
+            if present >= 0:
+                self._held.use([present])
                 answers.append(PRESENT)
             elif key in self._writing:
                 answers.append(BUSY)
@@ -119,8 +105,7 @@ class PageTable:
     def confirm(self, key: bytes) -> int:
         """The writer is done: the page is held by its key."""
         page = self._writing.pop(key)
-        self._held[key] = page
-        self._note(key, page)
+        self._held.add(key, page)
         self.counts.confirmed += 1
         return page
 
@@ -145,9 +130,8 @@ class PageTable:
         """Let go of keys; those that were there. A page that is being read is free when it is not any more."""
         gone = []
         for key in keys:
-            page = self._held.pop(key, None)
-            if page is not None:
-                self._used[page] = 0
+            page = self._held.remove(key)
+            if page != NOWHERE:
                 self._let_go(page)
                 gone.append(key)
         self.counts.removed += len(gone)
@@ -164,11 +148,11 @@ class PageTable:
 
     def saved(self, begin: int, end: int) -> tuple[bytes, bytes]:
         """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a copy."""
-        return bytes(self._keys[KEY_BYTES * begin : KEY_BYTES * end]), self._used[begin:end].tobytes()
+        return self._held.copied(begin, end)
 
     def held_keys(self) -> list[bytes]:
-        """The keys that have a page."""
-        return list(self._held)
+        """The keys that have a page. Cost: O(keys)."""
+        return [key for key, _ in self._held.items()]
 
     def gauges(self) -> dict[str, int]:
         """How many pages are where; they add up to `pages`, but for `read`, which are held or orphans."""
@@ -190,36 +174,30 @@ class PageTable:
     def owners(self) -> list[int]:
         """Every page that is in some place, as often as it is in one; for tests: each stands there once."""
         never = range(self._fresh, self.page_count)
-        return [*self._held.values(), *self._writing.values(), *self._orphans, *self._aside, *self._free, *never]
+        return [
+            *(page for _, page in self._held.items()),
+            *self._writing.values(),
+            *self._orphans,
+            *self._aside,
+            *self._free,
+            *never,
+        ]
 
     def _take(self, evicted: list[bytes]) -> int:
         if self._free:
             return self._free.popleft()
         if self._fresh < self.page_count:
             self._fresh += 1
-            self._keys += _NO_KEY
-            self._used.append(0)
+            self._held.grow()
             return self._fresh - 1
         for _ in range(len(self._held)):
-            key, page = next(iter(self._held.items()))
+            key, page = self._held.oldest()
             if page not in self._readers:
-                del self._held[key]
-                self._used[page] = 0
+                self._held.remove(key)
                 evicted.append(key)
                 return page
-            self._touch(key, page)
+            self._held.use([page])
         return FULL
-
-    def _touch(self, key: bytes, page: int) -> None:
-        self._held.move_to_end(key)
-        self._uses += 1
-        self._used[page] = self._uses
-
-    def _note(self, key: bytes, page: int) -> None:
-        """This key holds this page, used just now."""
-        self._keys[KEY_BYTES * page : KEY_BYTES * (page + 1)] = key
-        self._uses += 1
-        self._used[page] = self._uses
 
     def _let_go(self, page: int) -> None:
         if page in self._readers:

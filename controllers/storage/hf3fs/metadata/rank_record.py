@@ -54,9 +54,7 @@ class Rank:
     def image(self, name: str) -> RankImage:
         """What is written down, but for the keys. Cost: O(namespaces)."""
         namespaces = {
-            of: NamespaceImage(
-                format=shape.format, stride_bytes=shape.stride_bytes, page_count=shape.page_count
-            )
+            of: NamespaceImage(format=shape.format, stride_bytes=shape.stride_bytes, page_count=shape.page_count)
             for of, shape in self.shapes.items()
         }
         return RankImage(rank=name, epoch=self.epoch, namespaces=namespaces)
