@@ -11,10 +11,10 @@ In the environment the setting `master` of the engine `mooncake` is unified_tree
 UNIFIED_TREE_STORAGE_CONFIG. Whatever is not a setting, in any of the three, is an error: a misspelt one would be ignored.
 
 Variables of settings are in lower case and have two underscores between their parts. Kubernetes writes a service's address into
-variables of its own, in capitals (UNIFIED_TREE_REDIS_PORT for a service unified-tree-redis), so it makes none of these; and since
-no name of an engine or a setting holds two underscores, no engine reads another's. POSIX leaves names with lower-case letters
-to applications (https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html). The same name in other cases is an
-error if it is that of a known setting, and nobody's otherwise.
+variables of its own, in capitals (UNIFIED_TREE_REDIS_PORT for a service unified-tree-redis), so it makes none of these; and
+since no name of an engine or a setting holds two underscores, no engine reads another's. POSIX leaves names with lower-case
+letters to applications (https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html). The same name in other cases
+is an error if it is that of a known setting, and nobody's otherwise.
 """
 
 from __future__ import annotations

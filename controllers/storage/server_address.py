@@ -11,8 +11,8 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """The two of "host:port", "[::1]:port" included. Raises ValueError for what can be no such address: a URL, a user's name before
-    the host, white space, an IPv6 address without its brackets.
+    """The two of "host:port", "[::1]:port" included. Raises ValueError for what can be no such address: a URL, a user's name
+    before the host, white space, an IPv6 address without its brackets.
 
     >>> host_and_port("[::1]:6379")
     ('::1', 6379)
@@ -30,7 +30,8 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nobody else can reach it: `localhost`, or an address of the loopback. No name is looked up.
+    """Whether a host is this machine and nobody else can reach it: `localhost`, or an address of the loopback. No name is
+    looked up.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "")]
     [True, True, True, False, False, False]

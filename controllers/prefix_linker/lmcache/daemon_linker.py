@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | FilePath | None = None, **settings: Any) -> DaemonLinker:
     """A linker with the settings of `LmcacheSettings`, from here, a file, or the environment (`load_settings`).
 
-    Raises as `DaemonLinker`, and ConfigurationError for settings. What killed clients have left in shared memory stays there until
-    the program calls `remove_leftovers`.
+    Raises as `DaemonLinker`, and ConfigurationError for settings. What killed clients have left in shared memory stays there
+    until the program calls `remove_leftovers`.
     """
     return DaemonLinker(pools, load_settings(LmcacheSettings, "lmcache", settings, file=config_file))
 

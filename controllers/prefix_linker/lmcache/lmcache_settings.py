@@ -29,8 +29,8 @@ class LmcacheSettings:
         answer_timeout_s: of the daemon to a question; to a lookup, too.
         heartbeat_s: between two questions whether it is there.
         drain_timeout_s: how long closing waits for transfers under way.
-        probe_attempts, probe_pause_s: how often, and with which pauses, a daemon for windows and states is asked for what it was
-            tried with (`group_probe`): it finds what was stored a moment later.
+        probe_attempts, probe_pause_s: how often, and with which pauses, a daemon for windows and states is asked for what it
+            was tried with (`group_probe`): it finds what was stored a moment later.
 
     Raises ConfigurationError for values that cannot be.
     """

@@ -1,10 +1,10 @@
 """Which key holds which page, in order of use, without a structure that must ever be rebuilt as a whole.
 
 By page, in flat arrays: the key, when it was used last (0 where no key holds the page), and the pages used just before and just
-after it. By key, in a dictionary for each first byte, the page. A dictionary is rebuilt when it has grown or changed enough, all
-of it at once; keys are uniformly distributed, so each of these has one 256th of all and is rebuilt at another moment. An
-OrderedDict of two million keys stood still for one to two seconds each time, and the garbage collector went through it; dictionaries
-of bytes and integers it leaves out.
+after it. By key, in a dictionary for each first byte, the page. A dictionary is rebuilt when it has grown or changed enough,
+all of it at once; keys are uniformly distributed, so each of these has one 256th of all and is rebuilt at another moment. An
+OrderedDict of two million keys stood still for one to two seconds each time, and the garbage collector went through it;
+dictionaries of bytes and integers it leaves out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from unified_tree.controllers.storage.hf3fs.metadata_wire import NOWHERE
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-
 
 _SHARDS = 256
 _END = 0

@@ -70,7 +70,8 @@ def check_token(token: str, addresses: list[str]) -> None:
     reachable = [address for address in addresses if not is_loopback(address)]
     if reachable and not token:
         raise ConfigurationError(
-            f"without a token only loopback can be listened on, not {', '.join(reachable)}: set {TOKEN_VARIABLE}, or --host 127.0.0.1"
+            f"without a token only loopback can be listened on, not {', '.join(reachable)}: set {TOKEN_VARIABLE}, or "
+            "--host 127.0.0.1"
         )
 
 

@@ -18,7 +18,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import sha256
 from typing import Any
 
@@ -74,7 +74,7 @@ class _Snapshots:
         self._state = state
         self._retry_s = retry_s
         self._due = asyncio.Event()
-        self._is_ending = False
+        self._ending = asyncio.Event()
 
     def look(self) -> None:
         """Something may have changed."""
@@ -85,25 +85,26 @@ class _Snapshots:
         task = asyncio.create_task(self._run())
         self.look()
         yield
-        self._is_ending = True
+        self._ending.set()
         self._due.set()
         await task
 
     async def _run(self) -> None:
-        while not self._is_ending:
-            await self._due.wait()
+        while not self._ending.is_set():
+            if self._state.is_snapshot_due and not await self._taken():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), self._retry_s)
             self._due.clear()
-            if not self._is_ending and self._state.is_snapshot_due and not await self._taken():
-                await asyncio.sleep(self._retry_s)
             self.look()
+            await self._due.wait()
 
     async def _taken(self) -> bool:
-        """Whether a snapshot was written; one that the service's end interrupts was not. Nothing waits for the thread but this."""
+        """Whether a snapshot was written; one that the service's end interrupts was not."""
         with closing(self._state.snapshot()) as calls:
             try:
                 for call in calls:
                     await asyncio.to_thread(call)
-                    if self._is_ending:
+                    if self._ending.is_set():
                         return False
             except OSError:
                 return False

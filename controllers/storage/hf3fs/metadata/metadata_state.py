@@ -12,7 +12,7 @@ After a service was killed nobody knows who was reading and writing. For one lea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -173,7 +173,7 @@ class MetadataState:
         due = self._directory is not None and (self._is_behind or self._directory.is_due)
         return due and not self._is_snapshotting
 
-    def snapshot(self, *, is_clean: bool = False) -> Iterator[Callable[[], None]]:
+    def snapshot(self, *, is_clean: bool = False) -> Generator[Callable[[], None], None, None]:
         """Take a snapshot: make each call that this yields, then go on; between them the state may be used as ever.
 
         The calls touch files and nothing else, block, and may be made in any thread. What one raises (OSError) is the caller's,

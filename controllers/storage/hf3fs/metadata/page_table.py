@@ -147,7 +147,9 @@ class PageTable:
         return self._fresh
 
     def saved(self, begin: int, end: int) -> tuple[bytes, bytes]:
-        """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a copy."""
+        """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a
+        copy.
+        """
         return self._held.copied(begin, end)
 
     def held_keys(self) -> list[bytes]:

@@ -1,11 +1,11 @@
 """What the metadata service keeps on disk about a rank, and the two forms it has there.
 
 A snapshot holds every rank: 8 bytes of magic, u32 length of a JSON head, the head, then for each namespace in the head's
-order its pages from the first to as many as the head says, in parts: u32 how many pages, a key for each (32 bytes), and for each
-when it was used last (i64; 0 where no key holds the page). A CRC-32 of all that ends it. Little-endian.
+order its pages from the first to as many as the head says, in parts: u32 how many pages, a key for each (32 bytes), and for
+each when it was used last (i64; 0 where no key holds the page). A CRC-32 of all that ends it. Little-endian.
 
-Parts are copied one after the other while the service goes on, so they are of different instants: a key may stand in it twice, or
-a page hold a key that has left it. Whatever changed since the first of them is in the journal that was begun with the
+Parts are copied one after the other while the service goes on, so they are of different instants: a key may stand in it twice,
+or a page hold a key that has left it. Whatever changed since the first of them is in the journal that was begun with the
 snapshot, and replaying that puts all of it right, since every record says what is, not what is different.
 
 A file from before namespaces existed is JSON: `{rank: {"num_pages": n, "key_to_index": {key in hex: page}}}`. Its keys are
@@ -19,7 +19,6 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 

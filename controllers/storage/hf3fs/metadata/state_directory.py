@@ -1,10 +1,10 @@
 """The metadata service's state on disk: a snapshot, and journals of what changed since.
 
 `metadata` is the snapshot of some generation g, `journal.g` what followed, and `journal.g+1` and so on what followed that. A
-snapshot is taken while the service goes on: the next journal is begun first, then the snapshot is written beside the old one, part
-by part, then flushed and renamed over it; with that the journals before its own count for nothing. Until then the old
-snapshot and all journals count, so whatever the process was doing when it was killed, what is there is one snapshot and the changes
-up to the last that was answered.
+snapshot is taken while the service goes on: the next journal is begun first, then the snapshot is written beside the old one,
+part by part, then flushed and renamed over it; with that the journals before its own count for nothing. Until then the old
+snapshot and all journals count, so whatever the process was doing when it was killed, what is there is one snapshot and the
+changes up to the last that was answered.
 
 After a power failure the journal's end may be missing, unless it is flushed for every change (`sync`). A journal says how many
 bytes of the one before it count; where those are missing it does not count either.
@@ -98,7 +98,9 @@ class StateDirectory:
         return SnapshotFile(self._path, self._generation + 1, self._flush_bytes)
 
     def begin(self, snapshot: SnapshotFile) -> None:
-        """From now on changes go to the journal of a snapshot that was made. Raises OSError; then they go where they went before."""
+        """From now on changes go to the journal of a snapshot that was made. Raises OSError; then they go where they went
+        before.
+        """
         record = change_record.begun(snapshot.generation, self._valid_bytes)
         try:
             write_all(snapshot.journal, record)
