@@ -8,18 +8,23 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from unified_tree.controllers.storage.server_address import is_loopback
-from unified_tree.controllers.storage.setting_checks import MOST_BYTES, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import BYTES, SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _RANK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _WAYS = ("auto", "posix", "usrbio")
 _BOUNDS = {
-    "capacity_bytes": Bounds(0, MOST_BYTES, is_positive=True),
+    "capacity_bytes": BYTES,
     "request_timeout_s": SECONDS,
     "io_timeout_s": SECONDS,
     "retry_pause_s": SECONDS,
     "io_threads": Bounds(1, 256),
     "ring_entries": Bounds(1, 1 << 16),
+    "piece_bytes": Bounds(512, 1 << 30),
+    "share_bytes": BYTES,
+    "thread_idle_s": SECONDS,
+    "close_wait_s": SECONDS,
+    "ended_leases": Bounds(1, 1 << 16),
 }
 
 
@@ -33,8 +38,8 @@ class Hf3fsSettings:
         rank: names the file, `<rank>.pages`. Who should share pages has the same; tensor-parallel ranks differ in it.
         capacity_bytes: of the file, which is allocated at once; every sharer's must be the same.
         io: "usrbio", "posix" (preadv and pwritev), or "auto", which is usrbio where its module and a mount of 3FS are.
-        mount: must be a mount point when the engine is made, else it refuses; "" is not checked. A directory whose mount is
-            missing is a directory on another disk.
+        mount: must be a mount point when the engine is made, with `directory` on it, else it refuses; "" is not checked. A
+            directory whose mount is missing is a directory on another disk.
         token: of the metadata service; "" for none, which only one on loopback has.
         request_timeout_s: for one answer of the metadata service, connecting included.
         io_timeout_s: for reading or writing all pages of one call; must be shorter than the service's lease.
@@ -42,6 +47,11 @@ class Hf3fsSettings:
         io_threads: of POSIX; so many pages are read or written at once.
         ring_entries: of USRBIO; as many pages in flight, each way, and as many slots of shared memory of the largest page.
         preallocate: reserve the file's room on the disk, where the file system can.
+        piece_bytes: of POSIX: read at once into a thread's buffer, which should stay in its processor's cache.
+        share_bytes: of POSIX: another thread is woken for so much.
+        thread_idle_s: of POSIX: a thread without work ends after it.
+        close_wait_s: how long closing a file is waited for; a frozen mount holds up even that.
+        ended_leases: reads whose end the service has not been told yet; of more the oldest end by themselves, with their lease.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -59,6 +69,11 @@ class Hf3fsSettings:
     io_threads: int = 4
     ring_entries: int = 64
     preallocate: bool = True
+    piece_bytes: int = 256 << 10
+    share_bytes: int = 1 << 20
+    thread_idle_s: float = 10.0
+    close_wait_s: float = 1.0
+    ended_leases: int = 256
 
     def __post_init__(self) -> None:
         check_settings("hf3fs", self, _BOUNDS)

@@ -77,9 +77,16 @@ class MetadataState:
 
         A rank is made where there is none. One with other namespaces is begun anew if that is allowed; so is one whose file is
         not the one that it knows (`seen`, the epoch that the file bears, 0 for none). Neither while somebody reads or writes.
+        A file that holds something without bearing a mark (a negative `seen`) may be anybody's: it makes no rank.
         """
         self._begin()
         rank = self._ranks.get(name)
+        if rank is None and seen < 0:
+            raise RefusedError(
+                409,
+                f"rank {name} is not known, and its file holds something that is not ours; move it away, or name another rank",
+            )
+        seen = max(seen, 0)
         if rank is None:
             return self._made(name, shapes, self._clock() + self._leases.lease_s * bool(seen), {})
         if rank.is_unopened:
