@@ -96,7 +96,8 @@ class _Snapshots:
                     await asyncio.wait_for(self._ending.wait(), self._retry_s)
             self._due.clear()
             self.look()
-            await self._due.wait()
+            if not self._ending.is_set():
+                await self._due.wait()
 
     async def _taken(self) -> bool:
         """Whether a snapshot was written; one that the service's end interrupts was not."""
