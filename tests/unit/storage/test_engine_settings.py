@@ -108,6 +108,9 @@ def test_a_secret_is_never_repeated() -> None:
         ("storage.yaml", "", "under 'wire'; it has a NoneType"),
         ("storage.yaml", "wire: {1: 2}", "settings by name under 'wire'"),
         ("storage.yaml", "wire: 7", "settings by name under 'wire'"),
+        ("storage.yaml", "wire: {size_bytes: 1, size_bytes: 2}", "has 'size_bytes' twice"),
+        ("storage.yaml", "wire: {}\nwire: {size_bytes: 2}", "has 'wire' twice"),
+        ("storage.json", '{"wire": {"size_bytes": 1, "size_bytes": 2}}', "has 'size_bytes' twice"),
     ],
 )
 def test_a_file_that_will_not_do_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
