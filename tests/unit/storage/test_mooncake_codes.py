@@ -255,9 +255,9 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
         ({"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
         ({"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
         ({"master": "h:1", "key_prefix": ""}, "key_prefix must be"),
-        ({"master": "h:1", "batch_bytes": 0}, "batch_bytes must be at least 1"),
-        ({"master": "h:1", "segment_bytes": -1}, "must not be negative"),
-        ({"master": "h:1", "retry_pause_s": 0}, "must not be negative, nor the latter zero"),
+        ({"master": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
+        ({"master": "h:1", "segment_bytes": -1}, "segment_bytes must be at least 0"),
+        ({"master": "h:1", "retry_pause_s": 0}, "retry_pause_s must be positive"),
         ({"master": "h:1", "maste": "h:1"}, "unknown setting 'maste'"),
     ],
 )

@@ -544,7 +544,7 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
         ({"address": "a:1", "key_prefix": "a*"}, "key_prefix must be"),
         ({"address": "a:1", "key_prefix": "{a}"}, "key_prefix must be"),
         ({"address": "a:1", "request_timeout_s": 0}, "request_timeout_s must be positive"),
-        ({"address": "a:1", "ttl_s": -1}, "must not be negative"),
+        ({"address": "a:1", "ttl_s": -1}, "ttl_s must be at least 0"),
         ({"address": "a:1", "passwrod": "x"}, "unknown setting 'passwrod'"),
     ],
 )
