@@ -25,6 +25,7 @@ from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.prefix_linker.storable import storable
+from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class LinkedPrefixes:
             stored before, as if all had been invalidated.
         clock: seconds; a test's own.
 
-    Raises ConfigurationError for a cache that cannot be linked.
+    Raises ConfigurationError for a cache that cannot be linked, and for a version or numbers that cannot be.
     """
 
     def __init__(
@@ -103,6 +104,11 @@ class LinkedPrefixes:
         invalidation_limit: int = 4096,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if type(weights_version) is not str:
+            raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
+        check_number("wait_s", wait_s, float, Bounds(0, math.inf))
+        check_number("least_tokens", least_tokens, int, Bounds(1, MOST_BYTES))
+        check_number("store_limit", store_limit, int, Bounds(1, MOST_BYTES))
         _check_cache(cache, linker, pools)
         self.cache = cache
         self._pools = pools

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
-from unified_tree.errors import LinkError
+from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
+from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,8 @@ class MemoryLinker:
         chunk_tokens: a multiple of that.
         capacity_chunks: the least recently used go first; those that are locked stay.
         peer: another linker, whose chunks and locks are this one's, too, as those of two servers of one daemon.
+
+    Raises ConfigurationError for numbers that cannot be, and for chunks that fit the pages or a window badly.
     """
 
     def __init__(
@@ -33,7 +36,10 @@ class MemoryLinker:
     ) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
-        assert chunk_tokens % self._page_tokens == 0
+        check_number("chunk_tokens", chunk_tokens, int, Bounds(1, MOST_BYTES))
+        check_number("capacity_chunks", capacity_chunks, int, Bounds(1, MOST_BYTES))
+        if chunk_tokens % self._page_tokens:
+            raise ConfigurationError(f"chunks of {chunk_tokens} tokens are no multiple of the page size {self._page_tokens}")
         check_windows(pools, chunk_tokens)
         self._chunk_tokens = chunk_tokens
         self._paths = {pool.name for pool in pools if isinstance(pool.coverage, Path)}

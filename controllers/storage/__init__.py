@@ -6,7 +6,7 @@ if __name__ != "unified_tree.controllers.storage":  # a second name would make e
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.faulty_storage import FaultyStorage, StorageFaults
-from unified_tree.controllers.storage.file import FileStorage
+from unified_tree.controllers.storage.file import FileLimits, FileStorage
 from unified_tree.controllers.storage.hit_policy import (
     HitPolicy,
     PoolFinding,
@@ -30,6 +30,7 @@ __all__ = [
     "Capabilities",
     "CheckedStorage",
     "FaultyStorage",
+    "FileLimits",
     "FileStorage",
     "FormatHeader",
     "HitPolicy",

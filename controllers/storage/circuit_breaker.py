@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
+
 
 class CircuitBreaker:
     """Lets calls through to a store until one fails; then one call a pause, until one succeeds.
@@ -16,11 +18,14 @@ class CircuitBreaker:
         pause_s: between two tries of a store that is away.
         is_reachable: what the client knows of its connection without asking the store; must be quick.
         clock: seconds; a test's own.
+
+    Raises ConfigurationError for a pause that cannot be.
     """
 
     def __init__(
         self, pause_s: float, is_reachable: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        check_number("pause_s", pause_s, float, SECONDS)
         self._pause_s = pause_s
         self._is_reachable = is_reachable
         self._clock = clock

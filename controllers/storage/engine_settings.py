@@ -7,24 +7,35 @@ must be given somewhere. The file is YAML or JSON with one mapping an engine, so
       master: 127.0.0.1:50051
       segment_bytes: 4294967296
 
-In the environment the setting `master` of the engine `mooncake` is UNIFIED_TREE_MOONCAKE_MASTER, and the file may be named by
+In the environment the setting `master` of the engine `mooncake` is unified_tree__mooncake__master, and the file may be named by
 UNIFIED_TREE_STORAGE_CONFIG. Whatever is not a setting, in any of the three, is an error: a misspelt one would be ignored.
+
+Variables of settings are in lower case and have two underscores between their parts. Kubernetes writes a service's address into
+variables of its own, in capitals (UNIFIED_TREE_REDIS_PORT for a service unified-tree-redis), so it makes none of these; and
+since no name of an engine or a setting holds two underscores, no engine reads another's. POSIX leaves names with lower-case
+letters to applications (https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html). The same name in other cases
+is an error if it is that of a known setting, and nobody's otherwise.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from importlib import import_module
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, get_type_hints
 
+from unified_tree.controllers.storage.setting_checks import fits, kinds, named, shown
+from unified_tree.controllers.storage.settings_file import section
 from unified_tree.errors import ConfigurationError
 
-VARIABLE_PREFIX = "UNIFIED_TREE_"
+VARIABLE_PREFIX = "unified_tree__"
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+"""Of an engine or a setting: no capitals, and never two underscores together, nor one at an end."""
+_KUBERNETES = re.compile(r"[A-Z][A-Z0-9_]*_(?:SERVICE_HOST|SERVICE_PORT.*|PORT.*)")
+"""What it may write for a service, of whatever name."""
 FILE_VARIABLE = "UNIFIED_TREE_STORAGE_CONFIG"
 """Names the file where none is given."""
 Settings = TypeVar("Settings")
@@ -42,31 +53,38 @@ def load_settings(
 
     Args:
         kind: the dataclass.
-        engine: its name, which is the file's section and a part of the variables' names.
+        engine: its name, which is the file's section and a part of the variables' names: lower-case letters, digits, and single
+            underscores between them.
         explicit: settings by name; these win.
         file: YAML (.yaml, .yml) or JSON (.json); by default what UNIFIED_TREE_STORAGE_CONFIG names, if anything.
         environment: by default the process's.
 
-    Raises ConfigurationError that names every setting which is unknown, missing or of another type, and where it was found.
+    Raises ConfigurationError for such a name that is not that, and one that names every setting which is unknown, missing or of
+    another type, and where it was found.
     """
+    if type(engine) is not str or not _NAME.fullmatch(engine):
+        raise ConfigurationError(
+            f"an engine's name must be lower-case letters, digits and single underscores between them, not {engine!r}"
+        )
     variables = os.environ if environment is None else environment
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    assert all(map(_NAME.fullmatch, known)), "a setting's variable could be another's"
     types = get_type_hints(kind)
     path = file if file is not None else variables.get(FILE_VARIABLE)
     found: dict[str, Any] = {}
-    wrong: list[str] = []
+    wrong = [f"{given} must be written {name}" for given, name in _in_other_cases(engine, known, variables)]
     missing = {name: None for name, field in known.items() if _is_required(field)}
     for where, given in (
         (f"the environment ({_variable(engine, '')}…)", _of_environment(engine, known, types, variables)),
-        (str(path), {} if path is None else _section(Path(path), engine)),
+        (str(path), {} if path is None else section(Path(path), engine)),
         ("the explicit settings", explicit),
     ):
         for name, value in given.items():
             missing.pop(name, None)
             if name not in known:
                 wrong.append(f"{where} has an unknown setting {name!r}")
-            elif not _fits(value, types[name]):
-                wrong.append(f"{name} in {where} must be {_named(types[name])}, not {_shown(known[name], value)}")
+            elif not fits(value, types[name]):
+                wrong.append(f"{name} in {where} must be {named(types[name])}, not {shown(known[name], value)}")
             else:
                 found[name] = value
     wrong += [f"{name} is missing: give it, or set {_variable(engine, name)}" for name in missing]
@@ -76,7 +94,14 @@ def load_settings(
 
 
 def _variable(engine: str, name: str) -> str:
-    return f"{VARIABLE_PREFIX}{engine}_{name}".upper()
+    return f"{VARIABLE_PREFIX}{engine}__{name}"
+
+
+def _in_other_cases(engine: str, known: Mapping[str, Field[Any]], variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that a setting's would be but for capitals, and how they are written."""
+    wanted = {_variable(engine, name) for name in known}
+    others = [given for given in sorted(variables) if given not in wanted and not _KUBERNETES.fullmatch(given)]
+    return [(given, given.lower()) for given in others if given.lower() in wanted]
 
 
 def _of_environment(
@@ -86,68 +111,17 @@ def _of_environment(
     start, given = _variable(engine, ""), {}
     for variable, text in sorted(variables.items()):
         if variable.startswith(start):
-            name = variable.removeprefix(start).lower()
+            name = variable.removeprefix(start)
             given[name] = _parsed(text, types[name]) if name in known else text
     return given
-
-
-def _section(path: Path, engine: str) -> Mapping[str, Any]:
-    """The mapping of an engine in a file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{engine}: the file of settings {path} cannot be read: {error}") from error
-    if path.suffix not in {".yaml", ".yml", ".json"}:
-        raise ConfigurationError(f"{engine}: the file of settings must end in .yaml, .yml or .json, which {path} does not")
-    content = _of_json(path, text) if path.suffix == ".json" else _of_yaml(path, text)
-    section = content.get(engine) if isinstance(content, dict) else None
-    if not isinstance(section, dict) or not all(isinstance(name, str) for name in section):
-        has = ", ".join(map(repr, content)) if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise ConfigurationError(f"{path} must hold settings by name under {engine!r}; it has {has or 'nothing'}")
-    return section
-
-
-def _of_json(path: Path, text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is no JSON: {error}") from error
-
-
-def _of_yaml(path: Path, text: str) -> object:
-    try:
-        yaml = import_module("yaml")
-    except ImportError as error:
-        raise ConfigurationError(f"{path} needs pyyaml (pip install pyyaml); JSON needs nothing") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is no YAML: {error}") from error
 
 
 def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _kinds(of: Any) -> tuple[type, ...]:
-    return get_args(of) if isinstance(of, UnionType) else (of,)
-
-
-def _named(of: Any) -> str:
-    return " or ".join("None" if kind is NoneType else kind.__name__ for kind in _kinds(of))
-
-
-def _shown(field: Field[Any], value: object) -> str:
-    """A value in a message; not one that the dataclass keeps out of its representation."""
-    return repr(value) if field.repr else "what it is (a secret)"
-
-
-def _fits(value: object, of: Any) -> bool:
-    return any(type(value) is kind or (kind is float and type(value) is int) for kind in _kinds(of))
-
-
 def _parsed(text: str, of: Any) -> object:
-    [kind] = [kind for kind in _kinds(of) if kind is not NoneType]
+    [kind] = [kind for kind in kinds(of) if kind is not NoneType]
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     try:

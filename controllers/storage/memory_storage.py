@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.setting_checks import BYTES, check_number
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
 from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
@@ -31,6 +32,7 @@ class MemoryStorage:
 
     def __init__(self, pools: Iterable[StoredPool], capacity_bytes: int = 1 << 30) -> None:
         self._pools = pools_by_name(pools)
+        check_number("capacity_bytes", capacity_bytes, int, BYTES)
         need = sum(pool.value_bytes for pool in self._pools.values())
         if capacity_bytes < need:
             raise ConfigurationError(f"capacity_bytes must hold a value of every pool, {need} bytes, not {capacity_bytes!r}")

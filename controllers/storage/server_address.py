@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+
+_HOST = re.compile(r"[^\s/\\@?#%,:\[\]]+")
+_IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+)\]")
+_PORT = re.compile(r"[0-9]{1,5}")
+
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """The two of "host:port", "[::1]:port" included. Raises ValueError for what can be no such address.
+    """The two of "host:port", "[::1]:port" included. Raises ValueError for what can be no such address: a URL, a user's name
+    before the host, white space, an IPv6 address without its brackets.
 
     >>> host_and_port("[::1]:6379")
     ('::1', 6379)
     """
     host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    bracketed = _IPV6.fullmatch(host)
+    if bracketed:
+        host = str(ipaddress.IPv6Address(bracketed[1]))
+    elif not _HOST.fullmatch(host) or not host.isprintable():
+        raise ValueError(f"{text!r} is not host:port")
     host.encode("idna")  # what cannot be a name would otherwise be an error of another kind, and later
-    if not host or not host.isprintable() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{text!r} is not host:port")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nobody else can reach it: `localhost`, or an address of the loopback. No name is
+    looked up.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "")]
+    [True, True, True, False, False, False]
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -45,9 +45,11 @@ class StorageRegistry:
         return sorted({*self._factories, *ON_DEMAND, *self._installed})
 
     def register(self, name: str, factory: Factory) -> None:
-        """Make an engine known in this registry. Raises ConfigurationError for an empty name."""
+        """Make an engine known in this registry. Raises ConfigurationError for an empty name, or what cannot be called."""
         if type(name) is not str or not name:
             raise ConfigurationError(f"a storage engine's name must be a non-empty string, not {name!r}")
+        if not callable(factory):
+            raise ConfigurationError(f"the storage engine {name!r} must be opened by a function, not {factory!r}")
         self._factories[name] = factory
 
     def open(self, name: str, pools: Sequence[StoredPool], **options: Any) -> StorageEngine:

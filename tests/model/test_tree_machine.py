@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -41,6 +41,7 @@ from unified_tree import (
 )
 
 PAGE_COUNT = 16
+DEFAULTS = TreeSettings()
 SEEDS = st.integers(0, 1 << 20)
 """Hypothesis chooses which operations come, and leaves out those that do not matter for a failure; a seed decides what
 exactly each one does, since what Hypothesis draws by itself is mostly too small to share a prefix or fill a pool."""
@@ -106,7 +107,9 @@ class TreeMachine(RuleBasedStateMachine):
             policy=policy,
             page_counts=device,
             host_page_counts=self.page_counts[HOST] if rng.random() < 0.5 else None,
-            settings=TreeSettings(**{bound.name: rng.choice([1, 1, 2, 3, 7, bound.default]) for bound in fields(TreeSettings)}),
+            settings=replace(
+                DEFAULTS, **{f.name: rng.choice([1, 1, 2, 3, 7, getattr(DEFAULTS, f.name)]) for f in fields(DEFAULTS)}
+            ),
         )
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
         self.kept = KeptArrays()

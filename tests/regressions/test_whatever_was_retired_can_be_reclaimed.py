@@ -14,6 +14,11 @@ def filled(grove: Grove, namespace: str, count: int) -> None:
         grove.put(f"a{chr(0x100 + i)}", namespace=namespace)
 
 
+def reclaim_all(grove: Grove) -> None:
+    while grove.tree.is_reclaimable:
+        grove.tree.reclaim(1)
+
+
 def test_a_second_invalidation_while_the_first_is_taken_apart() -> None:
     grove = Grove([FULL])
     filled(grove, "one", 50)
@@ -44,13 +49,11 @@ def test_what_was_locked_comes_back_when_it_is_unlocked() -> None:
         grove.put(text, [len(text)])
     first, second = grove.lock("abcdef"), grove.lock("abxx")
     grove.tree.invalidate()
-    while grove.tree.is_reclaimable:
-        grove.tree.reclaim(1)
+    reclaim_all(grove)
     assert grove.tree.node_count == 4, "all of it stands above what is locked"
     first.release()
     grove.check()
-    while grove.tree.is_reclaimable:
-        grove.tree.reclaim(1)
+    reclaim_all(grove)
     assert grove.tree.node_count == 2
     second.release()
     grove.check()

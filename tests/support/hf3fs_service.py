@@ -53,7 +53,7 @@ class MetadataService:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, "--port", str(self._port), *self._words],
             stdout=subprocess.PIPE,
-            env={**os.environ, "UNIFIED_TREE_HF3FS_TOKEN": self._token},
+            env={**os.environ, "unified_tree__hf3fs__token": self._token},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()

@@ -23,7 +23,6 @@ from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
-from unified_tree.controllers.prefix_linker.lmcache.shared_segments import remove_leftovers
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
 from unified_tree.errors import LinkError
@@ -35,11 +34,10 @@ if TYPE_CHECKING:
 def open_daemon(pools: Sequence[LinkedPool], *, config_file: str | FilePath | None = None, **settings: Any) -> DaemonLinker:
     """A linker with the settings of `LmcacheSettings`, from here, a file, or the environment (`load_settings`).
 
-    Removes what killed clients have left in shared memory. Raises as `DaemonLinker`, and ConfigurationError for settings.
+    Raises as `DaemonLinker`, and ConfigurationError for settings. What killed clients have left in shared memory stays there
+    until the program calls `remove_leftovers`.
     """
-    loaded = load_settings(LmcacheSettings, "lmcache", settings, file=config_file)
-    remove_leftovers()
-    return DaemonLinker(pools, loaded)
+    return DaemonLinker(pools, load_settings(LmcacheSettings, "lmcache", settings, file=config_file))
 
 
 class DaemonLinker:

@@ -28,6 +28,7 @@ class DaemonSession:
     """Registered with the daemon, or not made at all.
 
     Attributes:
+        settings: as they were given.
         client: the daemon's calls; each gives a future.
         pools: the device pools.
         chunk_tokens: the daemon's.
@@ -39,7 +40,7 @@ class DaemonSession:
 
     def __init__(self, settings: LmcacheSettings, pools: Sequence[LinkedPool], losses: int) -> None:
         self.losses = losses
-        self._settings = settings
+        self.settings = settings
         self.pools = pools
         self._model = f"{settings.model}-{format_digest(pools)}"
         self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
@@ -72,7 +73,7 @@ class DaemonSession:
                 self._model,
                 1,
                 self.chunk_tokens // self.pools[0].page_tokens,
-                self._settings.answer_timeout_s,
+                self.settings.answer_timeout_s,
                 layout_hints={"kv_layout": "NHD"},
                 engine_group_infos=[group.info for group in self._groups],
             )
@@ -86,13 +87,13 @@ class DaemonSession:
     def answer(self, future: Any) -> Any:
         """What the daemon answers. Raises LinkError where it does not in time. Blocks."""
         try:
-            return future.result(timeout=self._settings.answer_timeout_s)
+            return future.result(timeout=self.settings.answer_timeout_s)
         except TimeoutError as error:
             raise self._no_answer() from error
 
     def ping(self) -> bool:
         """Whether the daemon answers in time. Blocks."""
-        return bool(self.client.ping(None).wait(timeout=self._settings.answer_timeout_s))
+        return bool(self.client.ping(None).wait(timeout=self.settings.answer_timeout_s))
 
     def key(self, request: str, tokens: tuple[int, ...], salt: str, begin: int, end: int, *, worker: int | None) -> Any:
         """The daemon's key of a range of tokens; for lookups and locks without a worker."""
@@ -130,13 +131,13 @@ class DaemonSession:
         if not is_lost:
             future = self._transfer.unregister()
             if future is not None:
-                future.wait(timeout=self._settings.answer_timeout_s)
+                future.wait(timeout=self.settings.answer_timeout_s)
         self._transfer.close()
         self.client.close()
 
     def _asked_chunk(self) -> int:
         try:
-            chunk_tokens = int(self.client.get_chunk_size().result(timeout=self._settings.answer_timeout_s))
+            chunk_tokens = int(self.client.get_chunk_size().result(timeout=self.settings.answer_timeout_s))
         except TimeoutError as error:
             raise self._no_answer() from error
         page_tokens = self.pools[0].page_tokens
@@ -148,7 +149,7 @@ class DaemonSession:
 
     def _no_answer(self) -> LinkError:
         return LinkError(
-            f"lmcache: no answer from {self._settings.daemon} within {self._settings.answer_timeout_s} s: "
+            f"lmcache: no answer from {self.settings.daemon} within {self.settings.answer_timeout_s} s: "
             "check `daemon`, and that `lmcache server` runs there"
         )
 

@@ -19,15 +19,13 @@ from unified_tree.errors import ConfigurationError, LinkError
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 
-ATTEMPTS = 50
-PAUSE_S = 0.02
-
 
 def check_object_groups(session: DaemonSession) -> None:
     """Store so many chunks, under tokens that nobody else has, that the first has no window and no state, and look for them.
 
     All of them must be found, and the first alone must not. Pages are read, none is written.
-    Raises ConfigurationError for a daemon that finds the first, LinkError for one that finds nothing. Blocks.
+    Raises ConfigurationError for a daemon that finds the first, LinkError for one that finds nothing or does not end looking.
+    Blocks.
     """
     chunk, salt = session.chunk_tokens, f"probe-{secrets.token_hex(12)}"
     chunks = 1 + max(_chunks(session, pool.coverage) for pool in session.pools)
@@ -41,10 +39,10 @@ def check_object_groups(session: DaemonSession) -> None:
     span = Span(tokens=tokens, salt=salt, begin=0, end=tokens.size, pages=pages)
     if not session.answer(session.store(f"{salt}-store", span)):
         raise LinkError("lmcache: the daemon did not store what it was tried with")
-    for attempt in range(ATTEMPTS):
+    for attempt in range(session.settings.probe_attempts):
         if _found(session, f"{salt}-{attempt}", span, tokens.size) == tokens.size:
             break
-        time.sleep(PAUSE_S)
+        time.sleep(session.settings.probe_pause_s)
     else:
         raise LinkError("lmcache: the daemon does not find what it was tried with; has it memory to spare?")
     if _found(session, f"{salt}-first", span, chunk):
@@ -64,8 +62,12 @@ def _chunks(session: DaemonSession, coverage: Any) -> int:
 def _found(session: DaemonSession, request: str, span: Span, end: int) -> int:
     key = session.key(request, tuple(span.tokens[:end].tolist()), span.salt, 0, end, worker=None)
     session.answer(session.client.lookup(key, 1))
-    chunks = None
+    chunks, late = None, time.monotonic() + session.settings.answer_timeout_s
     while chunks is None:
+        if time.monotonic() > late:
+            raise LinkError(
+                f"lmcache: the daemon looks for what it was tried with for longer than {session.settings.answer_timeout_s} s"
+            )
         chunks = session.answer(session.client.query_prefetch_status(request))
     if chunks:
         held = session.key(request, tuple(span.tokens[:end].tolist()), span.salt, 0, chunks * session.chunk_tokens, worker=None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BOUNDS = {"chunk_tokens": Bounds(1, 1 << 31), "memory_bytes": Bounds(1, MOST_BYTES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +31,8 @@ class InProcessSettings:
     engine_file: str = ""
 
     def __post_init__(self) -> None:
+        check_settings("lmcache_in_process", self, _BOUNDS)
         if not _MODEL.fullmatch(self.model):
             raise ConfigurationError(
                 f"lmcache_in_process: model must be 1 to 64 letters, digits, ., - and _, which {self.model!r} is not"
             )
-        for name in ("chunk_tokens", "memory_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"lmcache_in_process: {name} must be at least 1, not {getattr(self, name)!r}")

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.setting_checks import SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BOUNDS = {
+    "answer_timeout_s": SECONDS,
+    "heartbeat_s": SECONDS,
+    "drain_timeout_s": SECONDS,
+    "probe_attempts": Bounds(1, 1 << 20),
+    "probe_pause_s": SECONDS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,8 @@ class LmcacheSettings:
         answer_timeout_s: of the daemon to a question; to a lookup, too.
         heartbeat_s: between two questions whether it is there.
         drain_timeout_s: how long closing waits for transfers under way.
+        probe_attempts, probe_pause_s: how often, and with which pauses, a daemon for windows and states is asked for what it
+            was tried with (`group_probe`): it finds what was stored a moment later.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -29,13 +40,14 @@ class LmcacheSettings:
     answer_timeout_s: float = 2.0
     heartbeat_s: float = 1.0
     drain_timeout_s: float = 5.0
+    probe_attempts: int = 50
+    probe_pause_s: float = 0.02
 
     def __post_init__(self) -> None:
-        host, _, port = self.daemon.rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ConfigurationError(f"lmcache: daemon must be host:port, as in 127.0.0.1:5555, not {self.daemon!r}")
+        check_settings("lmcache", self, _BOUNDS)
+        try:
+            host_and_port(self.daemon)
+        except ValueError as error:
+            raise ConfigurationError(f"lmcache: daemon must be host:port, as in 127.0.0.1:5555, not {self.daemon!r}") from error
         if not _MODEL.fullmatch(self.model):
             raise ConfigurationError(f"lmcache: model must be 1 to 64 letters, digits, ., - and _, which {self.model!r} is not")
-        for name in ("answer_timeout_s", "heartbeat_s", "drain_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"lmcache: {name} must be positive, not {getattr(self, name)!r}")

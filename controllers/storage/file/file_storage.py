@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.pool_table import PoolTable, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_shape import shapes_within
@@ -41,6 +42,7 @@ class FileStorage:
         shares: engines with other pools (other ranks) that divide directory and capacity; each gets as much.
         sync: whether put waits until values would survive a power failure: two flushes of the disk for some pages together.
         clock_ns: nanoseconds since 1970, the same for all processes of the directory.
+        limits: how long it waits, and how much it does at once.
 
     Raises ConfigurationError for options that are not that, for a capacity that does not hold one value of every pool, and
     when other processes use so much of the directory that the capacity cannot be kept; StorageError, naming the path, where the
@@ -58,12 +60,19 @@ class FileStorage:
         shares: int = 1,
         sync: bool = False,
         clock_ns: Callable[[], int] = time.time_ns,
+        limits: FileLimits | None = None,
     ) -> None:
         self._pools = pools_by_name(pools)
+        if type(sync) is not bool:
+            raise ConfigurationError(f"sync must be True or False, not {sync!r}")
+        if not callable(clock_ns):
+            raise ConfigurationError(f"clock_ns must be a function, not {clock_ns!r}")
+        if limits is not None and type(limits) is not FileLimits:
+            raise ConfigurationError(f"limits must be FileLimits, not {limits!r}")
         path = _path_of(directory)
         bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
         self._trouble = TroubleLog(path)
-        self._tables = StoreDirectory(path, bound_bytes).open(
+        self._tables = StoreDirectory(path, bound_bytes, limits or FileLimits()).open(
             self._pools, shapes, sync=sync, clock_ns=clock_ns, trouble=self._trouble
         )
         self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
@@ -95,7 +104,8 @@ class FileStorage:
         return self._get(pool, keys, pages, verify)
 
     def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than a second."""
+        """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than the
+        limit."""
         return self._put(pool, keys, pages, None)
 
     def put_sealed(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal) -> list[Outcome]:

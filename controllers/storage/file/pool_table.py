@@ -28,8 +28,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, STABLE_BYTES, last_use
-from unified_tree.controllers.storage.file.table_index import REFRESH_NS, TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 from unified_tree.controllers.storage.file.table_writer import TableWriter
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog
@@ -48,6 +49,7 @@ class PoolTable:
         sync: put returns when the values would survive a power failure.
         clock_ns: nanoseconds since 1970.
         trouble: told what fails.
+        limits: of the engine.
 
     Attributes:
         writer: puts, removes and clears.
@@ -56,14 +58,23 @@ class PoolTable:
     """
 
     def __init__(
-        self, index: int, pages: int, shape: TableShape, *, sync: bool, clock_ns: Callable[[], int], trouble: TroubleLog
+        self,
+        index: int,
+        pages: int,
+        shape: TableShape,
+        *,
+        sync: bool,
+        clock_ns: Callable[[], int],
+        trouble: TroubleLog,
+        limits: FileLimits,
     ) -> None:
         self._index = TableIndex(index, shape, trouble)
         self._pages = pages
         self._clock_ns = clock_ns
         self._trouble = trouble
+        self._refresh_ns = limits.refresh_ns
         self._stride_bytes, self._value_bytes = shape.stride_bytes, shape.value_bytes
-        self.writer = TableWriter(self._index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble)
+        self.writer = TableWriter(self._index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=limits)
 
     def has(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether values are there. Cost: one `pread` of 2 KiB a key."""
@@ -85,7 +96,7 @@ class PoolTable:
                 continue
             if outcomes[at] is not proven:
                 outcomes[at] = self._confirmed(outcomes[at], *place)
-            if not 0 <= now - last_use(place[1]) < REFRESH_NS and outcomes[at] is Outcome.DONE:
+            if not 0 <= now - last_use(place[1]) < self._refresh_ns and outcomes[at] is Outcome.DONE:
                 self._index.touch(place[0], now)
         if Outcome.DONE in outcomes:
             self._trouble.succeeded("read")

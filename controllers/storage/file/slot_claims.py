@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.python_scan import FRESH, WRITTEN
 from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry, last_use
-from unified_tree.controllers.storage.file.table_index import REFRESH_NS, TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_shape import TableShape
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog, is_no_room
 from unified_tree.controllers.storage.storage_engine import Outcome
@@ -20,8 +21,6 @@ except ImportError:
 
 SPARE_WAYS = 8
 """Buckets of so many entries keep one empty; in smaller ones it would be missed."""
-_FULL_NS = 10_000_000_000
-"""For so long after the disk was full, new values go where old ones lie; if not even those can be overwritten, nowhere."""
 Claim = tuple[int, int, bool, int, bytes]
 """Room for one value: its place in the batch; its slot, whose entry is empty; whether that has room on the disk already; and
 the slot from whose entry on the index is written when the value is, and with what. Plain, for there is one a page."""
@@ -36,16 +35,25 @@ class SlotClaims:
         sync: whether entries that go before their slots are overwritten go for good.
         clock_ns: nanoseconds since 1970.
         trouble: told what fails.
+        limits: of the engine.
     """
 
     def __init__(
-        self, index: TableIndex, shape: TableShape, *, sync: bool, clock_ns: Callable[[], int], trouble: TroubleLog
+        self,
+        index: TableIndex,
+        shape: TableShape,
+        *,
+        sync: bool,
+        clock_ns: Callable[[], int],
+        trouble: TroubleLog,
+        limits: FileLimits,
     ) -> None:
         self._index = index
         self._keeps_spare = shape.ways >= SPARE_WAYS
         self._sync = sync
         self._clock_ns = clock_ns
         self._trouble = trouble
+        self._refresh_ns, self._full_pause_ns = limits.refresh_ns, limits.full_pause_ns
         self._generations = count(int.from_bytes(os.urandom(8), "little") >> 1)
         self._full_until_ns = self._refuse_until_ns = 0
 
@@ -66,7 +74,7 @@ class SlotClaims:
         try:
             bucket = self._index.bucket(first)
             if found := entry_of(key, bucket, first):
-                if not 0 <= now - last_use(found[1]) < REFRESH_NS:
+                if not 0 <= now - last_use(found[1]) < self._refresh_ns:
                     self._index.touch(found[0], now)
                 return Outcome.PRESENT
             if now < self._refuse_until_ns:
@@ -97,7 +105,7 @@ class SlotClaims:
         self._trouble.failed("write", error)
         if not is_no_room(error):
             return Outcome.FAILED
-        self._full_until_ns = self._clock_ns() + _FULL_NS
+        self._full_until_ns = self._clock_ns() + self._full_pause_ns
         if was_written:
             self._refuse_until_ns = self._full_until_ns
         return Outcome.DROPPED

@@ -8,7 +8,8 @@ table holds a shared lock on its index file for as long, so a table that can be 
 - Tables of pools that this engine was not given, an older model's or another rank's, and tables of another version, count for
   the bound of the directory with the room they occupy. While it is exceeded, those that nobody uses go, the longest unused
   first.
-- Files whose names are not those of tables are never touched.
+- Files whose names are not those of tables are never touched, nor is what has such a name but is no table of any version: its
+  index file is not there, or begins otherwise than theirs do. It counts for the bound all the same.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.pool_table import PoolTable
-from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, VERSION, TableShape, shape_of
+from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, MAGIC, VERSION, TableShape, shape_of
 from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
@@ -30,7 +32,6 @@ from unified_tree.errors import ConfigurationError, StorageError
 
 LOCK_NAME = "lock"
 _TABLE_NAME = re.compile(r"([0-9a-f]{64}\.v[0-9]+)\.(?:index|pages)")
-_WAIT_S = 10.0
 _STAT_BLOCK_BYTES = 512
 
 
@@ -40,11 +41,13 @@ class StoreDirectory:
     Args:
         path: of the directory, made if it is not there.
         bound_bytes: of all tables in it together.
+        limits: of the engine.
     """
 
-    def __init__(self, path: str, bound_bytes: int) -> None:
+    def __init__(self, path: str, bound_bytes: int, limits: FileLimits) -> None:
         self.path = path
         self.bound_bytes = bound_bytes
+        self._limits = limits
 
     def open(
         self,
@@ -67,7 +70,9 @@ class StoreDirectory:
                 own_bytes = 0
                 for name, pool in pools.items():
                     index, pages, shape = self._open_table(pool, shapes[name], opened)
-                    tables[name] = PoolTable(index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble)
+                    tables[name] = PoolTable(
+                        index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=self._limits
+                    )
                     own_bytes += shape.disk_bytes
                 self._make_room({_stem(pool) for pool in pools.values()}, own_bytes)
                 opened.pop_all()
@@ -80,10 +85,10 @@ class StoreDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = _open(os.path.join(self.path, LOCK_NAME))
+        lock, wait_s = _open(os.path.join(self.path, LOCK_NAME)), self._limits.open_wait_s
         try:
-            if not try_lock(lock, fcntl.LOCK_EX, until=time.monotonic() + _WAIT_S):
-                raise StorageError(f"file storage {self.path}: another process has been opening it for {_WAIT_S:.0f} s")
+            if not try_lock(lock, fcntl.LOCK_EX, until=time.monotonic() + wait_s):
+                raise StorageError(f"file storage {self.path}: another process has been opening it for {wait_s:g} s")
             yield
         finally:
             os.close(lock)
@@ -146,11 +151,14 @@ class StoreDirectory:
         return found
 
     def _delete(self, stem: str) -> bool:
-        """Delete a table that nobody uses; whether it was one."""
-        paths = [os.path.join(self.path, f"{stem}.{kind}") for kind in ("index", "pages")]
-        index = _open(paths[0])
+        """Delete a table that nobody uses; whether it was one. The index goes last, for it shows that both are ours."""
+        paths = [os.path.join(self.path, f"{stem}.{kind}") for kind in ("pages", "index")]
+        if not os.path.lexists(paths[1]):
+            return False
+        index = _open(paths[1])
         try:
-            if not try_lock(index, fcntl.LOCK_EX):
+            start = os.pread(index, len(MAGIC) - 1, 0)  # without the version
+            if (start and start != MAGIC[:-1]) or not try_lock(index, fcntl.LOCK_EX):
                 return False
             for path in paths:
                 if os.path.lexists(path):

@@ -14,9 +14,6 @@ try:
 except ImportError:
     from unified_tree.controllers.storage.file.python_scan import find
 
-REFRESH_NS = 1_000_000_000
-"""A use is written down when the last one is longer ago: recency is known to a second, and hot values cost no writes."""
-
 
 class TableIndex:
     """Reads and writes entries.

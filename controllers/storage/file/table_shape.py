@@ -36,7 +36,8 @@ LARGE_BYTES = 1 << 16
 """Pools whose values are at least as large share a capacity equally; smaller ones get as many values as one of these."""
 _ALIGNMENT_BYTES = 1 << 18
 _LARGEST_FILE_BYTES = 1 << 43
-_MAGIC = b"UTtable" + bytes([VERSION])
+MAGIC = b"UTtable" + bytes([VERSION])
+"""An index file begins with it; its last byte is the version."""
 _FIELDS = struct.Struct("<8sQQQ32s")
 _CHECKSUM_BYTES = 16
 
@@ -84,7 +85,7 @@ class TableShape:
 
     def header(self, format_digest: bytes) -> bytes:
         """The first 4096 bytes of the index file."""
-        fields = _FIELDS.pack(_MAGIC, self.ways, self.buckets, self.value_bytes, format_digest)
+        fields = _FIELDS.pack(MAGIC, self.ways, self.buckets, self.value_bytes, format_digest)
         return (fields + xxh3_128_digest(fields)).ljust(HEADER_BYTES, b"\0")
 
 

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, turns
 from unified_tree.controllers.storage.file.table_entry import EMPTIED
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
@@ -20,8 +21,6 @@ from unified_tree.controllers.storage.storage_engine import Outcome
 
 Seal = Callable[[memoryview, bytes], None]
 """Called with a page and its key before it is written."""
-_HELD_BYTES = 8 << 20
-"""At most so much is written while the writer lock is held; but one value at least."""
 
 
 class TableWriter:
@@ -34,6 +33,7 @@ class TableWriter:
         sync: put returns when the values would survive a power failure.
         clock_ns: nanoseconds since 1970.
         trouble: told what fails.
+        limits: of the engine.
 
     No method raises OSError; all raise StorageError in a fork of the process that made the writer.
     """
@@ -47,17 +47,18 @@ class TableWriter:
         sync: bool,
         clock_ns: Callable[[], int],
         trouble: TroubleLog,
+        limits: FileLimits,
     ) -> None:
         self._index = index
         self._pages = pages
         self._sync = sync
         self._clock_ns = clock_ns
         self._trouble = trouble
-        self._claims = SlotClaims(index, shape, sync=sync, clock_ns=clock_ns, trouble=trouble)
-        self._lock = WriterLock(pages)
+        self._claims = SlotClaims(index, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=limits)
+        self._lock = WriterLock(pages, limits.write_wait_s)
         self._stride_bytes, self._written_bytes = shape.stride_bytes, shape.written_bytes
         self._padding = bytes(shape.written_bytes - shape.value_bytes)
-        self._step = max(1, _HELD_BYTES // shape.written_bytes)
+        self._step = max(1, limits.held_bytes // shape.written_bytes)
 
     def put(self, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
         """Store values: DONE, PRESENT, DROPPED or FAILED for each; `seal` is called with a page and its key first.

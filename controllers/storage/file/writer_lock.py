@@ -25,7 +25,7 @@ class WriterLock:
         wait_s: how long to wait for others; not at all while the last wait was in vain.
     """
 
-    def __init__(self, descriptor: int, wait_s: float = 1.0) -> None:
+    def __init__(self, descriptor: int, wait_s: float) -> None:
         self._descriptor = descriptor
         self._wait_s = wait_s
         self._process = os.getpid()

@@ -67,8 +67,15 @@ class Hf3fsStorage:
         self._layout = layout_within(settings.capacity_bytes, list(self._pools.values()))
         self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
         self._gate = CallGate("hf3fs")
-        self._client = MetadataClient(settings.address, settings.rank, settings.token, settings.request_timeout_s)
-        self._workers = IoWorkers(settings.io_threads, f"hf3fs {settings.rank}")
+        self._client = MetadataClient(
+            settings.address, settings.rank, settings.token, settings.request_timeout_s, settings.ended_leases
+        )
+        self._workers = IoWorkers(
+            settings.io_threads,
+            f"hf3fs {settings.rank}",
+            idle_s=settings.thread_idle_s,
+            close_wait_s=settings.close_wait_s,
+        )
         try:
             opener = RankOpener(settings, self._layout, self._client, self._workers, usrbio)
             self._access = RankAccess(opener, self._workers, settings.retry_pause_s)

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
-_IDLE_S = 10.0
 
 
 class IoBatch(Generic[Result]):
@@ -54,7 +53,7 @@ class IoBatch(Generic[Result]):
             self.is_abandoned = True
 
 
-def close_descriptor(descriptor: int, wait_s: float = 1.0) -> None:
+def close_descriptor(descriptor: int, wait_s: float) -> None:
     """Close a file in a thread of its own, and wait for that no longer than this: a frozen mount holds up even that."""
 
     def close() -> None:
@@ -72,13 +71,17 @@ class IoWorkers:
     Args:
         count: of threads.
         name: of them.
+        idle_s: after which a thread without work ends.
+        close_wait_s: how long closing a file is waited for.
 
     Attributes:
         count: the same.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, *, idle_s: float, close_wait_s: float) -> None:
         self.count = count
+        self._idle_s = idle_s
+        self._close_wait_s = close_wait_s
         self._name = name
         self._work: queue.SimpleQueue[tuple[IoBatch[object], int] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -106,6 +109,10 @@ class IoWorkers:
             batch.wait(deadline)
         return batch
 
+    def close_descriptor(self, descriptor: int) -> None:
+        """Close a file, and wait for that as long as the settings say."""
+        close_descriptor(descriptor, self._close_wait_s)
+
     def close(self) -> None:
         """Let the threads end when they have nothing to do."""
         with self._lock:
@@ -117,7 +124,7 @@ class IoWorkers:
     def _loop(self) -> None:
         while True:
             try:
-                found = self._work.get(timeout=_IDLE_S)
+                found = self._work.get(timeout=self._idle_s)
             except queue.Empty:
                 found = None
             with self._lock:

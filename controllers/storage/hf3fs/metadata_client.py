@@ -16,8 +16,6 @@ from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_request, unpack_answer
 from unified_tree.errors import StorageError
 
-_ENDED_AT_MOST = 256
-
 
 class MetadataAwayError(StorageError):
     """The service cannot be reached, does not answer in time, or answers nonsense."""
@@ -49,9 +47,12 @@ class MetadataClient:
         rank: the rank's name.
         token: "" for none.
         timeout_s: for each answer.
+        ended_leases: that are remembered until the next question, the youngest.
     """
 
-    def __init__(self, address: tuple[str, int], rank: str, token: str, timeout_s: float) -> None:
+    def __init__(self, address: tuple[str, int], rank: str, token: str, timeout_s: float, ended_leases: int = 256) -> None:
+        assert ended_leases > 0
+        self._ended_leases = ended_leases
         self._address = address
         self._rank = rank
         self._timeout_s = timeout_s
@@ -62,7 +63,7 @@ class MetadataClient:
         self._closed = False
 
     def open(self, layout: FileLayout, seen: int, *, may_replace: bool) -> Opened:
-        """Open the rank, whose file bears the epoch `seen`."""
+        """Open the rank, whose file bears the epoch `seen` (`RankFile.epoch`)."""
         said = self._json(
             "open",
             {"rank": self._rank, "namespaces": layout.described(), "seen": seen, "may_replace": may_replace},
@@ -100,7 +101,7 @@ class MetadataClient:
         """Reading under a lease is over; the service learns it with the next question. Not an answer to anything."""
         with self._lock:
             self._ended.append(lease)
-            del self._ended[:-_ENDED_AT_MOST]  # a service that is away forgets them itself
+            del self._ended[: -self._ended_leases]  # a service that is away forgets them itself
 
     def close(self) -> None:
         """Hang up."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers, close_descriptor
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
 from unified_tree.controllers.storage.hf3fs.metadata_client import MetadataClient
 from unified_tree.controllers.storage.hf3fs.posix_file import PosixFile
 from unified_tree.controllers.storage.hf3fs.range_file import RangeFile
@@ -60,7 +60,9 @@ class RankOpener:
         Raises StorageError, after both of the settings' time-outs at the latest.
         """
         deadline = time.monotonic() + self._settings.io_timeout_s
-        file = self._bounded(deadline, lambda: self._opened_file(first), lambda file: close_descriptor(file.descriptor))
+        file = self._bounded(
+            deadline, lambda: self._opened_file(first), lambda file: self._workers.close_descriptor(file.descriptor)
+        )
         try:
             seen = self._bounded(deadline, file.epoch)
             opened = self._client.open(self._layout, seen, may_replace=first)
@@ -74,7 +76,7 @@ class RankOpener:
                 self._bounded(deadline, lambda: file.mark(opened.epoch, preallocate=self._settings.preallocate))
             ranges = self._bounded(deadline, lambda: self._range_file(file.descriptor), lambda made: made.close())
         except BaseException:
-            close_descriptor(file.descriptor)
+            self._workers.close_descriptor(file.descriptor)
             raise
         return OpenRank(ranges, opened.epoch, opened.lease_s)
 
@@ -82,18 +84,24 @@ class RankOpener:
         mount = self._settings.mount
         if mount and not os.path.ismount(mount):
             raise StorageError(f"hf3fs: nothing is mounted at {mount}")
+        if mount and not Path(os.path.realpath(self._path.parent)).is_relative_to(os.path.realpath(mount)):
+            raise StorageError(f"hf3fs: the directory {self._path.parent} is not on the mount {mount}")
         return RankFile(self._path, self._layout, may_make=first or bool(mount))
 
     def _range_file(self, descriptor: int) -> RangeFile:
         if self._usrbio is None:
-            return PosixFile(descriptor, self._workers)
+            return self._posix_file(descriptor)
         mount = self._usrbio.extract_mount_point(str(self._path))
         if mount is None:
             if self._settings.io == "auto":
-                return PosixFile(descriptor, self._workers)
+                return self._posix_file(descriptor)
             raise StorageError(f"hf3fs: {self._path} is not on a mount of 3FS, which usrbio needs; io can be posix")
         slot_bytes = max(region.stride_bytes for region in self._layout.regions.values())
-        return UsrbioFile(self._usrbio, descriptor, mount, self._settings.ring_entries, slot_bytes)
+        return UsrbioFile(self._usrbio, descriptor, mount, self._settings.ring_entries, slot_bytes, self._settings.close_wait_s)
+
+    def _posix_file(self, descriptor: int) -> PosixFile:
+        settings = self._settings
+        return PosixFile(descriptor, self._workers, piece_bytes=settings.piece_bytes, share_bytes=settings.share_bytes)
 
     def _wanted_usrbio(self, given: Any) -> ModuleType | Any | None:
         if self._settings.io == "posix" or given is not None:

@@ -15,11 +15,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers, close_descriptor
+from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 
-_PIECE_BYTES = 256 << 10
-_SHARE_BYTES = 1 << 20
 _LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
 """The mount is gone, and a descriptor of before will not come back with it."""
 
@@ -30,9 +28,13 @@ class PosixFile:
     Args:
         descriptor: owned; closed when the last call has returned.
         workers: threads, which several files may use.
+        piece_bytes: read at once into a thread's buffer.
+        share_bytes: for which another thread is woken.
     """
 
-    def __init__(self, descriptor: int, workers: IoWorkers) -> None:
+    def __init__(self, descriptor: int, workers: IoWorkers, *, piece_bytes: int, share_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
+        self._share_bytes = share_bytes
         self._descriptor = descriptor
         self._workers = workers
         self._lock = threading.Lock()
@@ -82,9 +84,9 @@ class PosixFile:
         return endings
 
     def _share(self, ranges: Sequence[FileRange]) -> int:
-        """How many ranges a thread gets: waking another one is worth it for a MiB."""
+        """How many ranges a thread gets: waking another one is worth it for so much."""
         size_bytes = sum(one.memory.nbytes for one in ranges)
-        threads = min(self._workers.count, max(1, size_bytes // _SHARE_BYTES))
+        threads = min(self._workers.count, max(1, size_bytes // self._share_bytes))
         return max(1, -(-len(ranges) // threads))
 
     def _used(self, call: Callable[[FileRange, IoBatch[None]], Ending], one: FileRange, batch: IoBatch[None]) -> Ending:
@@ -106,12 +108,12 @@ class PosixFile:
             self._users -= 1
             last = not self._users
         if last:
-            close_descriptor(self._descriptor)
+            self._workers.close_descriptor(self._descriptor)
 
     def _read(self, one: FileRange, batch: IoBatch[None]) -> Ending:
-        buffer, memory, done = _buffer(), one.memory.cast("B"), 0
+        buffer, memory, done = _buffer(self._piece_bytes), one.memory.cast("B"), 0
         while done < memory.nbytes:
-            want = min(_PIECE_BYTES, memory.nbytes - done)
+            want = min(self._piece_bytes, memory.nbytes - done)
             got = os.preadv(self._descriptor, (buffer[:want],), one.offset_bytes + done)
             if not got:
                 self._is_lost = True  # it was cut off
@@ -135,10 +137,10 @@ class PosixFile:
 _BUFFERS = threading.local()
 
 
-def _buffer() -> memoryview:
-    """This thread's buffer."""
+def _buffer(size_bytes: int) -> memoryview:
+    """This thread's buffer, of so many bytes at least."""
     found = getattr(_BUFFERS, "memory", None)
-    if found is None:
-        found = _BUFFERS.memory = memoryview(mmap.mmap(-1, _PIECE_BYTES))
+    if found is None or found.nbytes < size_bytes:
+        found = _BUFFERS.memory = memoryview(mmap.mmap(-1, size_bytes))
     assert isinstance(found, memoryview)
     return found

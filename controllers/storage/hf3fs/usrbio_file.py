@@ -31,11 +31,13 @@ class UsrbioFile:
         mount: of 3FS.
         entries: of each ring.
         slot_bytes: of the largest range.
+        close_wait_s: how long closing the descriptor is waited for.
 
     Raises OSError where the daemon does not take the file or the rings; the descriptor is then the caller's still.
     """
 
-    def __init__(self, usrbio: Any, descriptor: int, mount: str, entries: int, slot_bytes: int) -> None:
+    def __init__(self, usrbio: Any, descriptor: int, mount: str, entries: int, slot_bytes: int, close_wait_s: float) -> None:
+        self._close_wait_s = close_wait_s
         self._usrbio = usrbio
         self._descriptor = descriptor
         self._closing = threading.Lock()
@@ -70,7 +72,7 @@ class UsrbioFile:
         self._reading.close()
         self._writing.close()
         self._usrbio.deregister_fd(self._descriptor)
-        close_descriptor(self._descriptor)
+        close_descriptor(self._descriptor, self._close_wait_s)
 
 
 class _Ring:

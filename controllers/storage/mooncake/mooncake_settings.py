@@ -6,10 +6,20 @@ import re
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, MOST_BYTES, SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_AT_LEAST_ONE = ("local_buffer_bytes", "bounce_bytes", "batch_bytes", "rpc_timeout_ms", "transfer_timeout_s")
+_BOUNDS = {
+    "segment_bytes": Bounds(0, MOST_BYTES),
+    "local_buffer_bytes": BYTES,
+    "bounce_bytes": BYTES,
+    "batch_bytes": BYTES,
+    "rpc_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
+    "transfer_timeout_s": Bounds(1, int(LONGEST_S)),
+    "setup_attempts": Bounds(1, 1000),
+    "retry_pause_s": SECONDS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,7 @@ class MooncakeSettings:
     retry_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
+        check_settings("mooncake", self, _BOUNDS)
         try:
             host_and_port(self.master)
         except ValueError as error:
@@ -61,14 +72,12 @@ class MooncakeSettings:
             raise ConfigurationError(
                 f"mooncake: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
             )
-        for name in (*_AT_LEAST_ONE, "setup_attempts"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"mooncake: {name} must be at least 1, not {getattr(self, name)!r}")
-        if self.segment_bytes < 0 or not self.retry_pause_s > 0:
-            raise ConfigurationError(
-                f"mooncake: segment_bytes and retry_pause_s must not be negative, nor the latter zero: "
-                f"{self.segment_bytes!r}, {self.retry_pause_s!r}"
-            )
+        for name in ("metadata_server", "local_hostname"):
+            text = getattr(self, name)
+            if not text or not text.isprintable() or text != text.strip():
+                raise ConfigurationError(f"mooncake: {name} must be an address, not {text!r}")
+        if self.devices and self.protocol == "tcp":
+            raise ConfigurationError(f"mooncake: devices {self.devices!r} need protocol rdma; tcp would ignore them")
 
     @property
     def client_environment(self) -> dict[str, str]:

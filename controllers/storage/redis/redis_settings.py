@@ -6,11 +6,23 @@ import re
 from dataclasses import dataclass, field
 
 from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.setting_checks import BYTES, SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_:-]{1,32}")
 UNIX = "unix:"
 """Before the path of a unix socket."""
+_LONGEST_PATH_BYTES = 107
+"""Of a unix socket (`sun_path`, with a zero behind it)."""
+_BOUNDS = {
+    "database": Bounds(0, (1 << 31) - 1),
+    "ttl_s": Bounds(0, 1 << 31),
+    "connect_timeout_s": SECONDS,
+    "request_timeout_s": SECONDS,
+    "retry_pause_s": SECONDS,
+    "batch_bytes": BYTES,
+    "scan_keys": Bounds(1, 1 << 16),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +34,9 @@ class RedisSettings:
         cluster: the server is a cluster.
         username, password: of AUTH; without a password there is none.
         database: of SELECT; a cluster has only 0.
-        tls: encrypt, and verify the server's certificate.
-        tls_ca_file, tls_cert_file, tls_key_file: PEM; "" for the system's authorities and for no certificate of ours.
+        tls: encrypt, and verify the server's certificate; not over a unix socket.
+        tls_ca_file, tls_cert_file, tls_key_file: PEM; "" for the system's authorities and for no certificate of ours. Only with
+            `tls`, and a key only with its certificate.
         tls_check_hostname: the certificate must be for the host of the address.
         key_prefix: of every key: users of one server that should not share pages differ in it.
         ttl_s: after which the server forgets a page; 0 for never.
@@ -31,8 +44,9 @@ class RedisSettings:
         request_timeout_s: for all answers to one batch, however they trickle.
         retry_pause_s: between two tries of a server that is away.
         batch_bytes: of pages in one pipeline to one server.
+        scan_keys: that a server looks at in one step of `clear`; it serves others between the steps.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for values that cannot be, and for those that would be ignored.
     """
 
     address: str
@@ -51,8 +65,10 @@ class RedisSettings:
     request_timeout_s: float = 5.0
     retry_pause_s: float = 1.0
     batch_bytes: int = 32 << 20
+    scan_keys: int = 1000
 
     def __post_init__(self) -> None:
+        check_settings("redis", self, _BOUNDS)
         if not self.addresses or not all(map(is_address, self.addresses)):
             raise ConfigurationError(f"redis: address must be host:port or unix:PATH, not {self.address!r}")
         if len(self.addresses) > 1 and not self.cluster:
@@ -65,11 +81,13 @@ class RedisSettings:
             raise ConfigurationError(
                 f"redis: key_prefix must be 1 to 32 letters, digits, :, - and _, which {self.key_prefix!r} is not"
             )
-        for name in ("connect_timeout_s", "request_timeout_s", "retry_pause_s", "batch_bytes"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"redis: {name} must be positive, not {getattr(self, name)!r}")
-        if self.database < 0 or self.ttl_s < 0:
-            raise ConfigurationError(f"redis: database and ttl_s must not be negative: {self.database}, {self.ttl_s}")
+        files = [self.tls_ca_file, self.tls_cert_file, self.tls_key_file]
+        if any(files) and not self.tls:
+            raise ConfigurationError(f"redis: the certificates {files} need tls")
+        if self.tls_key_file and not self.tls_cert_file:
+            raise ConfigurationError(f"redis: tls_key_file {self.tls_key_file!r} needs a tls_cert_file")
+        if self.tls and any(address.startswith(UNIX) for address in self.addresses):
+            raise ConfigurationError(f"redis: a unix socket has no tls: {self.address!r}")
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -80,7 +98,7 @@ class RedisSettings:
 def is_address(text: str) -> bool:
     """Whether a server can listen there."""
     if text.startswith(UNIX):
-        return len(text) > len(UNIX) and "\0" not in text
+        return len(UNIX) < len(text.encode()) <= len(UNIX) + _LONGEST_PATH_BYTES and "\0" not in text
     try:
         host_and_port(text)
     except ValueError:

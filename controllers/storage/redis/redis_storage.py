@@ -130,7 +130,7 @@ class RedisStorage:
         """See StorageEngine.clear. Raises as `remove`. Cost: every server goes through all its keys."""
         with self._gate:
             for tag in self._tags.values():
-                sweep(self._topology, tag, self._settings.request_timeout_s)
+                sweep(self._topology, tag, self._settings.request_timeout_s, self._settings.scan_keys)
 
     def stats(self) -> StorageStats:
         """See StorageEngine.stats; degraded when all servers are away."""

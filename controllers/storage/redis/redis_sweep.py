@@ -10,12 +10,15 @@ from unified_tree.controllers.storage.redis.resp_connection import RespConnectio
 from unified_tree.controllers.storage.redis.resp_reader import Answer
 from unified_tree.errors import StorageError
 
-_STEP = b"1000"
-"""Keys that the server looks at in one call; others are served between the calls."""
 
-
-def sweep(topology: RedisTopology, tag: bytes, timeout_s: float) -> None:
+def sweep(topology: RedisTopology, tag: bytes, timeout_s: float, scan_keys: int) -> None:
     """Remove every key that begins with a tag (without characters of patterns). The servers that are there are all swept.
+
+    Args:
+        topology: the servers.
+        tag: of the keys.
+        timeout_s: for each answer.
+        scan_keys: that a server looks at in one call; others are served between the calls.
 
     Raises StorageError, naming each server that did not answer. Cost: O(keys of each server).
     """
@@ -24,20 +27,20 @@ def sweep(topology: RedisTopology, tag: bytes, timeout_s: float) -> None:
         try:
             if not node.breaker.admits():
                 raise StorageError("the server is away")
-            _sweep_node(node, tag, timeout_s)
+            _sweep_node(node, tag, timeout_s, b"%d" % scan_keys)
         except (OSError, StorageError) as error:
             wrong.append(f"{node.address}: {error}")
     if wrong:
         raise StorageError(f"redis: not everything was removed: {'; '.join(wrong)}")
 
 
-def _sweep_node(node: RedisNode, tag: bytes, timeout_s: float) -> None:
+def _sweep_node(node: RedisNode, tag: bytes, timeout_s: float, step: bytes) -> None:
     connection = None
     try:
         connection = node.take()
         cursor = b"0"
         while True:
-            answer = _asked(connection, timeout_s, b"SCAN", cursor, b"MATCH", tag + b"*", b"COUNT", _STEP)
+            answer = _asked(connection, timeout_s, b"SCAN", cursor, b"MATCH", tag + b"*", b"COUNT", step)
             if not isinstance(answer, list) or len(answer) != 2:
                 raise StorageError(f"SCAN is answered with {answer!r}")
             following, found = answer

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384
 """What a client takes as one value; the servers of release 0.2.0 promise only 4 MB."""
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_POSITIVE = (
-    "thread_pool_size",
-    "request_timeout_ms",
-    "connect_timeout_s",
-    "retry_pause_s",
-    "bounce_bytes",
-    "batch_bytes",
-    "largest_value_bytes",
-)
+_BOUNDS = {
+    "thread_pool_size": Bounds(1, 1 << 12),
+    "largest_value_bytes": Bounds(1, LARGEST_BYTES),
+    "request_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
+    "connect_timeout_s": SECONDS,
+    "retry_pause_s": SECONDS,
+    "bounce_bytes": BYTES,
+    "batch_bytes": BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +56,24 @@ class SimmSettings:
     batch_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
-        host, _, port = self.manager_address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        check_settings("simm", self, _BOUNDS)
+        try:
+            host_and_port(self.manager_address)
+        except ValueError as error:
             raise ConfigurationError(
                 f"simm: manager_address must be host:port, as in 10.0.0.7:30001, not {self.manager_address!r}"
-            )
+            ) from error
+        names = self.devices.split(",") if self.devices else []
+        if not all(name and name.isprintable() and name == name.strip() for name in names):
+            raise ConfigurationError(f"simm: devices must be names with commas between them, not {self.devices!r}")
+        if "\0" in self.log_file:
+            raise ConfigurationError(f"simm: log_file must be a path, not {self.log_file!r}")
         if not _PREFIX.fullmatch(self.key_prefix):
             raise ConfigurationError(
                 f"simm: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
-            )
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"simm: {name} must be positive, not {getattr(self, name)!r}")
-        if self.largest_value_bytes > LARGEST_BYTES:
-            raise ConfigurationError(
-                f"simm: largest_value_bytes must be at most {LARGEST_BYTES}, the client's limit, not {self.largest_value_bytes}"
             )
 
     @property
     def manager(self) -> tuple[str, int]:
         """Host and port."""
-        host, _, port = self.manager_address.rpartition(":")
-        return host.strip("[]"), int(port)
+        return host_and_port(self.manager_address)

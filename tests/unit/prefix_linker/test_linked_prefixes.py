@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -458,3 +459,25 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     second.cache.drain()
     assert not second.cache.tree.check()
     second.cache.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"weights_version": None},
+        {"wait_s": float("nan")},
+        {"wait_s": -1.0},
+        {"wait_s": True},
+        {"least_tokens": 0},
+        {"least_tokens": 1.5},
+        {"store_limit": 0},
+        {"store_limit": True},
+    ],
+)
+def test_numbers_that_cannot_be(given: dict[str, Any]) -> None:
+    rig = Rig()
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} must be"):
+        LinkedPrefixes(rig.cache, rig.memory, rig.tensors.linked, **({"weights_version": "v1"} | given))
+    for numbers in ((0, 1), (CHUNK, 0), (CHUNK, True), (CHUNK + 1, 1)):
+        with pytest.raises(ConfigurationError, match=r"must be|no multiple"):
+            MemoryLinker(rig.tensors.linked, *numbers)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import lmcache_server
 import numpy as np
 import pytest
-from linked_tensors import COMPONENTS, FORMATS, PAGE, LinkedTensors
+from linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from lmcache_server import CHUNK_TOKENS, Lmcache
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
-from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon, remove_leftovers
+from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
 from unified_tree.errors import ConfigurationError, LinkError
 
 lmcache_server.skip_unless_it_runs()
@@ -29,7 +24,6 @@ pytestmark = lmcache_server.QUIET
 CHUNK = CHUNK_TOKENS
 PAGES = 96
 IDS = np.random.default_rng(1).integers(0, 50_000, 8 * CHUNK)
-SEGMENTS = Path("/dev/shm")
 
 
 @pytest.fixture(scope="module")
@@ -301,46 +295,6 @@ def test_chunks_that_are_no_multiple_of_the_page_are_refused(tensors: LinkedTens
 def test_settings_that_cannot_be_are_named(tensors: LinkedTensors, given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         open_daemon(tensors.linked, **given)
-
-
-CLIENT = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from linked_tensors import LinkedTensors
-tensors = LinkedTensors(4, share=True)
-print("shared", flush=True)
-time.sleep(60)
-"""
-
-
-def test_what_a_killed_client_left_is_removed_at_the_next_start(server: Lmcache, tensors: LinkedTensors) -> None:
-    support = str(Path(lmcache_server.__file__).parent)
-    with subprocess.Popen([sys.executable, "-c", CLIENT, support], stdout=subprocess.PIPE, text=True) as client:
-        assert client.stdout is not None and client.stdout.readline() == "shared\n"
-        theirs = [name for name in os.listdir(SEGMENTS) if name.startswith(f"lmcache_kv_{client.pid}_")]
-        assert len(theirs) == sum(len(page_format.parts) for page_format in FORMATS.values())
-        opened(server, tensors).close()
-        assert set(theirs) <= set(os.listdir(SEGMENTS)), "it lives"
-        client.send_signal(signal.SIGKILL)
-    ours = [name for name in os.listdir(SEGMENTS) if name.startswith(f"lmcache_kv_{os.getpid()}_")]
-    assert ours and set(theirs) <= set(os.listdir(SEGMENTS))
-    opened(server, tensors).close()
-    left = set(os.listdir(SEGMENTS))
-    assert not left & set(theirs) and set(ours) <= left
-
-
-def test_segments_of_a_process_with_a_number_used_before(tmp_path: Path) -> None:
-    segments, processes = tmp_path / "segments", tmp_path / "processes"
-    segments.mkdir()
-    processes.mkdir()
-    for name in ("lmcache_kv_7_0", "lmcache_kv_8_0", "lmcache_kv_x", "lmcache_kv_7_0_1", "other"):
-        (segments / name).touch()
-        time.sleep(0.02)
-    (processes / "7").mkdir()
-    assert remove_leftovers(segments, processes) == ["lmcache_kv_7_0", "lmcache_kv_8_0"], "made before process 7 began"
-    (segments / "lmcache_kv_7_0").touch()
-    assert remove_leftovers(segments, processes) == []
-    assert sorted(path.name for path in segments.iterdir()) == ["lmcache_kv_7_0", "lmcache_kv_7_0_1", "lmcache_kv_x", "other"]
 
 
 def test_tokens_that_the_daemon_cannot_hash_are_not_asked_for(linker: DaemonLinker, tensors: LinkedTensors) -> None:

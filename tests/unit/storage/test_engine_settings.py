@@ -38,13 +38,13 @@ def test_explicit_settings_win_then_the_file_then_the_environment(tmp_path: Path
     got = load(
         {"address": "explicit"},
         file,
-        UNIFIED_TREE_WIRE_ADDRESS="e",
-        UNIFIED_TREE_WIRE_SIZE_BYTES="3",
-        UNIFIED_TREE_WIRE_PAUSE_S="4",
+        unified_tree__wire__address="e",
+        unified_tree__wire__size_bytes="3",
+        unified_tree__wire__pause_s="4",
     )
     assert got == Wire(address="explicit", size_bytes=2, pause_s=4.0)
     assert load({}, file).address == "of the file"
-    assert load(UNIFIED_TREE_WIRE_ADDRESS="e", UNIFIED_TREE_OTHER_ADDRESS="x") == Wire(address="e")
+    assert load(unified_tree__wire__address="e", unified_tree__other__address="x") == Wire(address="e")
 
 
 def test_json_and_yaml_say_the_same_and_the_environment_may_name_the_file(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_json_and_yaml_say_the_same_and_the_environment_may_name_the_file(tmp_pa
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])
 def test_booleans_of_the_environment(text: str, value: bool) -> None:
-    assert load(UNIFIED_TREE_WIRE_ADDRESS="a", UNIFIED_TREE_WIRE_IS_FAST=text).is_fast is value
+    assert load(unified_tree__wire__address="a", unified_tree__wire__is_fast=text).is_fast is value
 
 
 def test_everything_wrong_is_named_at_once(tmp_path: Path) -> None:
     file = written(tmp_path, "wire: {size_byte: 2, size_bytes: two, pause_s: true}\n")
     with pytest.raises(ConfigurationError) as caught:
-        load({"adress": "a"}, file, UNIFIED_TREE_WIRE_IS_FAST="maybe", UNIFIED_TREE_WIRE_SIZE="1")
+        load({"adress": "a"}, file, unified_tree__wire__is_fast="maybe", unified_tree__wire__size="1")
     said = str(caught.value)
     for part in (
         "'size_byte'",
@@ -72,8 +72,8 @@ def test_everything_wrong_is_named_at_once(tmp_path: Path) -> None:
         "'adress'",
         "is_fast",
         "'maybe'",
-        "the environment (UNIFIED_TREE_WIRE_…) has an unknown setting 'size'",
-        "address is missing: give it, or set UNIFIED_TREE_WIRE_ADDRESS",
+        "the environment (unified_tree__wire__…) has an unknown setting 'size'",
+        "address is missing: give it, or set unified_tree__wire__address",
         "storage.yaml",
     ):
         assert part in said, part
@@ -87,9 +87,9 @@ def test_a_setting_of_the_wrong_type_is_not_called_missing_too() -> None:
 
 def test_a_wrong_number_in_the_environment_is_named() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"size_bytes in the environment \(UNIFIED_TREE_WIRE_…\) must be int, not '7 MiB'"
+        ConfigurationError, match=r"size_bytes in the environment \(unified_tree__wire__…\) must be int, not '7 MiB'"
     ):
-        load(UNIFIED_TREE_WIRE_ADDRESS="a", UNIFIED_TREE_WIRE_SIZE_BYTES="7 MiB")
+        load(unified_tree__wire__address="a", unified_tree__wire__size_bytes="7 MiB")
 
 
 def test_a_secret_is_never_repeated() -> None:
@@ -108,6 +108,9 @@ def test_a_secret_is_never_repeated() -> None:
         ("storage.yaml", "", "under 'wire'; it has a NoneType"),
         ("storage.yaml", "wire: {1: 2}", "settings by name under 'wire'"),
         ("storage.yaml", "wire: 7", "settings by name under 'wire'"),
+        ("storage.yaml", "wire: {size_bytes: 1, size_bytes: 2}", "has 'size_bytes' twice"),
+        ("storage.yaml", "wire: {}\nwire: {size_bytes: 2}", "has 'wire' twice"),
+        ("storage.json", '{"wire": {"size_bytes": 1, "size_bytes": 2}}', "has 'size_bytes' twice"),
     ],
 )
 def test_a_file_that_will_not_do_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -285,7 +285,7 @@ def test_flushes_come_between_the_value_and_its_entry(tmp_path: Path, clock: Clo
 def test_tables_of_the_first_version_are_left_over_and_go_when_room_is_needed(tmp_path: Path, clock: Clock) -> None:
     old = [tmp_path / f"{FULL.format_digest.hex()}.v1.{kind}" for kind in ("index", "pages")]
     for path in old:
-        path.write_bytes(b"x" * 40000)
+        path.write_bytes(b"UTtable\x01".ljust(40000, b"x"))
     engine = FileStorage([FULL], tmp_path, 3 * CAPACITY, shares=2)
     assert held(engine) == []
     assert all(path.exists() for path in old), "they fit"

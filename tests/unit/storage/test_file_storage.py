@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stored_pages import Clock, blanks, body, key, keys, page, pages, pool
 
-from unified_tree.controllers.storage import FileStorage, Outcome, StorageRegistry, StoredPool
+from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.file.table_shape import TableShape, shapes_within
 from unified_tree.errors import ConfigurationError, StorageError
 
@@ -222,6 +222,19 @@ def test_other_pools_tables_go_when_the_bound_is_exceeded(tmp_path: Path) -> Non
     assert {file.name[:64] for file in tmp_path.glob("*.v2.*")} == {FULL.format_digest.hex()}
 
 
+def test_files_that_only_bear_the_name_of_a_table_are_left_alone(tmp_path: Path) -> None:
+    index, pages_only = tmp_path / f"{'a' * 64}.v2.index", tmp_path / f"{'b' * 64}.v1.pages"
+    index.write_bytes(b"somebody's notes" * 1000)
+    FileStorage([FULL], tmp_path, 2 * room(40), shares=2).close()
+    with pytest.raises(ConfigurationError, match="more than the capacity"):
+        FileStorage([FULL], tmp_path, room(40))
+    assert index.read_bytes() == b"somebody's notes" * 1000
+    index.rename(pages_only)
+    with pytest.raises(ConfigurationError, match="more than the capacity"):
+        FileStorage([FULL], tmp_path, room(40))
+    assert pages_only.exists() and not pages_only.with_suffix(".index").exists(), "without an index nothing shows whose it is"
+
+
 def test_other_pools_that_are_in_use_are_left_alone(tmp_path: Path) -> None:
     ranks = [pool(name=f"rank {rank}") for rank in range(3)]
     engines = [FileStorage([rank], tmp_path, 3 * room(40), shares=3) for rank in ranks]
@@ -263,6 +276,9 @@ def test_how_a_capacity_is_divided() -> None:
         ({"capacity_bytes": {"full": "1G"}}, r"capacity_bytes\['full'\] must be"),
         ({"capacity_bytes": room(3), "shares": 4}, "full: of the capacity its share"),
         ({"capacity_bytes": 1 << 20, "shares": 0}, "shares must be"),
+        ({"capacity_bytes": 1 << 20, "sync": "no"}, "sync must be True or False"),
+        ({"capacity_bytes": 1 << 20, "clock_ns": 5}, "clock_ns must be a function"),
+        ({"capacity_bytes": 1 << 20, "limits": {"held_bytes": 1}}, "limits must be FileLimits"),
         ({"capacity_bytes": 1 << 20, "directory": ""}, "directory must be a path"),
         ({"capacity_bytes": 1 << 20, "directory": b"bytes"}, "directory must be a path"),
         ({"capacity_bytes": 1 << 20, "directory": "a\0b"}, "directory must be a path"),
@@ -333,14 +349,11 @@ def test_a_value_of_whole_blocks_needs_no_padding(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_the_directory_is_not_opened_while_another_process_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_is_not_opened_while_another_process_opens_it(tmp_path: Path) -> None:
     import fcntl
 
-    from unified_tree.controllers.storage.file import store_directory
-
-    monkeypatch.setattr(store_directory, "_WAIT_S", 0.05)
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match="another process has been opening it"):
-            FileStorage([FULL], tmp_path, 1 << 20)
+        with pytest.raises(StorageError, match=r"another process has been opening it for 0\.05 s"):
+            FileStorage([FULL], tmp_path, 1 << 20, limits=FileLimits(open_wait_s=0.05))
     FileStorage([FULL], tmp_path, 1 << 20).close()

@@ -54,6 +54,14 @@ def test_it_listens_on_loopback_and_a_token_keeps_strangers_out(tmp_path: Path) 
         assert "of all of us" not in Path(f"/proc/{service.process.pid}/cmdline").read_text()
 
 
+NAMESPACE = {"namespace": "f", "format": "x", "stride_bytes": 512, "page_count": 3}
+
+
+def rank_said(**other: Any) -> bytes:
+    good = {"rank": "x", "namespaces": [NAMESPACE], "seen": 0, "may_replace": True}
+    return json.dumps(good | other).encode()
+
+
 def test_what_is_no_request_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)
@@ -66,7 +74,21 @@ def test_what_is_no_request_is_refused_and_changes_nothing(tmp_path: Path) -> No
             ("open", b"[]", 400),
             ("open", b'{"rank": "x", "namespaces": [], "seen": 0, "may_replace": true}', 400),
             ("open", b'{"rank": "x", "namespaces": [{"namespace": "f"}], "seen": 0, "may_replace": true}', 400),
+            ("open", rank_said(may_replace="no"), 400),
+            ("open", rank_said(may_replace=1), 400),
+            ("open", rank_said(seen="0"), 400),
+            ("open", rank_said(seen=0.5), 400),
+            ("open", rank_said(seen=True), 400),
+            ("open", rank_said(rank=7), 400),
+            ("open", rank_said(namespaces={}), 400),
+            ("open", rank_said(namespaces=[NAMESPACE, NAMESPACE]), 400),
+            ("open", rank_said(namespaces=[NAMESPACE | {"page_count": True}]), 400),
+            ("open", rank_said(namespaces=[NAMESPACE | {"page_count": -1}]), 400),
+            ("open", rank_said(namespaces=[NAMESPACE | {"pages": 1}]), 400),
+            ("open", rank_said(more=1), 400),
             ("clear", b'{"rank": "r0"}', 400),
+            ("clear", json.dumps({"rank": "r0", "epoch": float(epoch), "namespace": "full"}).encode(), 400),
+            (f"confirm?{where}&lease=1", one + b"\x07", 400),
             (f"lookup?{where}", b"", 400),
             (f"lookup?{where}", one[:-1], 400),
             (f"lookup?{where}", one + b"x", 400),
@@ -94,6 +116,36 @@ def test_what_is_no_request_is_refused_and_changes_nothing(tmp_path: Path) -> No
         gauges = service.stats()["ranks"]["r0"]["full"]
         assert gauges["held"] == 1 and gauges["free"] == gauges["pages"] - 1
         engine.close()
+
+
+def test_a_file_that_may_be_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+    with MetadataService(tmp_path / "state") as service:
+        theirs = tmp_path / "r0.pages"
+        theirs.write_bytes(b"a thesis" * 1000)
+        with pytest.raises(StorageError, match="holds something that is not ours"):
+            opened(service, tmp_path)
+        assert theirs.read_bytes() == b"a thesis" * 1000
+        theirs.rename(tmp_path / "thesis")
+        theirs.symlink_to(tmp_path / "thesis")
+        with pytest.raises(StorageError, match="cannot be opened"):
+            opened(service, tmp_path)
+        theirs.unlink()
+        theirs.mkdir()
+        with pytest.raises(StorageError, match="cannot be opened"):
+            opened(service, tmp_path)
+        theirs.rmdir()
+        engine = opened(service, tmp_path)
+        put(engine, 1)
+        engine.close()
+        engine = opened(service, tmp_path, capacity_bytes=2 * CAPACITY_BYTES)
+        engine.close()
+    with MetadataService(tmp_path / "another state") as service:
+        opened(service, tmp_path).close()
+
+
+def test_a_directory_beside_the_mount_is_refused(tmp_path: Path) -> None:
+    with MetadataService(tmp_path / "state") as service, pytest.raises(StorageError, match="is not on the mount /proc"):
+        opened(service, tmp_path, mount="/proc")
 
 
 def test_two_services_do_not_share_a_state(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_late_completions_land_in_nobodys_page(engine: Hf3fsStorage, usrbio: Usr
 def test_a_late_read_does_not_land_in_the_slot_of_another(usrbio: UsrbioDouble, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(value(1) + value(2))
-    file = UsrbioFile(usrbio, os.open(path, os.O_RDWR), str(tmp_path), ENTRIES, SIZE)
+    file = UsrbioFile(usrbio, os.open(path, os.O_RDWR), str(tmp_path), ENTRIES, SIZE, 1.0)
     late, page = empty(2)
     usrbio.fate = lambda _: None
     assert file.read([FileRange(0, late)], time.monotonic() + 0.05) == [Ending.UNKNOWN]

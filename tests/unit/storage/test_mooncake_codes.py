@@ -248,16 +248,16 @@ def test_a_client_that_refuses_the_bounce_buffer_is_closed() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "master is missing: give it, or set UNIFIED_TREE_MOONCAKE_MASTER"),
+        ({}, "master is missing: give it, or set unified_tree__mooncake__master"),
         ({"master": "somewhere"}, "master must be host:port"),
         ({"master": "x" * 70 + ":1"}, "master must be host:port"),
         ({"master": "a:0"}, "master must be host:port"),
         ({"master": "h:1", "protocol": "smoke"}, "protocol must be tcp or rdma"),
         ({"master": "h:1", "key_prefix": "a.*"}, "key_prefix must be"),
         ({"master": "h:1", "key_prefix": ""}, "key_prefix must be"),
-        ({"master": "h:1", "batch_bytes": 0}, "batch_bytes must be at least 1"),
-        ({"master": "h:1", "segment_bytes": -1}, "must not be negative"),
-        ({"master": "h:1", "retry_pause_s": 0}, "must not be negative, nor the latter zero"),
+        ({"master": "h:1", "batch_bytes": 0}, "batch_bytes must be positive"),
+        ({"master": "h:1", "segment_bytes": -1}, "segment_bytes must be at least 0"),
+        ({"master": "h:1", "retry_pause_s": 0}, "retry_pause_s must be positive"),
         ({"master": "h:1", "maste": "h:1"}, "unknown setting 'maste'"),
     ],
 )

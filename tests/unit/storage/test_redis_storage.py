@@ -531,7 +531,7 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "address is missing: give it, or set UNIFIED_TREE_REDIS_ADDRESS"),
+        ({}, "address is missing: give it, or set unified_tree__redis__address"),
         ({"address": ""}, "address must be host:port or unix:PATH"),
         ({"address": "x" * 70 + ":1"}, "address must be host:port or unix:PATH"),
         ({"address": "a\0b:1"}, "address must be host:port or unix:PATH"),
@@ -544,7 +544,7 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
         ({"address": "a:1", "key_prefix": "a*"}, "key_prefix must be"),
         ({"address": "a:1", "key_prefix": "{a}"}, "key_prefix must be"),
         ({"address": "a:1", "request_timeout_s": 0}, "request_timeout_s must be positive"),
-        ({"address": "a:1", "ttl_s": -1}, "must not be negative"),
+        ({"address": "a:1", "ttl_s": -1}, "ttl_s must be at least 0"),
         ({"address": "a:1", "passwrod": "x"}, "unknown setting 'passwrod'"),
     ],
 )

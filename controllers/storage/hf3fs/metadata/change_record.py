@@ -2,6 +2,7 @@
 
     u32 length of what follows the next field, u32 its CRC-32, a byte for the kind of change, u16 + rank, u16 + namespace
 
+(a journal's first record, BEGUN, has no names, but the journal's generation and how many bytes of the journal before it count)
 and then of ADDED: keys (32 bytes each), pages (i64 each); of REMOVED: keys; of CLEARED: nothing; of OPENED: JSON of the rank's
 epoch and namespaces. A record that is torn or damaged ends the journal.
 """
@@ -18,7 +19,30 @@ from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 
 _HEAD = struct.Struct("<II")
 _U16 = struct.Struct("<H")
-_ADDED, _REMOVED, _CLEARED, _OPENED = b"A", b"R", b"C", b"O"
+_BEGIN = struct.Struct("<8sQQ")
+_MAGIC = b"UT3FSjn\x01"
+_ADDED, _REMOVED, _CLEARED, _OPENED, _BEGUN = b"A", b"R", b"C", b"O", b"B"
+BEGUN_BYTES = _HEAD.size + 1 + _BEGIN.size
+"""Of a journal's first record."""
+
+
+def begun(generation: int, follows_bytes: int) -> bytes:
+    """A journal begins; of the one before it so many bytes count."""
+    return _framed(_BEGUN + _BEGIN.pack(_MAGIC, generation, follows_bytes))
+
+
+def beginning(journal: bytes) -> tuple[int, int] | None:
+    """Generation and `follows_bytes` of a journal that this service has begun; None for anything else."""
+    payload = next(iter(_payloads(journal[:BEGUN_BYTES])), b"")
+    if payload[:1] != _BEGUN or len(payload) != 1 + _BEGIN.size:
+        return None
+    magic, generation, follows_bytes = _BEGIN.unpack_from(payload, 1)
+    return (generation, follows_bytes) if magic == _MAGIC else None
+
+
+def valid_bytes(journal: bytes) -> int:
+    """Up to where a journal's records are whole."""
+    return sum(_HEAD.size + len(payload) for payload in _payloads(journal))
 
 
 def added(rank: str, namespace: str, keys: Sequence[bytes], pages: Sequence[int]) -> bytes:
@@ -44,9 +68,9 @@ def opened(image: RankImage, kept: bool) -> bytes:
 
 
 def replay(journal: bytes, ranks: dict[str, RankImage]) -> int:
-    """Apply the records of a journal to images, in order; how many there were."""
+    """Apply the records of a journal to images, in order; how many there were, without its first."""
     count = 0
-    for payload in _payloads(journal):
+    for payload in _payloads(journal[BEGUN_BYTES:]):
         _apply(payload, ranks)
         count += 1
     return count
@@ -54,7 +78,10 @@ def replay(journal: bytes, ranks: dict[str, RankImage]) -> int:
 
 def _record(kind: bytes, rank: str, namespace: str, rest: bytes) -> bytes:
     names = b"".join(_U16.pack(len(name)) + name for name in (rank.encode(), namespace.encode()))
-    payload = b"".join((kind, names, rest))
+    return _framed(b"".join((kind, names, rest)))
+
+
+def _framed(payload: bytes) -> bytes:
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 

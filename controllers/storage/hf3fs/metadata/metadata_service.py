@@ -8,35 +8,58 @@
 
 A refusal is {"error": …}: 400 for what is no request, 401 without the token, 404 for an unknown namespace, 409 for a rank
 that others use otherwise, 410 for another epoch than the rank's, 503 where the state cannot be written.
+
+Snapshots are taken between requests: the event loop copies a part, a thread writes it. So a request waits for one part at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing, suppress
+from hashlib import sha256
 from typing import Any
 
 from aiohttp import web
 
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
-from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_answer, unpack_request
+from unified_tree.controllers.storage.hf3fs.metadata_wire import (
+    LARGEST_BATCH,
+    UNKNOWN,
+    UNWRITTEN,
+    WRITTEN,
+    WireError,
+    pack_answer,
+    unpack_request,
+)
+from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
+from unified_tree.errors import ConfigurationError
 
 _LARGEST_BODY_BYTES = LARGEST_BATCH * 48 + (8 << 20)
 _BINARY = "application/octet-stream"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(state: MetadataState, token: str = "") -> web.Application:
-    """The service as an application of aiohttp; the state stays the caller's.
+def application(state: MetadataState, token: str = "", *, snapshot_retry_s: float = 1.0) -> web.Application:
+    """The service as an application of aiohttp; the state stays the caller's, who closes it after the application.
 
     Args:
         state: what it serves.
-        token: every request but for health must bear it; "" for none.
+        token: every request but for health must bear it; "" for none, which is for loopback alone.
+        snapshot_retry_s: between two tries of a snapshot that could not be written.
+
+    Raises ConfigurationError for a token that no client can send, or a pause that cannot be.
     """
+    check_number("snapshot_retry_s", snapshot_retry_s, float, SECONDS)
+    if not token.isascii() or not token.isprintable() or token != token.strip():
+        raise ConfigurationError("the token must be printable ASCII without white space around it, which what was given is not")
     service = _Service(state)
-    made = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=[_guard(token)])
+    snapshots = _Snapshots(state, snapshot_retry_s)
+    made = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=[_guard(token, snapshots)])
+    made.cleanup_ctx.append(snapshots.running)
     made.router.add_get("/health", _health)
     made.router.add_get("/v1/stats", service.stats)
     for name in ("open", "clear", "lookup", "read", "reserve", "confirm", "delete"):
@@ -44,13 +67,58 @@ def application(state: MetadataState, token: str = "") -> web.Application:
     return made
 
 
-def _guard(token: str) -> Any:
-    expected = f"Bearer {token}".encode()
+class _Snapshots:
+    """Takes them when they are due, one after the other."""
+
+    def __init__(self, state: MetadataState, retry_s: float) -> None:
+        self._state = state
+        self._retry_s = retry_s
+        self._due = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    def look(self) -> None:
+        """Something may have changed."""
+        if self._state.is_snapshot_due:
+            self._due.set()
+
+    async def running(self, _: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._run())
+        self.look()
+        yield
+        self._ending.set()
+        self._due.set()
+        await task
+
+    async def _run(self) -> None:
+        while not self._ending.is_set():
+            if self._state.is_snapshot_due and not await self._taken():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), self._retry_s)
+            self._due.clear()
+            self.look()
+            if not self._ending.is_set():
+                await self._due.wait()
+
+    async def _taken(self) -> bool:
+        """Whether a snapshot was written; one that the service's end interrupts was not."""
+        with closing(self._state.snapshot()) as calls:
+            try:
+                for call in calls:
+                    await asyncio.to_thread(call)
+                    if self._ending.is_set():
+                        return False
+            except OSError:
+                return False
+        return True
+
+
+def _guard(token: str, snapshots: _Snapshots) -> Any:
+    expected = _digest(f"Bearer {token}".encode())
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if token and request.path != "/health" and not hmac.compare_digest(given, expected):
+        if token and request.path != "/health" and not hmac.compare_digest(_digest(given), expected):
             return _refused(401, "the token is missing or another")
         try:
             return await handler(request)
@@ -58,8 +126,15 @@ def _guard(token: str) -> Any:
             return _refused(error.status, str(error))
         except WireError as error:
             return _refused(400, str(error))
+        finally:
+            snapshots.look()
 
     return guard
+
+
+def _digest(text: bytes) -> bytes:
+    """Of equal length, so that comparing two takes equally long, however long the texts are."""
+    return sha256(text).digest()
 
 
 def _refused(status: int, reason: str) -> web.Response:
@@ -80,13 +155,16 @@ class _Service:
     async def open(self, request: web.Request) -> web.Response:
         said = await _json(request)
         try:
-            shapes = {
-                str(of["namespace"]): Shape(str(of["format"]), _positive(of["stride_bytes"]), _positive(of["page_count"]))
-                for of in said["namespaces"]
-            }
-            rank, seen, may_replace = str(said["rank"]), int(said["seen"]), bool(said["may_replace"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"no description of a rank: {error!r}") from error
+            described = _exactly(said, _OPEN)
+            shapes = {}
+            for of in described["namespaces"]:
+                _exactly(of, _NAMESPACE)
+                if of["namespace"] in shapes:
+                    raise ValueError(f"{of['namespace']!r} stands twice")
+                shapes[of["namespace"]] = Shape(of["format"], _positive(of["stride_bytes"]), _positive(of["page_count"]))
+            rank, seen, may_replace = described["rank"], described["seen"], described["may_replace"]
+        except ValueError as error:
+            raise WireError(f"no description of a rank: {error}") from error
         if not rank or not shapes or len(rank.encode()) > 255 or any(not 0 < len(name.encode()) < 256 for name in shapes):
             raise WireError("a rank and its namespaces must have names of at most 255 bytes")
         epoch = self._state.open(rank, shapes, seen, may_replace=may_replace)
@@ -95,10 +173,10 @@ class _Service:
     async def clear(self, request: web.Request) -> web.Response:
         said = await _json(request)
         try:
-            rank, epoch, namespace = str(said["rank"]), int(said["epoch"]), str(said["namespace"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"no namespace of a rank: {error!r}") from error
-        return web.json_response({"removed": self._state.clear(rank, epoch, namespace)})
+            _exactly(said, _CLEAR)
+        except ValueError as error:
+            raise WireError(f"no namespace of a rank: {error}") from error
+        return web.json_response({"removed": self._state.clear(said["rank"], said["epoch"], said["namespace"])})
 
     async def lookup(self, request: web.Request) -> web.Response:
         ended, keys, _ = unpack_request(await request.read())
@@ -116,6 +194,8 @@ class _Service:
 
     async def confirm(self, request: web.Request) -> web.Response:
         ended, keys, flags = unpack_request(await request.read(), has_flags=True)
+        if not set(flags) <= {WRITTEN, UNWRITTEN, UNKNOWN}:
+            raise WireError(f"flags must be among {WRITTEN}, {UNWRITTEN} and {UNKNOWN}, not {sorted(set(flags))}")
         return _answer(self._state.confirm(*_where(request), _number(request, "lease"), keys, flags, ended))
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -130,6 +210,18 @@ async def _json(request: web.Request) -> dict[str, Any]:
         raise WireError(f"no JSON: {error}") from error
     if not isinstance(said, dict):
         raise WireError(f"no JSON object but {type(said).__name__}")
+    return said
+
+
+_OPEN = {"rank": str, "namespaces": list, "seen": int, "may_replace": bool}
+_NAMESPACE = {"namespace": str, "format": str, "stride_bytes": int, "page_count": int}
+_CLEAR = {"rank": str, "epoch": int, "namespace": str}
+
+
+def _exactly(said: Any, wanted: dict[str, type]) -> dict[str, Any]:
+    """The same, if it has these names and no others, each with a value of just that type. Raises ValueError."""
+    if not isinstance(said, dict) or {name: type(value) for name, value in said.items()} != wanted:
+        raise ValueError(f"{', '.join(f'{name}: {of.__name__}' for name, of in wanted.items())} are expected, not {said!r}")
     return said
 
 

@@ -2,15 +2,16 @@
 
 A page is in exactly one place: free, written (handed to one writer for one key), held by a key, an orphan (its key is gone but
 somebody may still read it), or set aside (its writer never said how it ended, and may still be writing). Only a free page
-is handed to a writer. Keys lie in order of use, so that a victim is found at the front.
+is handed to a writer. Keys lie in order of use (`held_keys`), so that a victim is found at the front.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.hf3fs.metadata.held_keys import HeldKeys
 from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOWHERE, PRESENT
 
 
@@ -38,22 +39,20 @@ class PageTable:
     def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
         self.page_count = page_count
         self.counts = TableCounts()
-        self._held: OrderedDict[bytes, int] = OrderedDict(held)
         self._writing: dict[bytes, int] = {}
         self._readers: dict[int, int] = {}
         self._orphans: set[int] = set()
         self._aside: set[int] = set()
-        taken = set(self._held.values())
+        given = dict(held)
+        taken = set(given.values())
         self._fresh = max(taken, default=-1) + 1
+        self._held = HeldKeys(given.items(), room=self._fresh)
         self._free = deque(page for page in range(self._fresh) if page not in taken)
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
         """The page of each key, or NOWHERE; finding is using."""
-        held, touch = self._held, self._held.move_to_end
-        pages = [held.get(key, NOWHERE) for key in keys]
-        for key, page in zip(keys, pages, strict=True):
-            if page >= 0:
-                touch(key)
+        pages = self._held.find(keys)
+        self._held.use([page for page in pages if page >= 0])
         self.counts.queries += len(pages)
         self.counts.hits += len(pages) - pages.count(NOWHERE)
         return pages
@@ -85,8 +84,9 @@ class PageTable:
         evicted: list[bytes] = []
         is_full = False
         for key in keys:
-            if key in self._held:
-                self._held.move_to_end(key)
+            [present] = self._held.find([key])
+            if present >= 0:
+                self._held.use([present])
                 answers.append(PRESENT)
             elif key in self._writing:
                 answers.append(BUSY)
@@ -105,7 +105,7 @@ class PageTable:
     def confirm(self, key: bytes) -> int:
         """The writer is done: the page is held by its key."""
         page = self._writing.pop(key)
-        self._held[key] = page
+        self._held.add(key, page)
         self.counts.confirmed += 1
         return page
 
@@ -130,8 +130,8 @@ class PageTable:
         """Let go of keys; those that were there. A page that is being read is free when it is not any more."""
         gone = []
         for key in keys:
-            page = self._held.pop(key, None)
-            if page is not None:
+            page = self._held.remove(key)
+            if page != NOWHERE:
                 self._let_go(page)
                 gone.append(key)
         self.counts.removed += len(gone)
@@ -141,9 +141,20 @@ class PageTable:
         """Keys and their pages, the least recently used first."""
         yield from self._held.items()
 
+    @property
+    def saved_pages(self) -> int:
+        """How many pages `saved` has something to say of: those behind were never handed out."""
+        return self._fresh
+
+    def saved(self, begin: int, end: int) -> tuple[bytes, bytes]:
+        """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a
+        copy.
+        """
+        return self._held.copied(begin, end)
+
     def held_keys(self) -> list[bytes]:
-        """The keys that have a page."""
-        return list(self._held)
+        """The keys that have a page. Cost: O(keys)."""
+        return [key for key, _ in self._held.items()]
 
     def gauges(self) -> dict[str, int]:
         """How many pages are where; they add up to `pages`, but for `read`, which are held or orphans."""
@@ -165,21 +176,29 @@ class PageTable:
     def owners(self) -> list[int]:
         """Every page that is in some place, as often as it is in one; for tests: each stands there once."""
         never = range(self._fresh, self.page_count)
-        return [*self._held.values(), *self._writing.values(), *self._orphans, *self._aside, *self._free, *never]
+        return [
+            *(page for _, page in self._held.items()),
+            *self._writing.values(),
+            *self._orphans,
+            *self._aside,
+            *self._free,
+            *never,
+        ]
 
     def _take(self, evicted: list[bytes]) -> int:
         if self._free:
             return self._free.popleft()
         if self._fresh < self.page_count:
             self._fresh += 1
+            self._held.grow()
             return self._fresh - 1
         for _ in range(len(self._held)):
-            key, page = next(iter(self._held.items()))
+            key, page = self._held.oldest()
             if page not in self._readers:
-                del self._held[key]
+                self._held.remove(key)
                 evicted.append(key)
                 return page
-            self._held.move_to_end(key)
+            self._held.use([page])
         return FULL
 
     def _let_go(self, page: int) -> None:

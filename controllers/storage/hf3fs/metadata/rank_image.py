@@ -1,8 +1,12 @@
 """What the metadata service keeps on disk about a rank, and the two forms it has there.
 
 A snapshot holds every rank: 8 bytes of magic, u32 length of a JSON head, the head, then for each namespace in the head's
-order its keys (32 bytes each) and their pages (i64 each), least recently used first; a CRC-32 of all that ends it.
-Little-endian.
+order its pages from the first to as many as the head says, in parts: u32 how many pages, a key for each (32 bytes), and for
+each when it was used last (i64; 0 where no key holds the page). A CRC-32 of all that ends it. Little-endian.
+
+Parts are copied one after the other while the service goes on, so they are of different instants: a key may stand in it twice,
+or a page hold a key that has left it. Whatever changed since the first of them is in the journal that was begun with the
+snapshot, and replaying that puts all of it right, since every record says what is, not what is different.
 
 A file from before namespaces existed is JSON: `{rank: {"num_pages": n, "key_to_index": {key in hex: page}}}`. Its keys are
 KV, and the form of its pages becomes known when the rank is opened.
@@ -15,7 +19,6 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from unified_tree.controllers.storage.hf3fs.file_layout import KV_NAMESPACE
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.errors import StorageError
 
-_MAGIC = b"UT3FSmd\x02"
+_MAGIC = b"UT3FSmd\x03"
 _U32 = struct.Struct("<I")
 
 
@@ -58,21 +61,39 @@ class RankImage:
     namespaces: dict[str, NamespaceImage]
 
 
-def packed(ranks: Iterable[RankImage], *, is_clean: bool, generation: int) -> bytes:
-    """A snapshot. Cost: O(keys), about a tenth of a microsecond each."""
-    head: dict[str, Any] = {"clean": is_clean, "generation": generation, "ranks": []}
-    body: list[bytes] = []
-    for rank in ranks:
-        described = {
-            name: {"format": of.format, "stride_bytes": of.stride_bytes, "page_count": of.page_count, "held": len(of.held)}
-            for name, of in rank.namespaces.items()
+def snapshot_head(ranks: Iterable[RankImage], saved_pages: Iterable[int], *, is_clean: bool, generation: int) -> bytes:
+    """What a snapshot begins with.
+
+    Args:
+        ranks: the keys that they hold do not matter here.
+        saved_pages: of each of their namespaces, in that order, how many pages the parts will tell of.
+        is_clean: the service has ended in peace.
+        generation: of the journal that the snapshot begins with.
+    """
+    pages = iter(saved_pages)
+    described = [
+        {
+            "rank": rank.rank,
+            "epoch": rank.epoch,
+            "namespaces": {
+                name: {
+                    "format": of.format,
+                    "stride_bytes": of.stride_bytes,
+                    "page_count": of.page_count,
+                    "saved": next(pages),
+                }
+                for name, of in rank.namespaces.items()
+            },
         }
-        head["ranks"].append({"rank": rank.rank, "epoch": rank.epoch, "namespaces": described})
-        for image in rank.namespaces.values():
-            body += [*image.held, np.fromiter(image.held.values(), "<i8", len(image.held)).tobytes()]
-    text = json.dumps(head).encode()
-    whole = b"".join((_MAGIC, _U32.pack(len(text)), text, *body))
-    return whole + _U32.pack(zlib.crc32(whole))
+        for rank in ranks
+    ]
+    text = json.dumps({"clean": is_clean, "generation": generation, "ranks": described}).encode()
+    return b"".join((_MAGIC, _U32.pack(len(text)), text))
+
+
+def snapshot_part(keys: bytes, used: bytes) -> bytes:
+    """Some pages of a namespace (`PageTable.saved`)."""
+    return b"".join((_U32.pack(len(keys) // KEY_BYTES), keys, used))
 
 
 def unpacked(data: bytes) -> tuple[list[RankImage], bool, int]:
@@ -81,7 +102,7 @@ def unpacked(data: bytes) -> tuple[list[RankImage], bool, int]:
         return _before_namespaces(data), True, 0
     end = len(data) - _U32.size
     if data[: len(_MAGIC)] != _MAGIC or end < len(_MAGIC) or zlib.crc32(data[:end]) != _U32.unpack_from(data, end)[0]:
-        raise StorageError("it is damaged, or no snapshot of this service")
+        raise StorageError("it is damaged, or no snapshot of this version of the service")
     at = len(_MAGIC) + _U32.size
     head_end = at + _U32.unpack_from(data, len(_MAGIC))[0]
     head, at = json.loads(data[at:head_end]), head_end
@@ -89,16 +110,27 @@ def unpacked(data: bytes) -> tuple[list[RankImage], bool, int]:
     for described in head["ranks"]:
         namespaces = {}
         for name, of in described["namespaces"].items():
-            keys_end = at + KEY_BYTES * of["held"]
-            keys = [data[start : start + KEY_BYTES] for start in range(at, keys_end, KEY_BYTES)]
-            pages = np.frombuffer(data, "<i8", of["held"], keys_end).tolist()
-            at = keys_end + 8 * of["held"]
-            held = dict(zip(keys, pages, strict=True))
+            held, at = _held(data, at, of["saved"])
             namespaces[name] = NamespaceImage(
                 format=of["format"], stride_bytes=of["stride_bytes"], page_count=of["page_count"], held=held
             )
         ranks.append(RankImage(rank=described["rank"], epoch=described["epoch"], namespaces=namespaces))
     return ranks, head["clean"], head["generation"]
+
+
+def _held(data: bytes, at: int, saved_pages: int) -> tuple[dict[bytes, int], int]:
+    """The keys of the parts from an offset on, least recently used first, with their pages; and where the parts end."""
+    keys: list[bytes] = []
+    used = [np.zeros(0, "<i8")]
+    while len(keys) < saved_pages:
+        count = _U32.unpack_from(data, at)[0]
+        keys_end = at + _U32.size + KEY_BYTES * count
+        keys += [data[start : start + KEY_BYTES] for start in range(at + _U32.size, keys_end, KEY_BYTES)]
+        used.append(np.frombuffer(data, "<i8", count, keys_end))
+        at = keys_end + 8 * count
+    uses = np.concatenate(used)
+    order = np.argsort(uses, kind="stable")
+    return {keys[page]: page for page in order[np.count_nonzero(uses == 0) :].tolist()}, at
 
 
 def _before_namespaces(data: bytes) -> list[RankImage]:

@@ -1,23 +1,32 @@
-"""The metadata service's state on disk: a snapshot, and a journal of what changed since.
+"""The metadata service's state on disk: a snapshot, and journals of what changed since.
 
-`metadata` is the snapshot of some generation g and `journal.g` what followed. A new snapshot is written beside the old one,
-flushed and renamed over it; with it the old journal counts for nothing. Whatever the process was doing when it was killed,
-what is there is one snapshot and the changes up to the last that was answered. After a power failure the journal's end may
-be missing, unless it is flushed for every change (`sync`).
+`metadata` is the snapshot of some generation g, `journal.g` what followed, and `journal.g+1` and so on what followed that. A
+snapshot is taken while the service goes on: the next journal is begun first, then the snapshot is written beside the old one,
+part by part, then flushed and renamed over it; with that the journals before its own count for nothing. Until then the old
+snapshot and all journals count, so whatever the process was doing when it was killed, what is there is one snapshot and the
+changes up to the last that was answered.
+
+After a power failure the journal's end may be missing, unless it is flushed for every change (`sync`). A journal says how many
+bytes of the one before it count; where those are missing it does not count either.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from unified_tree.controllers.storage.hf3fs.metadata import change_record
-from unified_tree.controllers.storage.hf3fs.metadata.rank_image import RankImage, packed, unpacked
-from unified_tree.errors import StorageError
-
-_SMALLEST_JOURNAL_BYTES = 16 << 20
+from unified_tree.controllers.storage.hf3fs.metadata.rank_image import RankImage, unpacked
+from unified_tree.controllers.storage.hf3fs.metadata.snapshot_file import (
+    SNAPSHOT_NAME,
+    SnapshotFile,
+    journal_path,
+    journals,
+    write_all,
+)
+from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
+from unified_tree.errors import ConfigurationError, StorageError
 
 
 class StateDirectory:
@@ -26,16 +35,25 @@ class StateDirectory:
     Args:
         path: made if it is not there, for this user only.
         sync: every change is flushed to the disk before it is answered.
+        journal_bytes: a snapshot is due when the journal is longer than this and than two snapshots.
+        flush_bytes: of a snapshot, between two flushes to the disk.
 
-    Raises StorageError where it cannot be used, or another service does.
+    Raises StorageError where it cannot be used, or another service does; ConfigurationError for sizes that cannot be.
     """
 
-    def __init__(self, path: Path, *, sync: bool = False) -> None:
+    def __init__(self, path: Path, *, sync: bool = False, journal_bytes: int = 16 << 20, flush_bytes: int = 8 << 20) -> None:
+        if type(sync) is not bool:
+            raise ConfigurationError(f"sync must be True or False, not {sync!r}")
+        check_number("journal_bytes", journal_bytes, int, Bounds(1, MOST_BYTES))
+        check_number("flush_bytes", flush_bytes, int, Bounds(1, MOST_BYTES))
         self._path = path
         self._sync = sync
+        self._smallest_bytes = self._due_bytes = journal_bytes
+        self._flush_bytes = flush_bytes
         self._generation = 0
         self._journal = -1
-        self._journal_bytes = self._snapshot_bytes = 0
+        self._valid_bytes = 0
+        self._changed_bytes = 0
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -49,19 +67,22 @@ class StateDirectory:
 
     def load(self) -> tuple[dict[str, RankImage], bool]:
         """The ranks by name, and whether the last service ended in peace (or there was none). Raises StorageError."""
-        snapshot = self._path / "metadata"
+        snapshot = self._path / SNAPSHOT_NAME
         try:
             found = unpacked(snapshot.read_bytes()) if snapshot.exists() else ([], True, 0)
-            ranks, is_clean, self._generation = found
-            journal = self._journal_path(self._generation)
-            changes = journal.read_bytes() if journal.exists() else b""
+            ranks, is_clean, generation = found
+            chain = self._chain(generation)
+            self._generation = max([generation, *journals(self._path)])
         except (OSError, StorageError) as error:
             raise StorageError(f"{snapshot} cannot be read: {error}; move it away to start with an empty service") from error
-        by_name = {rank.rank: rank for rank in ranks}
+        by_name, changes = {rank.rank: rank for rank in ranks}, 0
         try:
-            change_record.replay(changes, by_name)
+            for journal in chain:
+                changes += change_record.replay(journal, by_name)
         except (ValueError, KeyError) as error:
-            raise StorageError(f"{journal} contradicts its snapshot: {error!r}; move both away") from error
+            raise StorageError(
+                f"the journals of {self._path} contradict their snapshot: {error!r}; move all of them away"
+            ) from error
         for rank in by_name.values():
             for image in rank.namespaces.values():
                 image.without_shared_pages()
@@ -70,42 +91,49 @@ class StateDirectory:
     @property
     def is_due(self) -> bool:
         """Whether the journal has grown so long that a snapshot would be shorter."""
-        return self._journal_bytes > max(_SMALLEST_JOURNAL_BYTES, 2 * self._snapshot_bytes)
+        return self._changed_bytes > self._due_bytes
 
-    def snapshot(self, ranks: Iterable[RankImage], *, is_clean: bool = False) -> None:
-        """Write everything, and begin a journal. Raises OSError; then what was there before still counts."""
-        generation = self._generation + 1
-        data = packed(ranks, is_clean=is_clean, generation=generation)
-        made = self._path / "metadata.new"
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    def new_snapshot(self) -> SnapshotFile:
+        """A snapshot that may be made and then begun."""
+        return SnapshotFile(self._path, self._generation + 1, self._flush_bytes)
+
+    def begin(self, snapshot: SnapshotFile) -> None:
+        """From now on changes go to the journal of a snapshot that was made. Raises OSError; then they go where they went
+        before.
+        """
+        record = change_record.begun(snapshot.generation, self._valid_bytes)
         try:
-            _write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        journal = os.open(
-            self._journal_path(generation), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
-        try:
-            made.rename(self._path / "metadata")
+            write_all(snapshot.journal, record)
+            if self._sync:
+                os.fdatasync(snapshot.journal)
         except OSError:
-            os.close(journal)
+            os.ftruncate(snapshot.journal, 0)  # an empty file is nobody's journal
             raise
         if self._journal >= 0:
             os.close(self._journal)
-        self._journal, self._generation = journal, generation
-        self._journal_bytes, self._snapshot_bytes = 0, len(data)
-        self._flush_directory()
-        for old in self._path.glob("journal.*"):
-            if old != self._journal_path(generation):
-                old.unlink(missing_ok=True)
+        self._journal, self._generation, self._valid_bytes = snapshot.taken_journal(), snapshot.generation, len(record)
+
+    def finished(self, snapshot: SnapshotFile, before_bytes: int) -> None:
+        """A snapshot counts; so many bytes of changes (`changed_bytes` when it was begun) are part of it."""
+        self._changed_bytes -= before_bytes
+        self._due_bytes = max(self._smallest_bytes, 2 * snapshot.size_bytes)
+
+    def failed(self) -> None:
+        """A snapshot could not be written. The next is due when the journal has grown by what makes one worth it."""
+        self._due_bytes = self._changed_bytes + self._smallest_bytes
+
+    @property
+    def changed_bytes(self) -> int:
+        """Of all changes since the snapshot that counts was begun."""
+        return self._changed_bytes
 
     def append(self, record: bytes) -> None:
         """Write a change. Raises OSError; then part of it may be there, and nothing may follow before the next snapshot."""
-        _write_all(self._journal, record)
-        self._journal_bytes += len(record)
+        write_all(self._journal, record)
         if self._sync:
             os.fdatasync(self._journal)
+        self._valid_bytes += len(record)
+        self._changed_bytes += len(record)
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -114,18 +142,23 @@ class StateDirectory:
                 os.close(descriptor)
         self._journal = self._lock = -1
 
-    def _journal_path(self, generation: int) -> Path:
-        return self._path / f"journal.{generation}"
+    def _chain(self, generation: int) -> list[bytes]:
+        """The journals since the snapshot of a generation, each as far as it counts; the last one's length is remembered."""
+        chain: list[bytes] = []
+        while (journal := self._read(generation)) is not None:
+            _, follows_bytes = change_record.beginning(journal) or (0, 0)
+            if chain:
+                if self._valid_bytes < follows_bytes:  # a power failure took the end of the one before
+                    break
+                chain[-1] = chain[-1][:follows_bytes]
+            self._valid_bytes = change_record.valid_bytes(journal)
+            chain.append(journal)
+            generation += 1
+        return chain
 
-    def _flush_directory(self) -> None:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    def _read(self, generation: int) -> bytes | None:
+        """A journal; None where there is none, or none that was begun."""
+        path = journal_path(self._path, generation)
+        journal = path.read_bytes() if path.exists() else b""
+        begun = change_record.beginning(journal)
+        return journal if begun is not None and begun[0] == generation else None

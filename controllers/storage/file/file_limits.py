@@ -1,0 +1,55 @@
+"""How long a store of files waits, and how much it does at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """Limits of one engine; others in the same directory may have others.
+
+    Attributes:
+        open_wait_s: for another process that is opening the directory; then opening it fails.
+        write_wait_s: of `put`, `remove` and `clear` for another process that writes; then pages are DROPPED, and until that
+            process has let go once they are so at once. 0 never waits.
+        held_bytes: written while others are kept from writing; but one value at least.
+        refresh_s: a use is written down when the last one is longer ago: recency is known to so much, and hot values cost no
+            writes. 0 writes every use down.
+        full_pause_s: for so long after the disk was full, new values go where old ones lie; if not even those can be
+            overwritten, nowhere.
+
+    Raises ConfigurationError for values that cannot be.
+    """
+
+    open_wait_s: float = 10.0
+    write_wait_s: float = 1.0
+    held_bytes: int = 8 << 20
+    refresh_s: float = 1.0
+    full_pause_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        any_wait = Bounds(0, LONGEST_S)
+        check_settings(
+            "file",
+            self,
+            {
+                "open_wait_s": SECONDS,
+                "write_wait_s": any_wait,
+                "held_bytes": BYTES,
+                "refresh_s": any_wait,
+                "full_pause_s": any_wait,
+            },
+        )
+
+    @property
+    def refresh_ns(self) -> int:
+        """The same in nanoseconds."""
+        return round(self.refresh_s * 1e9)
+
+    @property
+    def full_pause_ns(self) -> int:
+        """The same in nanoseconds."""
+        return round(self.full_pause_s * 1e9)

@@ -1,0 +1,89 @@
+"""What a setting may be: the type that its dataclass states, and the bounds of its number.
+
+Types are exact: True is no number of threads, and a whole number is a time-out but "2" is not. Numbers are finite, so that no
+time-out is one that never ends by comparing false with every clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from unified_tree.errors import ConfigurationError
+
+LONGEST_S = 1_000_000.0
+"""Of a time-out or a pause: eleven days, what every clock and socket underneath can still count in milliseconds."""
+MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A number's least and most, both allowed; above 0 with `is_positive`, whatever the least is.
+
+    >>> str(Bounds(1, 256)), str(Bounds(0, 10.0, is_positive=True))
+    ('at least 1 and at most 256', 'positive and at most 10.0')
+    """
+
+    least: float
+    most: float
+    is_positive: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most and (number > 0 or not self.is_positive)
+
+    def __str__(self) -> str:
+        return f"{'positive' if self.is_positive else f'at least {self.least}'} and at most {self.most}"
+
+
+SECONDS = Bounds(0, LONGEST_S, is_positive=True)
+"""Of what waits."""
+BYTES = Bounds(0, MOST_BYTES, is_positive=True)
+"""Of what must hold something."""
+
+
+def check_settings(engine: str, settings: object, bounds: Mapping[str, Bounds]) -> None:
+    """Raise ConfigurationError that names every field of a dataclass whose value is of another type, or out of its bounds.
+
+    Args:
+        engine: begins the message.
+        settings: an instance of a dataclass, of int, float, str, bool, and those or None.
+        bounds: of every number among its fields, by name.
+    """
+    types, wrong = get_type_hints(type(settings)), []
+    for field in fields(settings):  # type: ignore[arg-type]
+        value, of = getattr(settings, field.name), types[field.name]
+        assert field.name in bounds or not {int, float}.intersection(kinds(of)), f"{field.name} has no bounds"
+        if not fits(value, of):
+            wrong.append(f"{field.name} must be {named(of)}, not {shown(field, value)}")
+        elif field.name in bounds and value is not None and value not in bounds[field.name]:
+            wrong.append(f"{field.name} must be {bounds[field.name]}, not {value!r}")
+    if wrong:
+        raise ConfigurationError(f"{engine}: {'; '.join(wrong)}")
+
+
+def check_number(name: str, value: object, of: type[int] | type[float], bounds: Bounds) -> None:
+    """Raise ConfigurationError for an argument that is not a number of this type and within these bounds."""
+    if not fits(value, of) or value not in bounds:  # type: ignore[operator]
+        raise ConfigurationError(f"{name} must be {of.__name__}, {bounds}, not {value!r}")
+
+
+def kinds(of: Any) -> tuple[type, ...]:
+    """The types that a field may have."""
+    return get_args(of) if isinstance(of, UnionType) else (of,)
+
+
+def named(of: Any) -> str:
+    """The same in words."""
+    return " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds(of))
+
+
+def shown(field: Field[Any], value: object) -> str:
+    """A value in a message; not one that the dataclass keeps out of its representation."""
+    return repr(value) if field.repr else "what it is (a secret)"
+
+
+def fits(value: object, of: Any) -> bool:
+    """Whether a value is of just this type; a whole number is a float, too."""
+    return any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds(of))

@@ -1,0 +1,72 @@
+"""That anything but loopback wants a token stood in the help text of 3FS's metadata service, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hf3fs_service
+import pytest
+
+from unified_tree.controllers.storage.hf3fs import Hf3fsSettings
+from unified_tree.errors import ConfigurationError
+
+hf3fs_service.skip_unless_it_runs()
+MODULE = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
+GOOD: dict[str, Any] = {"directory": "d", "rank": "r", "capacity_bytes": 1 << 20}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+@pytest.mark.parametrize("variables", [{}, {"unified_tree__hf3fs__token": ""}, {"UNIFIED_TREE_HF3FS_TOKEN": "of old"}])
+def test_the_service_does_not_start(host: str, variables: dict[str, str], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", MODULE, "--port", "0", "--host", host, "--state", str(tmp_path / "state")]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("unified_tree__")} | variables
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=given)
+    assert done.returncode == 2 and "without a token only loopback can be listened on" in done.stderr
+    assert "unified_tree__hf3fs__token" in done.stderr and not (tmp_path / "state").exists()
+
+
+def test_the_service_starts_with_one_and_a_token_that_nobody_can_send_is_refused(tmp_path: Path) -> None:
+    with hf3fs_service.MetadataService(tmp_path / "a", "--host", "0.0.0.0", token="secret") as service:
+        assert service.url.startswith("http://0.0.0.0:")
+    with pytest.raises(AssertionError, match="does not come up"):
+        hf3fs_service.MetadataService(tmp_path / "b", token="of t\u00f6day")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "metadata", "localhost.example", "[2001:db8::1]", "0.0.0.0"])
+def test_the_client_wants_one_too(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not on loopback, so it wants a token"):
+        Hf3fsSettings(metadata=f"http://{host}:1", **GOOD)
+    Hf3fsSettings(metadata=f"http://{host}:1", token="secret", **GOOD)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "[::1]"])
+def test_loopback_needs_none(host: str) -> None:
+    Hf3fsSettings(metadata=f"http://{host}:1", **GOOD)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lease-s", "nan"],
+        ["--lease-s", "inf"],
+        ["--lease-s", "0"],
+        ["--aside-s", "nan"],
+        ["--aside-s", "-1"],
+        ["--aside-s", "inf"],
+        ["--port", "65536"],
+        ["--port", "-1"],
+        ["--host", ""],
+        ["--step-pages", "0"],
+        ["--journal-mib", "-1"],
+        ["--flush-mib", "0"],
+        ["--snapshot-retry-s", "nan"],
+    ],
+)
+def test_options_that_cannot_be(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", MODULE, "--port", "0", "--state", str(tmp_path / "state"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "must be" in done.stderr, done.stderr
