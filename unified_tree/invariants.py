@@ -274,9 +274,8 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
                 yield f"{pool.component.name} on {tier.name}: {pool.stranded_pages} pages booked as stranded, {pages} are"
 
 
-def retired(state: TreeState, locks: Locks) -> Iterator[str]:
-    """Whatever was retired can be reached by `reclaim`: it is still to be walked, or holds something locked, or stands above
-    what is locked."""
+def retired(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """Whatever was retired can be reached by `reclaim`: it is still to be walked, or stands at or above what is locked."""
     if state.retired.is_pending:
         return
     held: set[Node] = set()
@@ -289,7 +288,6 @@ def retired(state: TreeState, locks: Locks) -> Iterator[str]:
     for node in _nodes(state):
         if state.retired.holds(node) and node not in held:
             yield f"{node} was retired and is reached by nothing"
-    del locks
 
 
 LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (

@@ -108,7 +108,7 @@ class TreeMachine(RuleBasedStateMachine):
             page_counts=device,
             host_page_counts=self.page_counts[HOST] if rng.random() < 0.5 else None,
             settings=replace(
-                DEFAULTS, **{f.name: rng.choice([1, 1, 2, 3, 7, getattr(DEFAULTS, f.name)]) for f in fields(DEFAULTS)}
+                DEFAULTS, **{name: rng.choice([1, 1, 2, 3, 7, default]) for name, default in asdict(DEFAULTS).items()}
             ),
         )
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)
