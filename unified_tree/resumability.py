@@ -118,13 +118,8 @@ class Resumability:
         """
         if self.is_settled:
             return node.resumable
-        device, host = node.device, node.host
-        for i in self._state.required_paths:
-            if device[i] is None and host[i] is None:
-                return False
-        for i in self._state.required_points:
-            if device[i] is None and host[i] is None:
-                return False
+        if not self._has_paths_and_states(node):
+            return False
         return all(self._run_is_long(node, i, pages) for i, pages in self._windows)
 
     def _run_is_long(self, node: Node, component: int, most: int) -> bool:
@@ -212,15 +207,17 @@ class Resumability:
 
     def ends_at_boundary(self, node: Node) -> bool:
         """Whether every required component is covered at the node's end, by what its runs say. Cost: O(components)."""
+        if not self._has_paths_and_states(node):
+            return False
+        pages = node.end // self._state.page_size
+        return all(run_of(node, i) >= min(most, pages) for i, most in self._windows)
+
+    def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
         for i in self._state.required_paths:
             if device[i] is None and host[i] is None:
                 return False
-        for i in self._state.required_points:
-            if device[i] is None and host[i] is None:
-                return False
-        pages = node.end // self._state.page_size
-        return all(run_of(node, i) >= min(most, pages) for i, most in self._windows)
+        return all(device[i] is not None or host[i] is not None for i in self._state.required_points)
 
     def deviations(self, node: Node) -> list[str]:
         """Which figures of a node do not follow from its values, its parent and its children; of a settled node none."""
