@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 
 HOT = (
     "brood",
-    "controllers/page_allocator",
+    "controllers/host/page_allocator",
     "cost",
     "evicting",
     "insert_plan",

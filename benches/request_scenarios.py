@@ -76,12 +76,12 @@ class MixedMultiTurn(ChatRequest):
 
     question = "The same with sixteen requests in flight, uneven lengths and one-off prompts among the chats?"
     silent_on = "chunked prefill, aborts, preemption"
-    most_in_flight = 16
+    max_in_flight = 16
 
     def set_up(self) -> None:
         """As the chats, and nobody in flight yet."""
         super().set_up()
-        self.in_flight = min(self.most_in_flight, max(2, self.case.paths // 8))
+        self.in_flight = min(self.max_in_flight, max(2, self.case.paths // 8))
         self.running: list[tuple[int, Request, Tokens]] = []
 
     def next_request(self) -> tuple[Tokens, Tokens]:

@@ -1,7 +1,7 @@
 """`python -m benches.storage_tier`: what a store behind the host tier costs the scheduler's own thread.
 
 Question: what do a poll while 1,000 prefetches are in flight and none has ended, the call that begins a prefetch, the polls
-that take it from step to step up to the graft, and the begin of an offload cost, for a prompt of 128k tokens?
+that take it from step to step up to the graft, and the begin of a persist cost, for a prompt of 128k tokens?
 Not: how fast a store is, or what its threads take from the scheduler's by holding the interpreter; no step of a job runs while
 the clock does, and only a poll over prefetches in flight has real threads behind it, which wait for their store.
 
@@ -33,7 +33,7 @@ from unified_tree.controllers.storage import MemoryStorage, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import (
     Jobs,
-    OffloadPolicy,
+    PersistPolicy,
     PrefetchMode,
     PrefetchPolicy,
     StorageTier,
@@ -147,8 +147,8 @@ class Server:
             pools=pools,
             memory={name: SmallPages() for name in pools},
             weights_version="v1",
-            prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, most_host_share=1.0),
-            offload=OffloadPolicy(recheck_s=0.0),
+            prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, max_host_share=1.0),
+            persist=PersistPolicy(recheck_s=0.0),
             reading=self.reading,
             writing=self.writing,
         )
@@ -208,18 +208,18 @@ def poll_rows(components: list[Component], flights: int, rounds: int) -> list[tu
 
 
 def prompt_rows(components: list[Component], tokens: int, rounds: int) -> list[tuple[str, int, list[int], str]]:
-    """One long prompt, offloaded, forgotten and prefetched."""
+    """One long prompt, persisted, forgotten and prefetched."""
     server = Server(components, HeldJobs, MemoryStorage)
     reading, writing = server.reading, server.writing
     assert isinstance(reading, HeldJobs) and isinstance(writing, HeldJobs) and server.cache.storage is not None
     storage, key = server.cache.storage, Key(np.arange(tokens + 1))
-    found: dict[str, list[int]] = {"offload, begin": [], "offload, end": [], "prefetch, nothing on host": []}
+    found: dict[str, list[int]] = {"persist, begin": [], "persist, end": [], "prefetch, nothing on host": []}
     for turn in range(-1, rounds):
         took: dict[str, int] = {}
         storage.backed_up(server.put_on_host(key.prefix(tokens)))
-        took["offload, begin"] = timed(server.cache.poll)
+        took["persist, begin"] = timed(server.cache.poll)
         writing.run()
-        took["offload, end"] = timed(server.cache.poll)
+        took["persist, end"] = timed(server.cache.poll)
         server.forget()
         took["prefetch, nothing on host"] = timed(partial(server.cache.prefetch, turn, key))
         step = 0
@@ -233,7 +233,7 @@ def prompt_rows(components: list[Component], tokens: int, rounds: int) -> list[t
         server.cache.cancel(turn)
     whole = Key(np.concatenate((np.arange(tokens), np.arange(tokens) + 10**6)))
     again = [timed(partial(server.cache.prefetch, turn, whole)) for turn in range(-1, rounds)][1:]
-    answers = f"{reached} tokens on host, {storage.figures().offloads} stored"
+    answers = f"{reached} tokens on host, {storage.figures().persisted_boundaries} stored"
     server.cache.close()
     rows = [(name, tokens, times, answers) for name, times in found.items()]
     return [*rows, ("prefetch, half of it on host", 2 * tokens, again, answers)]

@@ -40,7 +40,7 @@ class WorstCase(ABC):
         smoke_sizes: sizes at which it takes no time.
         unit: of its figures.
         ns_a_unit: what a unit is in nanoseconds; 1 for what is no time.
-        most_calls: calls a life, at most.
+        max_calls: calls a life, at most.
         lives_once: whether a process is spoilt for it by what lived there before.
         names_calls: whether it makes calls of several kinds, so that it matters which was the worst.
     """
@@ -54,7 +54,7 @@ class WorstCase(ABC):
     smoke_sizes: ClassVar[tuple[int, ...]] = (8, 24)
     unit: ClassVar[str] = "µs"
     ns_a_unit: ClassVar[float] = 1000.0
-    most_calls: ClassVar[int] = 1000
+    max_calls: ClassVar[int] = 1000
     names_calls: ClassVar[bool] = False
     lives_once: ClassVar[bool] = False
 

@@ -29,7 +29,7 @@ class EvictAfterHits(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Half of the leaves at most."""
-        for _ in range(min(self.size // 2, self.most_calls)):
+        for _ in range(min(self.size // 2, self.max_calls)):
             yield partial(self.grown.tree.evict, {"full": 1})
 
     def answer(self, result: object) -> None:
@@ -50,12 +50,12 @@ class EvictBehindLocks(WorstCase):
         self.grown = Grown([FULL], self.page_size)
         self.grown.plant()
         cold = self.grown.grow(range(self.size))
-        self.grown.grow(range(self.size, self.size + self.most_calls))
+        self.grown.grow(range(self.size, self.size + self.max_calls))
         self.receipts = [self.grown.tree.lock(boundary) for boundary in cold]
 
     def calls(self) -> Iterator[Call]:
         """All leaves that are not locked."""
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             yield partial(self.grown.tree.evict, {"full": 1})
 
 
@@ -82,7 +82,7 @@ class EvictStateOfSessions(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Of the other half."""
-        for _ in range(min(self.size // 4, self.most_calls)):
+        for _ in range(min(self.size // 4, self.max_calls)):
             yield partial(self.grown.tree.evict, {"mamba": 1})
 
 
@@ -115,7 +115,7 @@ class LastStateOfSiblings(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Evict and put back in turns; one of them is timed."""
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             if self.variant == "evict":
                 yield partial(self.grown.tree.evict, {"mamba": 1})
                 self.put_back()
@@ -144,7 +144,7 @@ class AcknowledgeAboveHost(WorstCase):
     def calls(self) -> Iterator[Call]:
         """Load and evict in turns; one of them is timed."""
         tree = self.grown.tree
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             effect = tree.load(self.boundary, self.grown.supply)
             if self.variant == "acknowledge":
                 yield partial(tree.acknowledge, effect)
@@ -181,7 +181,7 @@ class EvictAfterInvalidation(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Half of what was given up at most."""
-        for _ in range(min(self.size // 2, self.most_calls)):
+        for _ in range(min(self.size // 2, self.max_calls)):
             yield partial(self.grown.tree.evict, {"full": 1})
 
 
@@ -198,7 +198,7 @@ class ReclaimLeaves(WorstCase):
         grown = self.grown = Grown([FULL], self.page_size)
         grown.plant()
         boundaries = grown.grow(range(self.size))
-        self.left = min(self.size // 2, self.most_calls)
+        self.left = min(self.size // 2, self.max_calls)
         held = boundaries[: -self.left] if self.variant else []
         self.receipts = [grown.tree.lock(boundary) for boundary in held]
         grown.tree.invalidate("")
@@ -227,5 +227,5 @@ class ReclaimChain(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Until half of it is gone."""
-        for _ in range(min(self.size // 20, self.most_calls)):
+        for _ in range(min(self.size // 20, self.max_calls)):
             yield partial(self.grown.tree.reclaim, 10)

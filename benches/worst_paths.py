@@ -32,7 +32,7 @@ class RelockAfterInvalidation(WorstCase):
 
     def calls(self) -> Iterator[Call]:
         """Lock and release."""
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             yield self.relock
 
     def relock(self) -> int:

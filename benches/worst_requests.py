@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 8192
 WINDOW_TOKENS = 512
 LONG_TOKENS = 100_000
-MOST_TURNS = 40
-MOST_ANSWER_TOKENS = 100
+MAX_TURNS = 40
+MAX_ANSWER_TOKENS = 100
 TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", ROOT.parent / "shared" / "traces"))
 TRACE = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
 
@@ -75,7 +75,7 @@ class AgentRequests(WorstCase):
         """The turns, out of the trace if it is there; an empty cache. Decoding is with a window pool that is always short."""
         turns = stand_in(self.size) if self.smoke else turns_of_trace() or stand_in(self.size)
         within = list(takewhile(lambda turn: turn.prompt_tokens <= self.size, turns))
-        self.turns = [*within[-MOST_TURNS:], *(turn.cut(self.size) for turn in turns[len(within) :][:1])]
+        self.turns = [*within[-MAX_TURNS:], *(turn.cut(self.size) for turn in turns[len(within) :][:1])]
         self.decoding = "decoding" in self.variant
         counts = {"swa": 2 * CHUNK_TOKENS} if self.decoding else {}
         self.cache = PrefixCache([FULL, window(WINDOW_TOKENS)], self.page(self.variant), counts)
@@ -125,7 +125,7 @@ def turns_of_trace() -> tuple[Turn, ...]:
         agents.setdefault(request.chain, []).append(request)
     long = [turns for turns in agents.values() if max(turn.prompt_tokens for turn in turns) >= LONG_TOKENS]
     turns = max(long, key=len, default=[])
-    return tuple(Turn(turn.tokens()[: turn.prompt_tokens + MOST_ANSWER_TOKENS], turn.prompt_tokens) for turn in turns)
+    return tuple(Turn(turn.tokens()[: turn.prompt_tokens + MAX_ANSWER_TOKENS], turn.prompt_tokens) for turn in turns)
 
 
 def stand_in(size: int) -> tuple[Turn, ...]:

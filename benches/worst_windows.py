@@ -22,7 +22,7 @@ class WindowOfPrompt(WorstCase):
     variants = ("evict", "insert", "evict, settled", "insert, settled")
     varied = "continuations"
     sizes = tuple(size // 10 for size in NODES)
-    most_calls = 200
+    max_calls = 200
 
     @classmethod
     def components(cls, variant: str) -> str:  # noqa: ARG003
@@ -51,7 +51,7 @@ class WindowOfPrompt(WorstCase):
     def calls(self) -> Iterator[Call]:
         """In turns; one of them is timed. `settled` finishes what the other has put off, if anything, before."""
         timed, _, settled = self.variant.partition(", ")
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             for name, call in (("evict", self.evict), ("insert", self.insert)):
                 if name == timed:
                     yield call
@@ -73,7 +73,7 @@ class WindowOfTokens(WorstCase):
     varied = "window tokens"
     sizes = (12, 125, 1_000, 4_000)
     smoke_sizes = (4, 8)
-    most_calls = 200
+    max_calls = 200
 
     @classmethod
     def components(cls, variant: str) -> str:  # noqa: ARG003
@@ -98,7 +98,7 @@ class WindowOfTokens(WorstCase):
                 self.grown.settle()
                 yield self.insert
             return
-        for _ in range(min(2 * self.size, self.most_calls)):
+        for _ in range(min(2 * self.size, self.max_calls)):
             yield partial(tree.evict, {"swa": 1})
             if self.variant == "evict, settled":
                 self.grown.settle()
@@ -120,7 +120,7 @@ class MatchThroughGap(WorstCase):
     sizes = CHAIN
     unit = "ns/node"
     ns_a_unit = 1.0
-    most_calls = 50
+    max_calls = 50
 
     @classmethod
     def components(cls, variant: str) -> str:  # noqa: ARG003
@@ -143,7 +143,7 @@ class MatchThroughGap(WorstCase):
     def calls(self) -> Iterator[Call]:
         """The whole chain's key, again and again."""
         key = Key(self.tokens)
-        for _ in range(self.most_calls):
+        for _ in range(self.max_calls):
             yield partial(self.grown.tree.match_prefix if self.variant == "match" else self.grown.tree.explain, key)
 
     def per(self) -> int:

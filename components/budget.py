@@ -20,7 +20,7 @@ class BudgetPolicy:
 
     tokens_between_boundaries: int
     running_requests: int
-    least_path_share: float
+    min_path_share: float
     request_tokens: int | None = None
     page_counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -31,8 +31,8 @@ class BudgetPolicy:
                 raise ConfigurationError(f"split_budget: {name} must be a positive integer, not {value!r}")
         if self.request_tokens is not None and (type(self.request_tokens) is not int or self.request_tokens <= 0):
             raise ConfigurationError(f"split_budget: request_tokens must be a positive integer, not {self.request_tokens!r}")
-        if not 0 <= self.least_path_share <= 1:
-            raise ConfigurationError(f"split_budget: least_path_share must be from 0 to 1, not {self.least_path_share!r}")
+        if not 0 <= self.min_path_share <= 1:
+            raise ConfigurationError(f"split_budget: min_path_share must be from 0 to 1, not {self.min_path_share!r}")
 
 
 def split(
@@ -52,21 +52,21 @@ def split(
         raise ConfigurationError(f"split_budget: {empty[0]}: page_bytes is 0, so no number of pages can be proposed")
     fixed = _checked_page_counts(policy.page_counts, owners)
     request_tokens = policy.request_tokens or longest_window_tokens + page_size
-    least = {c.name: fixed.get(c.name, _pages_for_one_request(c, request_tokens, page_size)) for c in owners}
+    minimum = {c.name: fixed.get(c.name, _pages_for_one_request(c, request_tokens, page_size)) for c in owners}
 
     def cost(pages: Mapping[str, int]) -> int:
         return sum(count * page_bytes[name] for name, count in pages.items())
 
-    if cost(least) > device_bytes:
+    if cost(minimum) > device_bytes:
         raise ConfigurationError(
-            f"split_budget: {device_bytes} bytes cannot hold one request of {request_tokens} tokens: {cost(least)} are needed"
+            f"split_budget: {device_bytes} bytes cannot hold one request of {request_tokens} tokens: {cost(minimum)} are needed"
         )
 
     def sized(path_pages: int, boundaries: int) -> dict[str, int]:
         pages = {}
         for c in owners:
             wanted = path_pages if isinstance(c.coverage, Path) else _pages_for_boundaries(c, boundaries, path_pages, page_size)
-            pages[c.name] = fixed.get(c.name, max(least[c.name], wanted))
+            pages[c.name] = fixed.get(c.name, max(minimum[c.name], wanted))
         return pages
 
     def with_boundaries(path_pages: int) -> dict[str, int]:
@@ -76,7 +76,7 @@ def split(
     most = device_bytes // min(page_bytes[c.name] for c in owners)
     path_pages = _largest(lambda n: cost(with_boundaries(n)) <= device_bytes, most)
     proportional = with_boundaries(path_pages)
-    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.least_path_share, most)
+    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.min_path_share, most)
     if path_pages >= share and cost(proportional) <= device_bytes:
         return proportional
     path_pages = _largest(lambda n: cost(sized(n, 0)) <= device_bytes, share)

@@ -99,18 +99,18 @@ class Composition:
         return sizes
 
     @property
-    def replay_tokens(self) -> int | None:
+    def rebuild_tokens(self) -> int | None:
         """Tokens to run again to rebuild every required window: their windows summed over their layers.
 
-        0 without a required window; None where a state is required, or a window whose replay is not known to be exact.
+        0 without a required window; None where a state is required, or a window whose rebuild is not known to be exact.
         """
         total = 0
         for component in self.components:
             if not component.required or isinstance(component.coverage, Path):
                 continue
-            if isinstance(component.coverage, Point) or component.replay_tokens is None:
+            if isinstance(component.coverage, Point) or component.rebuild_tokens is None:
                 return None
-            total += component.replay_tokens
+            total += component.rebuild_tokens
         return total
 
     def prefill_flops(self, start_tokens: int, end_tokens: int) -> float:
@@ -130,7 +130,7 @@ class Composition:
         *,
         tokens_between_boundaries: int = 8192,
         running_requests: int = 16,
-        least_path_share: float = 0.5,
+        min_path_share: float = 0.5,
         request_tokens: int | None = None,
         page_counts: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
@@ -138,14 +138,14 @@ class Composition:
 
         The `Path` pools get equally many pages. Windows and states get what is needed to resume at one boundary for every
         `tokens_between_boundaries` tokens of path and for `running_requests` requests on top; a window pool never holds
-        more tokens than the path. Where that would leave the `Path` pools less than `least_path_share` of the budget,
+        more tokens than the path. Where that would leave the `Path` pools less than `min_path_share` of the budget,
         they get that share and the others keep fewer boundaries.
 
         Args:
             device_bytes: bytes for all pools together.
             tokens_between_boundaries: tokens of path for which one saved boundary is worth keeping, on average.
             running_requests: requests whose private window and state exist at the same time.
-            least_path_share: share of the budget that the `Path` pools get at least, from 0 to 1.
+            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1.
             request_tokens: the smallest prompt that must fit; None for the longest window and a page.
             page_counts: page counts to take as they are; the rest is split among the other pools.
 
@@ -154,7 +154,7 @@ class Composition:
         policy = BudgetPolicy(
             tokens_between_boundaries=tokens_between_boundaries,
             running_requests=running_requests,
-            least_path_share=least_path_share,
+            min_path_share=min_path_share,
             request_tokens=request_tokens,
             page_counts={} if page_counts is None else dict(page_counts),
         )
@@ -169,7 +169,7 @@ class Composition:
             policy=policy,
         )
 
-    def ungated(self) -> Composition:
+    def path_only(self) -> Composition:
         """The same composition with windows and states made optional, so that only the `Path` components gate a match."""
         components = tuple(c if isinstance(c.coverage, Path) else replace(c, required=False) for c in self.components)
         return replace(self, components=components)

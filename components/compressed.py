@@ -57,7 +57,7 @@ def overlap(
 ) -> Component:
     """The required `Trailing` component of the overlap that follows the window, one state a page.
 
-    No replay is declared: rebuilding it was not tried.
+    No rebuild is declared: rebuilding it was not tried.
 
     Args:
         window_tokens: tokens of one compressed entry, whose contribution to the next entry the state is.

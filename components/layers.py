@@ -36,7 +36,7 @@ class AttentionLayer:
         weights: active weights, over all ranks.
         flops_per_entry: score FLOPs of one query on one token.
         window_tokens: past tokens it sees; None for all.
-        most_entries: how many tokens a sparse layer picks; None for all.
+        max_entries: how many tokens a sparse layer picks; None for all.
         shards: into how many different parts the ranks divide the KV; 1 where all keep the same.
     """
 
@@ -44,7 +44,7 @@ class AttentionLayer:
     weights: int
     flops_per_entry: int
     window_tokens: int | None = None
-    most_entries: int | None = None
+    max_entries: int | None = None
     shards: int = 1
 
 
@@ -95,7 +95,7 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
         )
     kept = _format("full", whole, page_size, serving)
     components = [full(page_size=page_size, page_format=kept, flops_per_token=_flops(whole))]
-    costs = [AttentionCost(component="full", flops_per_entry=_scores(whole), most_entries=whole[0][1].most_entries)]
+    costs = [AttentionCost(component="full", flops_per_entry=_scores(whole), max_entries=whole[0][1].max_entries)]
 
     windows = sorted({layer.window_tokens for _, layer in attention if layer.window_tokens is not None})
     for window_tokens in windows:
@@ -111,7 +111,7 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
                 name=name,
             )
         )
-        costs.append(AttentionCost(component=name, flops_per_entry=_scores(group), most_entries=window_tokens + 1))
+        costs.append(AttentionCost(component=name, flops_per_entry=_scores(group), max_entries=window_tokens + 1))
 
     indexers = [(i, layer) for i, layer in numbered if isinstance(layer, IndexerLayer)]
     if indexers:

@@ -14,7 +14,7 @@ def swa(
     bytes_per_token: int = 0,
     page_format: PageFormat | None = None,
     flops_per_token: float = 0.0,
-    exact_replay: bool = True,
+    exact_rebuild: bool = True,
     name: str = "swa",
 ) -> Component:
     """The `Trailing` component of all layers that share one window.
@@ -30,10 +30,10 @@ def swa(
         bytes_per_token: bytes one token takes on one rank, summed over those layers. Left out with a format.
         page_format: what a page holds; needed to store it.
         flops_per_token: twice the active weights of those layers, over all ranks.
-        exact_replay: False where such a replay is not known to be exact.
+        exact_rebuild: False where such a rebuild is not known to be exact.
         name: the component's name; models of several windows need one component a window.
 
-    >>> swa(page_size=64, window_tokens=127, layers=18, bytes_per_token=36864).replay_tokens
+    >>> swa(page_size=64, window_tokens=127, layers=18, bytes_per_token=36864).rebuild_tokens
     2286
     """
     return Component(
@@ -41,6 +41,6 @@ def swa(
         coverage=Trailing(window_tokens),
         page_bytes=page_size * bytes_per_token,
         flops_per_token=flops_per_token,
-        replay_tokens=layers * window_tokens if exact_replay else None,
+        rebuild_tokens=layers * window_tokens if exact_rebuild else None,
         format=page_format,
     )

@@ -14,11 +14,11 @@ import numpy as np
 
 from unified_tree.errors import UnifiedTreeError
 
-MOST: Final = (1 << 63) - 1
+MAX_INTEGER: Final = (1 << 63) - 1
 
 
-def integer(value: Any, name: str, error: type[UnifiedTreeError], *, least: int = 0) -> int:
-    """`value` as an int from `least` to 2**63 - 1. Raises `error` for anything else, naming the argument.
+def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: int = 0) -> int:
+    """`value` as an int from `minimum` to 2**63 - 1. Raises `error` for anything else, naming the argument.
 
     >>> integer(np.int32(3), "length_tokens", UnifiedTreeError)
     3
@@ -26,9 +26,9 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, least: int 
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
         raise error(f"{name} must be an integer, not {value!r}")
     found = int(value)
-    if found < least:
-        raise error(f"{name} must be {least} or more, not {_shown(found)}")
-    if found > MOST:
+    if found < minimum:
+        raise error(f"{name} must be {minimum} or more, not {_shown(found)}")
+    if found > MAX_INTEGER:
         raise error(f"{name} must fit in 63 bits, not {_shown(found)}")
     return found
 
@@ -62,4 +62,4 @@ def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
 
 def _shown(value: int) -> str:
     """Python refuses to print the longest integers."""
-    return str(value) if abs(value) <= MOST else f"an integer of {value.bit_length()} bits"
+    return str(value) if abs(value) <= MAX_INTEGER else f"an integer of {value.bit_length()} bits"

@@ -92,12 +92,12 @@ def child_at(node: Node, page: bytes) -> Node | None:
     return child
 
 
-def adopt(node: Node, child: Node, page_bytes: int, most_listed: int) -> None:
+def adopt(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
     """Hang a new child under a node, before its siblings. Cost: O(1).
 
     Args:
         page_bytes: how many bytes of an edge its first page is.
-        most_listed: how many children are just a list.
+        max_listed: how many children are just a list.
     """
     younger = node.first_child
     child.next_sibling = younger
@@ -108,7 +108,7 @@ def adopt(node: Node, child: Node, page_bytes: int, most_listed: int) -> None:
     node.child_count += 1
     if node.brood is not None:
         _take_in(node.brood, child, page_bytes)
-    elif node.child_count > most_listed:
+    elif node.child_count > max_listed:
         brood = node.brood = Brood()
         at: Node | None = child
         while at is not None:

@@ -57,8 +57,8 @@ class Component:
         flops_per_token: FLOPs to compute one token in the layers this component serves, attention scores excluded.
         shares: the component whose *device* pages hold this component's values (an indexer or a draft in the slots of
             `full`, a carry-over state in those of `swa`). On host every component has pages of its own.
-        replay_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
-            its windows summed over its layers; None where replay is not known to be exact.
+        rebuild_tokens: for `Trailing`: how many tokens must run again to rebuild the window exactly, which is
+            its windows summed over its layers; None where rebuild is not known to be exact.
         format: what a page holds; None where only its size is known. Stores and linkers keep no page of unstated format.
     """
 
@@ -70,7 +70,7 @@ class Component:
     save_grid_tokens: int = 1
     flops_per_token: float = 0.0
     shares: str | None = None
-    replay_tokens: int | None = None
+    rebuild_tokens: int | None = None
     format: PageFormat | None = None
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class Component:
         for field in ("tokens_per_slot", "save_grid_tokens"):
             if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
                 raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
-        if self.replay_tokens is not None and (
-            not isinstance(self.coverage, Trailing) or type(self.replay_tokens) is not int or self.replay_tokens <= 0
+        if self.rebuild_tokens is not None and (
+            not isinstance(self.coverage, Trailing) or type(self.rebuild_tokens) is not int or self.rebuild_tokens <= 0
         ):
             raise ConfigurationError(
-                f"{self.name}: replay_tokens must be a positive integer of a Trailing component, not {self.replay_tokens!r}"
+                f"{self.name}: rebuild_tokens must be a positive integer of a Trailing component, not {self.rebuild_tokens!r}"
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")

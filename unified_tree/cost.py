@@ -18,7 +18,7 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     """FLOPs to compute or reload what the loss of `value` takes away, per byte it frees.
 
     A copy on the other tier makes it a reload. A path's leaf costs its own tokens, so that among paths only recency
-    tells. A state or a window costs the tokens back to the boundary before it, or what a replay costs if that is less.
+    tells. A state or a window costs the tokens back to the boundary before it, or what a rebuild costs if that is less.
     Cost: O(nodes up to that boundary), at most the setting `cost_steps`.
     """
     spec = state.components[component]
@@ -31,15 +31,15 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
         tokens = value.page_count * state.page_size
     else:
         tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)
-        if state.replay_tokens is not None:
-            tokens = min(tokens, state.replay_tokens)
+        if state.rebuild_tokens is not None:
+            tokens = min(tokens, state.rebuild_tokens)
     return flops_per_token * tokens / size_bytes
 
 
-def _boundary_above(node: Node, most_steps: int) -> int:
+def _boundary_above(node: Node, max_steps: int) -> int:
     """The end of the nearest resumable ancestor, 0 if there is none."""
     at = node.parent
-    for _ in range(most_steps):
+    for _ in range(max_steps):
         if at is None or at.parent is None or at.resumable:
             break
         at = at.parent

@@ -40,8 +40,8 @@ class GraftResult(NamedTuple):
     unused: dict[str, NDArray[np.int64]]
 
 
-def host_reach(state: TreeState, key: Key, limit: int) -> Boundary:
-    """See UnifiedTree.host_reach."""
+def host_path_end(state: TreeState, key: Key, limit: int) -> Boundary:
+    """See UnifiedTree.host_path_end."""
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
         return NOWHERE
@@ -81,11 +81,11 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
             raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
         i = state.index[name]
         given[i] = page_ids(name, ids)
-        most = _most_pages(state, state.components[i], end)
+        most = _max_pages(state, state.components[i], end)
         if not 0 < given[i].size <= most:
             raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
-    reach = host_reach(state, key, end).length
+    reach = host_path_end(state, key, end).length
     for i in state.required_paths:
         begin = end - (given[i].size if i in given else 0) * state.page_size
         if begin > reach:
@@ -95,7 +95,7 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
     return given
 
 
-def _most_pages(state: TreeState, component: Component, end: int) -> int:
+def _max_pages(state: TreeState, component: Component, end: int) -> int:
     if isinstance(component.coverage, Path):
         return end // state.page_size
     return state.pages_of(min(component.coverage.window_tokens, end)) if isinstance(component.coverage, Trailing) else 1

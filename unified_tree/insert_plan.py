@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 States = Mapping[str, Mapping[Any, Any]]  # unchecked: compiled code would refuse what are no ints in its own words
-MOST_PAGE_ID = (1 << 63) - 1
+MAX_PAGE_ID = (1 << 63) - 1
 
 
 class Plan:
@@ -174,7 +174,7 @@ def _page_by_length(state: TreeState, name: str, by_length: Mapping[Any, Any], e
             raise InsertError(
                 f"{name}: a state at {length} is not at the end of one of the key's {end // state.page_size} pages"
             )
-        if not 0 <= page <= MOST_PAGE_ID:
+        if not 0 <= page <= MAX_PAGE_ID:
             raise PageError(f"{name}: page ids must be zero or more and fit in 63 bits, got {page}")
         checked[int(length)] = int(page)
     return checked if len(checked) < 2 else dict(sorted(checked.items()))

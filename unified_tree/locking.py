@@ -51,7 +51,7 @@ class Locks:
         """Whose values hold a component's pages on a tier."""
         return component if tier else self._state.owner_of[component]
 
-    def pin_present(self, boundary: Boundary) -> Receipt:
+    def lock_present(self, boundary: Boundary) -> Receipt:
         """Pin what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
         node, length = self.find(boundary)
         if node is not None and length < node.end:

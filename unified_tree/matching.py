@@ -82,19 +82,19 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
     if not state.gated:
         device = record(Boundary, (device_node.id, device_length))
         reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
-        replay, replay_tokens = device, 0
+        rebuild, rebuild_tokens = device, 0
         save_at: tuple[int, ...] = ()
     else:
         device = deepest_boundary(state, device_node, device_length, device_only=True)
         reachable = deepest_boundary(state, path_node, path_length, device_only=False) if state.host_value_count else device
-        replay, replay_tokens = _replay(state, device, device_node, device_length)
+        rebuild, rebuild_tokens = _rebuild(state, device, device_node, device_length)
         save_at = _branch_point(state, path_length, device.length)
     if touch:
         state.clock += 1
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
-    return record(Match, (device, reachable, replay, replay_tokens, path_length, save_at))
+    return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at))
 
 
 _MISS = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
@@ -199,15 +199,15 @@ def covered_tokens(state: TreeState, node: Node, component: int, device_only: bo
     return count * state.page_size
 
 
-def _replay(state: TreeState, device: Boundary, node: Node, length: int) -> tuple[Boundary, int]:
+def _rebuild(state: TreeState, device: Boundary, node: Node, length: int) -> tuple[Boundary, int]:
     """Where a run can resume by rebuilding the windows, and how many tokens it runs again.
 
     It starts at a page, early enough that the whole first page of the window before `length` comes out exact: another
     request may later resume one page earlier and use that page.
     """
-    if state.replay_tokens is None:
+    if state.rebuild_tokens is None:
         return device, 0
-    start = (length - state.replay_tokens - state.page_size + 1) // state.page_size * state.page_size
+    start = (length - state.rebuild_tokens - state.page_size + 1) // state.page_size * state.page_size
     if start <= device.length:
         return device, 0
     return record(Boundary, (node.id, length)), length - start

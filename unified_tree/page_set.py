@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FEW: Final = 16
 FIRST_SIZE: Final = 1024
-MOST_PAGES: Final = 1 << 32
+MAX_PAGES: Final = 1 << 32
 """Ids from here on cannot be tracked: a byte each, that would be more than 4 GiB."""
 UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
 
@@ -57,8 +57,8 @@ class PageSet:
         if size <= before:
             return
         assert size <= self.capacity
-        if size > MOST_PAGES:
-            raise PageError(f"page ids must be below {MOST_PAGES} to be kept track of, got {size - 1}")
+        if size > MAX_PAGES:
+            raise PageError(f"page ids must be below {MAX_PAGES} to be kept track of, got {size - 1}")
         try:
             grown = bytearray(max(size, min(2 * before, self.capacity)))
         except MemoryError as error:

@@ -14,7 +14,7 @@ from unified_tree.component import Path
 from unified_tree.errors import PageError
 from unified_tree.node import Value
 from unified_tree.order import Order, Place, following
-from unified_tree.page_set import MOST_PAGES, PageSet
+from unified_tree.page_set import MAX_PAGES, PageSet
 from unified_tree.policies import Guarded, Standard
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Pool:
             return value.urgency == self.urgency(value)
         return (value.urgency, value.rank, value.second_rank) == (self.urgency(value), *self._policy.rank(value))
 
-    def coldest_sole(self, page_count: int, look_at: int, after: Place | None) -> tuple[list[Value], Place | None]:
+    def coldest_uncopied(self, page_count: int, look_at: int, after: Place | None) -> tuple[list[Value], Place | None]:
         """The next victims that would be a loss: needed, without a copy, unlocked; of about so many pages.
 
         Args:
@@ -194,7 +194,7 @@ class PageLedger:
     def _grow(self, highest: int) -> None:
         if self.page_count is not None:
             raise PageError(f"{self._name}: page ids must be below {self.page_count}, got {highest}")
-        if highest >= MOST_PAGES:
+        if highest >= MAX_PAGES:
             raise PageError(f"{self._name}: page id {highest} is no dense index; declare page_counts for a pool this large")
         self._owned.grow(highest + 1)
 

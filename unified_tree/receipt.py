@@ -38,9 +38,9 @@ class Match(NamedTuple):
     Attributes:
         device: the longest boundary covered on device.
         reachable: the longest boundary covered over device and host together.
-        replay: where a run can resume after rebuilding the windows by running `replay_tokens` tokens again, reading
+        rebuild: where a run can resume after rebuilding the windows by running `rebuild_tokens` tokens again, reading
             the cached path pages; equal to `device` where that would not help.
-        replay_tokens: how many tokens before `replay.length` must run again; 0 where `replay` is `device`.
+        rebuild_tokens: how many tokens before `rebuild.length` must run again; 0 where `rebuild` is `device`.
         path_length: how far the required path components reach over device and host, the others ignored.
         save_at: lengths at which the next prefill should save states and windows so that the next sharer of this
             prefix hits: the place where this key left what the tree knows.
@@ -48,8 +48,8 @@ class Match(NamedTuple):
 
     device: Boundary
     reachable: Boundary
-    replay: Boundary
-    replay_tokens: int
+    rebuild: Boundary
+    rebuild_tokens: int
     path_length: int
     save_at: tuple[int, ...]
 

@@ -14,14 +14,14 @@ class TreeSettings:
     Attributes:
         settle_limit: nodes whose marks a call brings up to date beyond those that it changed itself; see `UnifiedTree.settle`.
         evict_reclaim_limit: nodes of invalidated namespaces that an eviction looks at before each victim.
-        most_listed_children: children of a node that are only a list; more get a table.
+        max_listed_children: children of a node that are only a list; more get a table.
         cost_steps: nodes that the cost-aware policy goes up to find the boundary before a state or window; beyond that
             the distance is taken as found so far.
     """
 
     settle_limit: int = 16
     evict_reclaim_limit: int = 32
-    most_listed_children: int = 8
+    max_listed_children: int = 8
     cost_steps: int = 64
 
     def __post_init__(self) -> None:

@@ -38,10 +38,10 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         parent = piece
     replace(top, node, pieces[0], page_bytes)
     for upper, lower in pairwise(pieces):
-        adopt(upper, lower, page_bytes, state.settings.most_listed_children)
+        adopt(upper, lower, page_bytes, state.settings.max_listed_children)
     node.edge = edge[(parent.end - begin) * width :]
     node.parent = parent
-    adopt(parent, node, page_bytes, state.settings.most_listed_children)
+    adopt(parent, node, page_bytes, state.settings.max_listed_children)
     for tier in (Tier.DEVICE, Tier.HOST):
         for value in node.values(tier):
             if value is not None:

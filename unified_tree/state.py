@@ -39,7 +39,7 @@ class TreeState:
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
         shared_windows: required windows that live in the pages of others.
         gated: some required component is not a path, so not every length is a boundary.
-        replay_tokens: how many tokens rebuild every required window; None where no replay is exact.
+        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
         save_grid_tokens: the grid on which every kind can be saved.
         blocked: nodes with a path value that could not go because something else at the node was locked.
         last_node_id: the largest id given to a node.
@@ -102,11 +102,11 @@ class TreeState:
             if self.owner_of[i] != i
         )
         self.gated = bool(self.required_windows or self.required_points)
-        replays = [self.components[i].replay_tokens for i, _ in self.required_windows if self.components[i].shares is None]
-        self.replay_tokens: int | None = None
-        if replays and not self.required_points and None not in replays:
-            self.replay_tokens = sum(tokens for tokens in replays if tokens is not None)
-        self.path_can_strand = self.gated and self.replay_tokens is None
+        rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
+        self.rebuild_tokens: int | None = None
+        if rebuilds and not self.required_points and None not in rebuilds:
+            self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
+        self.path_can_strand = self.gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
 
     def pools(self, tier: Tier) -> list[Pool]:
@@ -123,7 +123,7 @@ class TreeState:
     def grow(self, parent: Node, edge: bytes, end: int) -> Node:
         """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
-        adopt(parent, node, self.first_page_bytes(node), self.settings.most_listed_children)
+        adopt(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:

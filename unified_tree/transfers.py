@@ -50,7 +50,7 @@ class Effects:
         state, target = self._state, target_of(kind)
         source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
-        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.pin_present(boundary)]
+        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.lock_present(boundary)]
         try:
             missing, after = self._missing(kind, boundary, self._indices(components))
             given = self._supplied(kind, boundary, supply, self._count(missing, target))
@@ -117,8 +117,8 @@ class Effects:
                 if value is not None and effect in value.copying:
                     value.copying = tuple(other for other in value.copying if other is not effect)
 
-    def pages_ahead(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
-        """See UnifiedTree.pages_ahead."""
+    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+        """See UnifiedTree.pages_with_loads."""
         return np.frombuffer(
             b"".join(collect(self._state, self._locks, boundary, component, Tier.DEVICE, self._with_loads)), np.int64
         )

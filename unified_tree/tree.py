@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree import evicting, grafting, matching
-from unified_tree.arguments import MOST, integer
+from unified_tree.arguments import MAX_INTEGER, integer
 from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
-MOST_PRIORITY = 1 << 53
+MAX_PRIORITY = 1 << 53
 EVERYTHING = 1 << 62
 
 
@@ -201,8 +201,8 @@ class UnifiedTree:
         _check_key(key)
         if after is not None:
             after = _check_boundary(after)
-        priority = integer(priority, "priority", InsertError, least=-MOST_PRIORITY)
-        if priority > MOST_PRIORITY:
+        priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
+        if priority > MAX_PRIORITY:
             raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
         plan = plan_insert(self._state, key, pages, states or {}, after, without, priority)
         if plan is None:
@@ -298,13 +298,13 @@ class UnifiedTree:
         """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
         return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
 
-    def pages_ahead(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """As `pages` on device, counting what open loads are bringing as there. Cost: as `pages`, and O(spans) a load."""
-        return self._effects.pages_ahead(boundary, component)
+        return self._effects.pages_with_loads(boundary, component)
 
-    def pin(self, boundary: Boundary) -> Receipt:
-        """Pin what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
-        return self._locks.pin_present(_check_boundary(boundary))
+    def lock_present(self, boundary: Boundary) -> Receipt:
+        """Lock what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
+        return self._locks.lock_present(_check_boundary(boundary))
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
@@ -317,14 +317,14 @@ class UnifiedTree:
         """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
         return self._effects.abort(effect)
 
-    def host_reach(self, key: Key, *, limit: int | None = None) -> Boundary:
+    def host_path_end(self, key: Key, *, limit: int | None = None) -> Boundary:
         """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
 
         Not a boundary of a hybrid unless it happens to be one; `lock(..., Tier.HOST, components=paths)` keeps it.
         Cost: as a match.
         """
         _check_key(key)
-        return grafting.host_reach(self._state, key, _limited(key, limit))
+        return grafting.host_path_end(self._state, key, _limited(key, limit))
 
     def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: out of a store, say.
@@ -332,7 +332,7 @@ class UnifiedTree:
         Args:
             key: only its whole pages count.
             pages: by component the host page ids of the key's last pages, int64: of a path as many as the host lacks, of a
-                window those of its last tokens, one state. Required paths must reach back to `host_reach`.
+                window those of its last tokens, one state. Required paths must reach back to `host_path_end`.
 
         Raises InsertError, PageError or InvalidKeyError, with nothing changed. Cost: as an insert.
         """
@@ -380,7 +380,7 @@ class UnifiedTree:
 
         Returns the boundaries, and where this look got: None at the order's end. Cost: O(log n), and O(1) a value looked at.
         """
-        values, place = self.pool(component).coldest_sole(page_count, look_at, after)
+        values, place = self.pool(component).coldest_uncopied(page_count, look_at, after)
         found = (Boundary(value.node.id, value.node.end) for value in values)
         return [boundary for boundary in found if self.is_boundary(boundary)], place
 
@@ -414,7 +414,9 @@ def _check_boundary(boundary: Boundary) -> Boundary:
 
 
 def _limited(key: Key, limit: int | None) -> int:
-    return key.length if limit is None else max(0, min(integer(limit, "limit", InvalidKeyError, least=-MOST), key.length))
+    return (
+        key.length if limit is None else max(0, min(integer(limit, "limit", InvalidKeyError, minimum=-MAX_INTEGER), key.length))
+    )
 
 
 def _check_key(key: object) -> None:

@@ -64,7 +64,7 @@ def latent(fields: ConfigFields) -> LatentAttention:
 
 
 def latent_layer(
-    fields: ConfigFields, serving: Serving, shape: LatentAttention, mlp_weights: int, *, most_entries: int | None = None
+    fields: ConfigFields, serving: Serving, shape: LatentAttention, mlp_weights: int, *, max_entries: int | None = None
 ) -> AttentionLayer:
     """One latent and one rope key a token, the same on every rank."""
     serving.divided(fields, "num_attention_heads", shape.heads)
@@ -72,7 +72,7 @@ def latent_layer(
         parts=(Part("latent", serving.kv_dtype, (shape.latent_dim + shape.rope_dim,)),),
         weights=shape.weights + mlp_weights,
         flops_per_entry=shape.flops_per_entry,
-        most_entries=most_entries,
+        max_entries=max_entries,
     )
 
 

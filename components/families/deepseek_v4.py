@@ -3,7 +3,7 @@
 A layer has one of three kinds: the window alone; 4:1 compressed KV behind an indexer, with an overlap carried from entry to
 entry; 128:1 compressed KV, all of it read. One vector a token or entry serves as key and value of all heads, so nothing
 divides over tensor-parallel ranks. The layers' MLPs and query and output projections are counted with the compressed KV,
-or with the window where there is none; the window's own projection always with the window. Replay is not declared: it was
+or with the window where there is none; the window's own projection always with the window. Rebuild is not declared: it was
 not tried with compressors.
 """
 
@@ -86,7 +86,7 @@ def read_deepseek_v4(fields: ConfigFields, serving: Serving) -> Composition:
             layers=len(kinds),
             page_format=_window_format("swa", shape, range(len(kinds)), page_size),
             flops_per_token=2.0 * (len(kinds) * shape.window_weights + window_only * shape.body_weights),
-            exact_replay=False,
+            exact_rebuild=False,
         )
     )
     costs.append(_window_cost("swa", shape, len(kinds)))
@@ -172,12 +172,12 @@ def _compressed(
 
 def _compressed_costs(fields: ConfigFields, shape: _Shape, group: Sequence[str], ratio: int) -> list[AttentionCost]:
     costs = []
-    for kind, most_entries in ((SPARSE, fields.optional_count("index_topk")), (HEAVY, None)):
+    for kind, max_entries in ((SPARSE, fields.optional_count("index_topk")), (HEAVY, None)):
         layers = group.count(kind)
         if layers:
             flops = float(layers * shape.score_flops)
             costs.append(
-                AttentionCost(component=f"c{ratio}", flops_per_entry=flops, tokens_per_entry=ratio, most_entries=most_entries)
+                AttentionCost(component=f"c{ratio}", flops_per_entry=flops, tokens_per_entry=ratio, max_entries=max_entries)
             )
     return costs
 
@@ -204,7 +204,7 @@ def _indexer_cost(fields: ConfigFields, layers: int, ratio: int) -> AttentionCos
 
 def _window_cost(component: str, shape: _Shape, layers: int) -> AttentionCost:
     flops = float(layers * shape.score_flops)
-    return AttentionCost(component=component, flops_per_entry=flops, most_entries=shape.window_tokens + 1)
+    return AttentionCost(component=component, flops_per_entry=flops, max_entries=shape.window_tokens + 1)
 
 
 def _overlap(fields: ConfigFields, serving: Serving, layers: Sequence[int], ratio: int) -> Component:

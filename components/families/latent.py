@@ -48,7 +48,7 @@ def _indexed(fields: ConfigFields, serving: Serving, indexer_kinds: list[str]) -
     )
     stack: list[list[Layer]] = []
     for kind, mlp in zip(indexer_kinds, deepseek_mlp(fields, layers), strict=True):
-        attention = latent_layer(fields, serving, shape, mlp, most_entries=fields.count("index_topk"))
+        attention = latent_layer(fields, serving, shape, mlp, max_entries=fields.count("index_topk"))
         stack.append([attention, own] if kind == "full" else [attention])
     return compose(fields.model_type, stack, serving)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHARE_BYTES = 4 << 20
 """A core is worth waking for so much; it takes about a third of a millisecond to copy."""
-MOST_CORES = 4
+MAX_CORES = 4
 """By default: a few cores take all the bandwidth of the memory."""
 
 
@@ -33,7 +33,7 @@ class CoreCopy:
     """Copies pages of CPU tensors.
 
     Args:
-        cores: threads that copy, the caller's among them; None for as many as torch uses, but at most MOST_CORES. They
+        cores: threads that copy, the caller's among them; None for as many as torch uses, but at most MAX_CORES. They
             start when first needed and end with this object.
         share_out: what makes shares of a copy, `row_shares` or `piece_shares`; None for the faster one that is there.
 
@@ -41,7 +41,7 @@ class CoreCopy:
     """
 
     def __init__(self, cores: int | None = None, share_out: ShareOut | None = None) -> None:
-        self._cores = min(MOST_CORES, torch.get_num_threads()) if cores is None else cores
+        self._cores = min(MAX_CORES, torch.get_num_threads()) if cores is None else cores
         if type(self._cores) is not int or self._cores < 1:
             raise ConfigurationError(f"cores must be a positive integer, not {cores!r}")
         self._share_out = share_out or default_shares

@@ -29,7 +29,7 @@ def propose_page_counts(
     request_tokens: int | None = None,
     tokens_between_boundaries: int = 8192,
     requests_in_flight: int = 1,
-    least_path_share: float = 0.5,
+    min_path_share: float = 0.5,
     trailer_bytes: int = TRAILER_BYTES,
 ) -> dict[str, int]:
     """Propose host page counts, by component, whose page-contiguous pools fit the budget, trailers included.
@@ -43,7 +43,7 @@ def propose_page_counts(
         request_tokens: the largest request, a boundary of which every pool must hold; None for the longest window and a page.
         tokens_between_boundaries: see `Composition.split_budget`.
         requests_in_flight: boundaries that are being copied at the same time, on top of those kept.
-        least_path_share: see `Composition.split_budget`.
+        min_path_share: see `Composition.split_budget`.
         trailer_bytes: of the host pools.
 
     Raises ConfigurationError for no budget or two, a budget too small for one boundary of the largest request, and a given
@@ -58,7 +58,7 @@ def propose_page_counts(
         budget,
         tokens_between_boundaries=tokens_between_boundaries,
         running_requests=requests_in_flight,
-        least_path_share=least_path_share,
+        min_path_share=min_path_share,
         request_tokens=request_tokens,
         page_counts=page_counts,
     )

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.component import Path, Point
-from unified_tree.controllers.admission import admit
+from unified_tree.controllers.cache.admission import admit
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.prefix_linker.storable import storable
-from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
+from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.generations import Generation
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.generations import Generation
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary, Receipt
 
 
 @dataclass(slots=True, kw_only=True)
-class LinkCounts:
+class LinkStats:
     """Since the link was made.
 
     Attributes:
@@ -82,7 +82,7 @@ class LinkedPrefixes:
         pools: the same that the linker was given.
         weights_version: of the model now; who uses another finds nothing of it.
         wait_s: how long a request waits for all of it, from its arrival.
-        least_tokens: a retrieve must bring at least so many.
+        min_tokens: a retrieve must bring at least so many.
         store_limit: stores under way at once; their pages cannot be evicted meanwhile.
         invalidation_limit: namespaces invalidated on their own that are told apart. With one more, no namespace finds what was
             stored before, as if all had been invalidated.
@@ -99,7 +99,7 @@ class LinkedPrefixes:
         *,
         weights_version: str,
         wait_s: float = 1.0,
-        least_tokens: int = 1,
+        min_tokens: int = 1,
         store_limit: int = 64,
         invalidation_limit: int = 4096,
         clock: Callable[[], float] = time.monotonic,
@@ -107,19 +107,19 @@ class LinkedPrefixes:
         if type(weights_version) is not str:
             raise ConfigurationError(f"weights_version must be a string, not {weights_version!r}")
         check_number("wait_s", wait_s, float, Bounds(0, math.inf))
-        check_number("least_tokens", least_tokens, int, Bounds(1, MOST_BYTES))
-        check_number("store_limit", store_limit, int, Bounds(1, MOST_BYTES))
+        check_number("min_tokens", min_tokens, int, Bounds(1, MAX_BYTES))
+        check_number("store_limit", store_limit, int, Bounds(1, MAX_BYTES))
         _check_cache(cache, linker, pools)
         self.cache = cache
         self._pools = pools
         self.linker = linker
-        self.counts = LinkCounts()
+        self.counts = LinkStats()
         linked = {pool.name for pool in pools}
         self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
         self._invalidations = cache.generations.count(invalidation_limit)
         self._salt = PrefixSalt(weights_version, format_digest(pools), self._invalidations.of)
         self._wait_s = wait_s
-        self._least_tokens = least_tokens
+        self._min_tokens = min_tokens
         self._store_limit = store_limit
         self._clock = clock
         self._names = (f"{secrets.token_hex(4)}-{number}" for number in itertools.count())
@@ -238,12 +238,12 @@ class LinkedPrefixes:
         if arrived.generation is not cache.generation(key.namespace):
             return False
         there = cache.tree.match_prefix(key, limit=key.length - 1, touch=False)
-        replayed = there.replay.length - there.replay_tokens if cache.replay else 0
-        if found - max(there.device.length, there.reachable.length, replayed) < self._least_tokens:
+        rebuilt = there.rebuild.length - there.rebuild_tokens if cache.rebuild else 0
+        if found - max(there.device.length, there.reachable.length, rebuilt) < self._min_tokens:
             return False
         lease = None
         try:
-            lease = admit(cache, key, (), 0, False, may_load=False, may_replay=False)
+            lease = admit(cache, key, (), 0, False, may_load=False, may_rebuild=False)
             self._lay_out(lease, found)
         except OutOfPagesError:
             self.counts.no_room += 1

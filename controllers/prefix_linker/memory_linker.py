@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
-from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
+from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class MemoryLinker:
     ) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
-        check_number("chunk_tokens", chunk_tokens, int, Bounds(1, MOST_BYTES))
-        check_number("capacity_chunks", capacity_chunks, int, Bounds(1, MOST_BYTES))
+        check_number("chunk_tokens", chunk_tokens, int, Bounds(1, MAX_BYTES))
+        check_number("capacity_chunks", capacity_chunks, int, Bounds(1, MAX_BYTES))
         if chunk_tokens % self._page_tokens:
             raise ConfigurationError(f"chunks of {chunk_tokens} tokens are no multiple of the page size {self._page_tokens}")
         check_windows(pools, chunk_tokens)

@@ -16,7 +16,7 @@ class PrefixSalt:
     Args:
         weights_version: of the model at the time.
         formats: what tells the linked pages from other deployments' (`format_digest`).
-        generation: `InvalidationCounts.of`.
+        generation: `InvalidationCounters.of`.
     """
 
     def __init__(self, weights_version: str, formats: str, generation: Callable[[str], tuple[int, int]]) -> None:

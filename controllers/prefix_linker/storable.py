@@ -9,8 +9,8 @@ from unified_tree.component import Path
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.receipt import Boundary
 

@@ -24,7 +24,7 @@ class MessageShape:
     slots: int = 8
     candidates: int = 2048
     completions: int = 256
-    kinds: tuple[str, ...] = ("backup", "load", "offload", "prefetch")
+    kinds: tuple[str, ...] = ("backup", "load", "persist", "prefetch")
     furthest: int = 1 << 20
 
     def __post_init__(self) -> None:

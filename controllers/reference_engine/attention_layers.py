@@ -66,7 +66,7 @@ class FullAttention:
         return {self.component: (part_of("k", as_rows(layer.keys)), part_of("v", as_rows(layer.values)))}
 
     def open(self, layer: Any, rows: SequenceRows, start: int, end: int) -> Save:
-        """See LayerState. A replay reads the cached rows of the tokens that it runs again."""
+        """See LayerState. A rebuild reads the cached rows of the tokens that it runs again."""
         if start:
             keys, values = self._read(rows, 0, start)
             layer.lazy_initialization(keys, values)
@@ -109,7 +109,7 @@ class SlidingWindow:
             layer.lazy_initialization(tensors[0], tensors[-1])
             layer.keys, layer.values = tensors[0], tensors[-1]
             layer.cumulative_length = start
-            if first > max(0, start - (layer.sliding_window - 1)):  # a replay starts with its windows empty
+            if first > max(0, start - (layer.sliding_window - 1)):  # a rebuild starts with its windows empty
                 layer.get_mask_sizes = lambda queries: (start - first + queries, first)
         added = Added(layer)
 

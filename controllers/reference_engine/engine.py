@@ -23,9 +23,9 @@ from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools import DevicePool
-    from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.reference_engine.model_runner import ModelRunner, Pass
 
 Sampler = Callable[[torch.Tensor], int]
@@ -90,7 +90,7 @@ class Engine:
                 self._advance(request, request.running)
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.settings.most_running:
+        while self.waiting and len(self.running) < self.settings.max_running:
             request = self.waiting[0]
             if not self.cache.prefetched(request):
                 return

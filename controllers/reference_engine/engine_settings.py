@@ -12,16 +12,16 @@ class EngineSettings:
     """How requests share a step.
 
     Attributes:
-        most_running: requests that run at a time.
-        chunk_tokens: the most tokens of a prompt that one step computes. A replay is never cut: what it computes before
+        max_running: requests that run at a time.
+        chunk_tokens: the most tokens of a prompt that one step computes. A rebuild is never cut: what it computes before
             `write_from` is discarded, so the next chunk could not read it.
         commit_pages: decoding publishes its output every so many pages; 0 for only at the end.
     """
 
-    most_running: int = 4
+    max_running: int = 4
     chunk_tokens: int = 32
     commit_pages: int = 1
 
     def __post_init__(self) -> None:
-        if self.most_running < 1 or self.chunk_tokens < 1 or self.commit_pages < 0:
+        if self.max_running < 1 or self.chunk_tokens < 1 or self.commit_pages < 0:
             raise ConfigurationError(f"an engine cannot work with {self}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.reference_engine.model_runner import ModelRunner
     from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 

@@ -11,7 +11,7 @@ import torch
 from unified_tree.errors import LeaseError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.pools import DevicePool
 
 
@@ -59,8 +59,8 @@ class SequenceRows:
 
     @property
     def window_from(self) -> int:
-        """The first token whose windows can be read: of a replay, the one it starts at."""
-        return self.lease.compute_from if self.lease.replayed_tokens else 0
+        """The first token whose windows can be read: of a rebuild, the one it starts at."""
+        return self.lease.compute_from if self.lease.rebuilt_tokens else 0
 
     def read_page(self, component: str, layer_id: int, part: str, page: int) -> torch.Tensor:
         """The one row of a component that keeps a state a page, by page index: a copy."""

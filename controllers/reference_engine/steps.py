@@ -40,7 +40,7 @@ def _prefill(engine: Engine, request: Request, running: Running) -> None:
 
 
 def _chunk_end(engine: Engine, running: Running, length: int) -> int:
-    """A replay runs in one piece, and no chunk runs past a place where a state or a window is to be saved."""
+    """A rebuild runs in one piece, and no chunk runs past a place where a state or a window is to be saved."""
     start, lease = running.computed, running.lease
     end = min(length, max(start + engine.settings.chunk_tokens, lease.cached_tokens))
     return min([end, *(point for point in lease.save_at if point > start)])

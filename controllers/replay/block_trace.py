@@ -86,7 +86,7 @@ def _read_line(record: Record) -> _Line:
         prompt_tokens=record.integer("input_length"),
         output_tokens=record.integer("output_length"),
         runs=record.block_runs(),
-        block_tokens=record.integer("block_size", least=1) if "block_size" in record.fields else None,
+        block_tokens=record.integer("block_size", minimum=1) if "block_size" in record.fields else None,
     )
 
 

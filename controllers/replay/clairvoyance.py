@@ -19,7 +19,7 @@ from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.workload import Request, Workload
     from unified_tree.node import Value
     from unified_tree.policies import Rank, RestoreCost

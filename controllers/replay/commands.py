@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from unified_tree.controllers.host_tier import WritePolicy
+from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.replay.given_latency import latency_options, prefill_flops_from
 from unified_tree.controllers.replay.given_options import DEFAULT_MODEL, budget_from, composition_from, positive, workload_from
 from unified_tree.controllers.replay.given_storage import linker_from, storage_from, storage_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.replay.row_storage import RowStorage
     from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.timed_cache import TimedCache
@@ -88,7 +88,7 @@ class Fetches:
         return self._cache.cache.prefetched_tokens(entry.request.index)
 
     def committed(self, entry: ServedRequest, lease: Lease) -> None:
-        """The cache offloads on its own what was published."""
+        """The cache persists on its own what was published."""
 
     def leave(self, entry: ServedRequest) -> None:
         """A request is over; what was prefetched for it and never acquired is let go."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unified_tree.controllers.load_cost import DEFAULT_FLOPS_PER_S
+from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S
 from unified_tree.controllers.replay.multiturn import MULTITURN, MultiturnOptions
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "gpt-oss-20b"
 GIB = 1 << 30
-MOST_GIB = 1_000_000
-MOST_PAGES = 1 << 32
+MAX_GIB = 1_000_000
+MAX_PAGES = 1 << 32
 
 
 def composition_from(given: dict[str, Any]) -> Composition:
@@ -43,8 +43,8 @@ def composition_from(given: dict[str, Any]) -> Composition:
 def budget_from(composition: Composition, settings: ServerSettings, given: dict[str, Any]) -> tuple[dict[str, int], int]:
     """Pages by pool, and the bytes they were split from; pools that were all given need no budget."""
     device_gib = given["device_gib"]
-    if not 0 < device_gib <= MOST_GIB:
-        raise click.BadParameter(f"must be above zero and at most {MOST_GIB:,}, not {device_gib}", param_hint="--device-gib")
+    if not 0 < device_gib <= MAX_GIB:
+        raise click.BadParameter(f"must be above zero and at most {MAX_GIB:,}, not {device_gib}", param_hint="--device-gib")
     pages = parse_pages(given["pages_text"], "--pages")
     page_bytes = composition.pool_page_bytes()
     device_bytes = int(device_gib * GIB)
@@ -58,7 +58,7 @@ def parse_pages(text: str | None, option: str) -> dict[str, int]:
     pages: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, equals, count = part.strip().partition("=")
-        if not equals or not count.isdecimal() or name in pages or int(count) > MOST_PAGES:
+        if not equals or not count.isdecimal() or name in pages or int(count) > MAX_PAGES:
             raise click.BadParameter(f"must be pool=pages, each pool once: {part!r}", param_hint=option)
         pages[name] = int(count)
     return pages
@@ -76,7 +76,7 @@ def workload_from(given: dict[str, Any]) -> Workload:
         return multiturn_workload(multiturn_from(given))
     if given["trace"] is None:
         return synthetic_workload(SyntheticOptions(request_count=requests or SyntheticOptions().request_count, seed=seed))
-    options = TraceOptions(block_tokens=positive(given, "block_size"), most_requests=requests, session_gap_s=gap_s, seed=seed)
+    options = TraceOptions(block_tokens=positive(given, "block_size"), max_requests=requests, session_gap_s=gap_s, seed=seed)
     return read_trace(given["trace"], options)
 
 

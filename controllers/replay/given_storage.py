@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.replay.given_options import GIB, MOST_GIB
+from unified_tree.controllers.replay.given_options import GIB, MAX_GIB
 from unified_tree.controllers.replay.linker_settings import LINKERS, LinkerSettings
 from unified_tree.controllers.replay.storage_cost import DEFAULT_GB_PER_S, DEFAULT_LATENCY_US, StorageCost
 from unified_tree.controllers.replay.storage_settings import BOUNDED, StorageSettings
@@ -93,8 +93,8 @@ def storage_from(composition: Composition, host: HostSettings | None, given: Map
     gib = given["storage_gib"]
     if gib is not None and engine not in BOUNDED:
         raise click.UsageError(f"--storage-gib is for {' and '.join(BOUNDED)}; how much {engine} holds is its own business")
-    if gib is not None and not 0 < gib <= MOST_GIB:
-        raise click.BadParameter(f"must be above zero and at most {MOST_GIB:,}, not {gib}", param_hint="--storage-gib")
+    if gib is not None and not 0 < gib <= MAX_GIB:
+        raise click.BadParameter(f"must be above zero and at most {MAX_GIB:,}, not {gib}", param_hint="--storage-gib")
     size_bytes = SIZE_RATIO * host.size_bytes if gib is None else int(gib * GIB)
     is_bounded = engine in BOUNDED
     return StorageSettings(

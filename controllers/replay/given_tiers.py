@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unified_tree.controllers.host_tier import WritePolicy
-from unified_tree.controllers.load_cost import DEFAULT_FLOPS_PER_S, LoadCost
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.host.load_cost import DEFAULT_FLOPS_PER_S, LoadCost
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.replay.given_latency import prefill_flops_from
-from unified_tree.controllers.replay.given_options import GIB, MOST_GIB, parse_pages
+from unified_tree.controllers.replay.given_options import GIB, MAX_GIB, parse_pages
 from unified_tree.controllers.replay.host_settings import DEFAULT_GB_PER_S, HostSettings
 from unified_tree.controllers.replay.row_tiers import Verification
 
@@ -31,8 +31,8 @@ def host_from(composition: Composition, given: dict[str, Any]) -> HostSettings |
         if given["host_gb_per_s"] is not None:
             raise click.UsageError("--host-gb-per-s needs a host tier: give --host-gib")
         return None
-    if host_gib is not None and not 0 < host_gib <= MOST_GIB:
-        raise click.BadParameter(f"must be above zero and at most {MOST_GIB:,}, not {host_gib}", param_hint="--host-gib")
+    if host_gib is not None and not 0 < host_gib <= MAX_GIB:
+        raise click.BadParameter(f"must be above zero and at most {MAX_GIB:,}, not {host_gib}", param_hint="--host-gib")
     size_bytes = int(host_gib * GIB) if host_gib is not None else 0
     if set(pages) == names:
         size_bytes = sum(pages[c.name] * host_page_bytes(c.page_bytes) for c in composition.components)

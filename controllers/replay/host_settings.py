@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unified_tree.controllers.host_tier import WritePolicy
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.errors import ConfigurationError
 
 DEFAULT_GB_PER_S = 25.0

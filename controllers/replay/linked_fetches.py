@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.replay.row_link import RowLink
     from unified_tree.controllers.replay.served_request import ServedRequest

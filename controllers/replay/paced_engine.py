@@ -18,7 +18,7 @@ from unified_tree.controllers.transfer_engines import Completion, Direction, Tra
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.load_cost import LoadCost
+    from unified_tree.controllers.host.load_cost import LoadCost
     from unified_tree.controllers.transfer_engines import TransferEngine, VirtualClock
 
 NS_PER_S = 1e9

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 TIME_BINS = 60
-REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-.", "ungated": "--"}
+REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-.", "path-only": "--"}
 HOUR_S = 3600.0
 
 

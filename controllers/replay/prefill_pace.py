@@ -36,7 +36,7 @@ class PrefillPace:
         if not has_more or not self._tokens:
             self._flops = 0.0  # the hardware had nothing to do
 
-    def most_tokens(self, start: int, end: int) -> int:
+    def max_tokens(self, start: int, end: int) -> int:
         """How many tokens of [start, end) the rest of the step computes. Cost: O(log tokens) sums of FLOPs."""
         most = min(self._tokens, end - start)
         if self._step_flops is None or self._cost(start, start + most) <= self._flops:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.row_result import RowResult
 
 GIB = 1 << 30
-REFERENCES = ("unbounded", "clairvoyant", "ungated")
+REFERENCES = ("unbounded", "clairvoyant", "path-only")
 
 
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
@@ -99,7 +99,7 @@ def print_rows(console: Console, rows: Sequence[RowResult]) -> None:
 
 
 def _main_table(rows: Sequence[RowResult]) -> Table:
-    ungated = next((row.hit_rate for row in rows if row.policy == "ungated"), 0.0)
+    path_only = next((row.hit_rate for row in rows if row.policy == "path-only"), 0.0)
     columns = (
         "hit %",
         "of\nungated",
@@ -120,9 +120,9 @@ def _main_table(rows: Sequence[RowResult]) -> Table:
         table.add_row(
             Text(row.policy, "dim" if row.policy in REFERENCES else ""),
             Text(f"{100 * row.hit_rate:.2f}", "bold"),
-            f"{row.hit_rate / ungated:.3f}" if ungated else "",
+            f"{row.hit_rate / path_only:.3f}" if path_only else "",
             short_count(row.recomputed_tokens),
-            short_count(row.replayed_tokens),
+            short_count(row.rebuilt_tokens),
             f"{100 * row.flops_saved_share:.1f}",
             short_count(row.evictions),
             short_count(row.tombstones),

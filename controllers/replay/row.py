@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from unified_tree.component import Path
-from unified_tree.controllers.prefix_cache import PrefixCache
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.linked_fetches import LinkedFetches
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class RowKind(Enum):
     """What a row is for: a policy under test, or a reference.
 
-    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come. UNGATED has the same path pools, and
+    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come. PATH_ONLY has the same path pools, and
     windows and states that no match has to wait for, without bounds: what the path pools alone would allow.
     """
 
     POLICY = "policy"
     UNBOUNDED = "unbounded"
     CLAIRVOYANT = "clairvoyant"
-    UNGATED = "ungated"
+    PATH_ONLY = "path-only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     start_s = perf_counter()
     workload = plan.workload
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
-    composition = plan.composition.ungated() if spec.kind is RowKind.UNGATED else plan.composition
+    composition = plan.composition.path_only() if spec.kind is RowKind.PATH_ONLY else plan.composition
     page_counts, tiers = make_tiers(plan, spec, composition)
     with ExitStack() as open_things:
         cache = open_things.enter_context(
@@ -126,12 +126,12 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
         tally = Tally(cache, workload, pools, clairvoyance, progress, plan.settings.step_ms)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache)
-        most_tokens = _most_tokens(composition, spec)
+        max_tokens = _max_tokens(composition, spec)
         pace = PrefillPace(plan.settings, composition)
         linked = None
         if link is not None and tiers.link is not None:
             linked = LinkedFetches(link, tiers.link, plan.settings.step_ms)
-        server = Server(timed, workload, plan.settings, tally, most_tokens, tiers, pages, pace, linked)
+        server = Server(timed, workload, plan.settings, tally, max_tokens, tiers, pages, pace, linked)
         server.run()
         virtual_s = server.now_s
         if linked is not None:
@@ -149,7 +149,7 @@ def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dic
     host, host_counts = plan.host, dict(plan.host.page_counts) if plan.host is not None else {}
     if spec.kind is RowKind.UNBOUNDED:
         page_counts, host = {}, None
-    elif spec.kind is RowKind.UNGATED:
+    elif spec.kind is RowKind.PATH_ONLY:
         paths = {c.name for c in plan.composition.components if isinstance(c.coverage, Path)}
         page_counts = {name: count for name, count in page_counts.items() if name in paths}
         host_counts = {name: count for name, count in host_counts.items() if name in paths}
@@ -172,7 +172,7 @@ def path_pools(composition: Composition) -> tuple[str, ...]:
     return tuple(c.name for c in composition.components if c.shares is None and isinstance(c.coverage, Path))
 
 
-def _most_tokens(composition: Composition, spec: RowSpec) -> int | None:
+def _max_tokens(composition: Composition, spec: RowSpec) -> int | None:
     """The longest sequence that the path pools hold; None if they have no end."""
     counts = [spec.page_counts[name] for name in path_pools(composition) if name in spec.page_counts]
     return None if spec.kind is RowKind.UNBOUNDED or not counts else min(counts) * composition.page_size

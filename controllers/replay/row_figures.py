@@ -11,6 +11,7 @@ from unified_tree.controllers.replay.row_result import RowResult, VerifiedFigure
 from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.cache.stats import CacheStats
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
     from unified_tree.controllers.replay.row import Plan, RowSpec
     from unified_tree.controllers.replay.row_storage import RowStorage
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.tally import Tally
     from unified_tree.controllers.replay.timed_cache import TimedCache
     from unified_tree.controllers.replay.verified_pages import VerifiedPages
-    from unified_tree.controllers.stats import CacheStats
 
 
 def row_figures(
@@ -48,7 +48,7 @@ def row_figures(
         prompt_tokens=int(prompts.sum()),
         hit_tokens=int(hits.sum()),
         recomputed_tokens=int(prompts.sum() - hits.sum()),
-        replayed_tokens=int(tally.replayed_tokens[tally.served].sum()),
+        rebuilt_tokens=int(tally.rebuilt_tokens[tally.served].sum()),
         prefill_flops=sum(flops(0, tokens) for tokens in prompts.tolist()),
         prefill_flops_saved=sum(flops(0, tokens) for tokens in hits.tolist()),
         lost_tokens=dict(sorted(tally.lost_tokens.items())),
@@ -105,8 +105,8 @@ def _stored_figures(tally: Tally, figures: CacheStats, storage: RowStorage | Non
         prefetches=of_store.prefetches,
         prefetched_tokens=of_store.prefetched_tokens,
         read_bytes=storage.meter.read_bytes,
-        offloads=of_store.offloads,
-        offloaded_pages=of_store.offloaded_pages,
+        persisted_boundaries=of_store.persisted_boundaries,
+        persisted_pages=of_store.persisted_pages,
         written_bytes=storage.meter.written_bytes,
         fetch_wait_s=float(tally.fetch_wait_s[served].sum()),
         waited=int((tally.fetch_wait_s[served] > 0).sum()),

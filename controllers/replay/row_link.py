@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unified_tree.components import Composition
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools import DevicePool
-    from unified_tree.controllers.prefix_cache import PrefixCache
     from unified_tree.controllers.prefix_linker import LinkedPool
     from unified_tree.controllers.replay.linker_settings import LinkerSettings
     from unified_tree.controllers.transfer_engines import VirtualClock

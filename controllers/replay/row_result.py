@@ -43,11 +43,11 @@ class RowResult:
     """The figures of one row. Token figures are of served requests, at their first admission.
 
     Attributes:
-        policy: the row's name: an eviction policy, `unbounded`, `clairvoyant` or `ungated`.
+        policy: the row's name: an eviction policy, `unbounded`, `clairvoyant` or `path-only`.
         capacity: device budget as a multiple of the one asked for.
         requests, rejected, preempted: requests in all; of these rejected; how often a running one was put back.
         prompt_tokens, hit_tokens, recomputed_tokens: hit + recomputed = prompt.
-        replayed_tokens: run again to rebuild a window, counted as recomputed.
+        rebuilt_tokens: run again to rebuild a window, counted as recomputed.
         prefill_flops, prefill_flops_saved: of all prompts without a cache; of these not spent.
         lost_tokens: by component and cause, prompt tokens that its absence kept from being resumed.
         evictions: values evicted, tombstones among them; `tombstones`: evictions that left their node in place.
@@ -67,7 +67,7 @@ class RowResult:
     prompt_tokens: int
     hit_tokens: int
     recomputed_tokens: int
-    replayed_tokens: int
+    rebuilt_tokens: int
     prefill_flops: float
     prefill_flops_saved: float
     lost_tokens: dict[str, int]
@@ -130,7 +130,7 @@ class RowResult:
             "hit_tokens_storage": self.storage_hit_tokens + self.linked_hit_tokens,
             "hit_rate": self.hit_rate,
             "recomputed_tokens": self.recomputed_tokens,
-            "replayed_tokens": self.replayed_tokens,
+            "rebuilt_tokens": self.rebuilt_tokens,
             "prefill_flops": self.prefill_flops,
             "prefill_flops_saved": self.prefill_flops_saved,
             "evictions": self.evictions,

@@ -19,7 +19,7 @@ SWEEP_POLICIES = 2
 
 
 def report_specs(policies: Sequence[str], page_counts: Mapping[str, int]) -> list[RowSpec]:
-    """A row a policy and then the references: clairvoyant, unbounded, and ungated under the first of the policies.
+    """A row a policy and then the references: clairvoyant, unbounded, and path-only under the first of the policies.
 
     Raises ConfigurationError for an unknown policy.
     """
@@ -27,7 +27,7 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int]) -> lis
         if policy not in POLICIES:
             raise ConfigurationError(f"unknown eviction policy {policy!r}; there are {', '.join(POLICIES)}")
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
-    references = (RowKind.CLAIRVOYANT, RowKind.UNBOUNDED, RowKind.UNGATED)
+    references = (RowKind.CLAIRVOYANT, RowKind.UNBOUNDED, RowKind.PATH_ONLY)
     return rows + [RowSpec(kind=kind, policy=policies[0], page_counts=page_counts) for kind in references]
 
 

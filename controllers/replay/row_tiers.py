@@ -8,10 +8,10 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.host_tier import HostTier
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.pools import check_host_memory
 from unified_tree.controllers.pools.host_layout import host_page_bytes
-from unified_tree.controllers.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.chunked_pages import ChunkedPages
 from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.replay.page_store import NEEDS_TORCH, PageStores, make_stores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
+    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.replay.workload import Int64s, Request
 
 

@@ -45,7 +45,7 @@ DECODE_PAGES_AHEAD_TOKENS = 64
 """A decoding request takes its pages for so many tokens at once, if there are as many."""
 SMALLEST_CHUNK_TOKENS = 512
 """A chunk is cut where pages are short, but not below this; rather somebody is preempted."""
-MOST_FAILED_LOADS = 3
+MAX_FAILED_LOADS = 3
 """A request whose loads fail more often is rejected."""
 
 
@@ -53,7 +53,7 @@ class Server:
     """One replay of one workload. Make it, call `run`, throw it away.
 
     Args:
-        most_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
+        max_tokens: a longer sequence cannot fit and is rejected at once; None for no limit.
         tiers: what lies behind the cache.
         pages: fills and compares the pages; None where they have no bytes.
         pace: how much prompt a step computes; None for what the settings say without FLOPs.
@@ -66,7 +66,7 @@ class Server:
         workload: Workload,
         settings: ServerSettings,
         observer: Observer,
-        most_tokens: int | None = None,
+        max_tokens: int | None = None,
         tiers: RowTiers | None = None,
         pages: VerifiedPages | None = None,
         pace: PrefillPace | None = None,
@@ -75,7 +75,7 @@ class Server:
         self._cache = cache
         self._observer = observer
         self._settings = settings
-        self._most_tokens = most_tokens
+        self._max_tokens = max_tokens
         tiers = tiers or RowTiers()
         self._traffic = HostTraffic(cache, tiers.engine, settings.step_ms)
         self._fetches = Fetches(cache, tiers.storage, settings.step_ms) if linked is None else linked
@@ -135,7 +135,7 @@ class Server:
     # -- admission
 
     def _arrive(self, entry: ServedRequest) -> None:
-        fits = self._most_tokens is None or entry.total <= self._most_tokens
+        fits = self._max_tokens is None or entry.total <= self._max_tokens
         if not (entry.target and fits and self._fetches.begin(entry)):
             heappush(self._waiting, entry)
         self._charge(entry)
@@ -145,7 +145,7 @@ class Server:
             entry = heappop(self._waiting)
             if entry.target == 0:
                 self._end(entry, rejected=False)
-            elif self._most_tokens is not None and entry.total > self._most_tokens:
+            elif self._max_tokens is not None and entry.total > self._max_tokens:
                 self._end(entry, rejected=True)
             elif (not self._may_find_more_room() or entry.missing_tokens <= self._room_tokens()) and self._acquire(entry):
                 self._running.append(entry)
@@ -244,7 +244,7 @@ class Server:
         """A request will not get what it was loading back: it waits again, and what it had hit does not count."""
         entry.admitted = False
         self._leave(entry)
-        if entry.failed_loads > MOST_FAILED_LOADS:
+        if entry.failed_loads > MAX_FAILED_LOADS:
             self._end(entry, rejected=True)
         else:
             heappush(self._waiting, entry)
@@ -265,7 +265,7 @@ class Server:
         self._pace.begin_step()
         while self._prefilling:
             entry = self._prefilling[0]
-            most = self._pace.most_tokens(entry.computed, entry.target)
+            most = self._pace.max_tokens(entry.computed, entry.target)
             if not most:
                 break
             if not self._grow(entry, entry.computed + most, SMALLEST_CHUNK_TOKENS):
@@ -306,19 +306,19 @@ class Server:
         assert entry.decoding_from is not None
         heappush(self._events, (entry.decoding_from + entry.granted - entry.target, self._event_count, entry))
 
-    def _grow(self, entry: ServedRequest, length_tokens: int, least_tokens: int) -> bool:
+    def _grow(self, entry: ServedRequest, length_tokens: int, min_tokens: int) -> bool:
         """Give a running request pages for so many tokens, or for fewer if they are short, but for at least so many more
         than it has computed, if need be by preempting younger ones. False if it lost its own place.
         """
         lease = entry.lease
         assert lease is not None
-        least = min(length_tokens, entry.computed + least_tokens)
+        shortest = min(length_tokens, entry.computed + min_tokens)
         while True:
             try:
                 self._cache.allocate(lease, length_tokens)
             except OutOfPagesError:
-                if length_tokens > least:
-                    length_tokens = max(least, (entry.computed + length_tokens) // 2)
+                if length_tokens > shortest:
+                    length_tokens = max(shortest, (entry.computed + length_tokens) // 2)
                     continue
             else:
                 entry.granted = length_tokens

@@ -49,7 +49,7 @@ class _Reader:
     block_sizes: set[int] = field(default_factory=set)
 
     def read_session(self, session: Record) -> list[_Turn]:
-        block_tokens = self.block_tokens or session.integer("block_size", least=1)
+        block_tokens = self.block_tokens or session.integer("block_size", minimum=1)
         self.block_sizes.add(block_tokens)
         return self._read_agent(session, block_tokens, 0.0)
 

@@ -39,7 +39,7 @@ class SyntheticOptions:
         output_tokens: median answer; long-tailed.
         think_s: median time between two turns; long-tailed.
         retry_share, fan_out_share: shares of the turns that branch off an earlier point, or start a sub-agent.
-        most_context_tokens: where a context is compacted.
+        max_context_tokens: where a context is compacted.
     """
 
     request_count: int = 6000
@@ -53,7 +53,7 @@ class SyntheticOptions:
     think_s: float = 15.0
     retry_share: float = 0.12
     fan_out_share: float = 0.06
-    most_context_tokens: int = 60_000
+    max_context_tokens: int = 60_000
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _Writer:
             else:
                 context = context + self.fresh(output_tokens)
             context = context + self.fresh(self.long_tailed(options.turn_tokens, 1.1))
-            if len(context) * BLOCK_TOKENS > options.most_context_tokens:
+            if len(context) * BLOCK_TOKENS > options.max_context_tokens:
                 context, turn_ends = system + self.fresh(3 * options.turn_tokens), []
             turn_ends.append(len(context))
 

@@ -14,8 +14,8 @@ from unified_tree.node import Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.clairvoyance import Clairvoyance
     from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
@@ -49,7 +49,7 @@ class Tally:
         self.host_hit_tokens = np.zeros(count, np.int64)
         self.storage_hit_tokens = np.zeros(count, np.int64)
         self.linked_hit_tokens = np.zeros(count, np.int64)
-        self.replayed_tokens = np.zeros(count, np.int64)
+        self.rebuilt_tokens = np.zeros(count, np.int64)
         self.reachable_tokens = np.zeros(count, np.int64)
         self.path_tokens = np.zeros(count, np.int64)
         self.load_wait_s = np.zeros(count)
@@ -97,7 +97,7 @@ class Tally:
         self.host_hit_tokens[i] = lease.load.tokens if lease.load is not None else 0
         self.storage_hit_tokens[i] = min(self.host_hit_tokens[i], fetched_tokens)
         self.linked_hit_tokens[i] = min(lease.compute_from - self.host_hit_tokens[i], fetched_tokens)
-        self.replayed_tokens[i] = lease.cached_tokens - lease.compute_from
+        self.rebuilt_tokens[i] = lease.cached_tokens - lease.compute_from
         self._admitted_s[i] = now_s
         self._lost[i] = self._lost_at_offer
         self._look_at_pools(now_s)

@@ -76,7 +76,7 @@ class StoredFigures:
     Attributes:
         hit_tokens: of the hit tokens loaded back from host, those that had been prefetched for the very request.
         prefetches: begun; `prefetched_tokens` by which they made prefixes on host longer, `read_bytes` all that they read.
-        offloads: boundaries written whole; `offloaded_pages`, `written_bytes` what was written for them.
+        persisted_boundaries: written whole; `persisted_pages`, `written_bytes` what was written for them.
         fetch_wait_s: virtual seconds from arrival to the end of the wait for a prefetch, summed over the requests that
             `waited`.
         quarantined: pages that were not what had been put.
@@ -87,8 +87,8 @@ class StoredFigures:
     prefetches: int
     prefetched_tokens: int
     read_bytes: int
-    offloads: int
-    offloaded_pages: int
+    persisted_boundaries: int
+    persisted_pages: int
     written_bytes: int
     fetch_wait_s: float
     waited: int
@@ -102,9 +102,9 @@ class StoredFigures:
             "prefetches": self.prefetches,
             "prefetched_tokens": self.prefetched_tokens,
             "prefetched_gib": self.read_bytes / GIB,
-            "offloads": self.offloads,
-            "offloaded_pages": self.offloaded_pages,
-            "offloaded_gib": self.written_bytes / GIB,
+            "persisted_boundaries": self.persisted_boundaries,
+            "persisted_pages": self.persisted_pages,
+            "persisted_gib": self.written_bytes / GIB,
             "fetch_wait_s": self.fetch_wait_s,
             "waited_for_storage": self.waited,
             "quarantined_pages": self.quarantined,

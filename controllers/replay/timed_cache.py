@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.workload import Int64s
 
 

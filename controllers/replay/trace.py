@@ -24,13 +24,13 @@ class TraceOptions:
 
     Attributes:
         block_tokens: tokens in a block; None for what the trace says, or 512 for a block trace that does not.
-        most_requests: read no more than so many requests; None for all.
+        max_requests: read no more than so many requests; None for all.
         session_gap_s: mean seconds between the starts of two sessions (session traces only).
         seed: of the sessions' starts.
     """
 
     block_tokens: int | None = None
-    most_requests: int | None = None
+    max_requests: int | None = None
     session_gap_s: float = 30.0
     seed: int = 0
 
@@ -53,12 +53,12 @@ def read_trace(path: str | PathLike[str], options: TraceOptions | None = None) -
             name,
             records,
             block_tokens=options.block_tokens,
-            most=options.most_requests,
+            most=options.max_requests,
             session_gap_s=options.session_gap_s,
             seed=options.seed,
         )
     elif is_block_record(first):
-        workload = read_block_trace(name, records, block_tokens=options.block_tokens, most=options.most_requests)
+        workload = read_block_trace(name, records, block_tokens=options.block_tokens, most=options.max_requests)
     else:
         raise first.error(
             "is of no known kind (a block trace has timestamp, input_length, output_length, hash_ids; a session has requests)",

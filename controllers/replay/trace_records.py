@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.workload import Int64s
 
 GZIP_MAGIC = b"\x1f\x8b"
-MOST_TOKENS = 1 << 26
+MAX_TOKENS = 1 << 26
 """A longer prompt or answer is taken for a mistake."""
-MOST_SECONDS = 1e12
+MAX_SECONDS = 1e12
 
 
 class Record:
@@ -53,17 +53,17 @@ class Record:
             raise self.inner(name).error("is missing; the object has the fields", list(self.fields))
         return self.fields[name]
 
-    def integer(self, name: str, least: int = 0) -> int:
-        """A field that must be an integer of `least` or more, and small enough to be a number of tokens."""
+    def integer(self, name: str, minimum: int = 0) -> int:
+        """A field that must be an integer of `minimum` or more, and small enough to be a number of tokens."""
         value = self.field(name)
-        if type(value) is not int or not least <= value <= MOST_TOKENS:
-            raise self.inner(name).error(f"must be an integer from {least} to {MOST_TOKENS}", value)
+        if type(value) is not int or not minimum <= value <= MAX_TOKENS:
+            raise self.inner(name).error(f"must be an integer from {minimum} to {MAX_TOKENS}", value)
         return value
 
     def seconds(self, name: str, per_second: float = 1.0) -> float:
         """A field that must be a finite number of zero or more, `per_second` of which make a second."""
         value = self.field(name)
-        if type(value) not in (int, float) or not 0 <= value <= MOST_SECONDS * per_second:
+        if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS * per_second:
             raise self.inner(name).error("must be a number of zero or more", value)
         return float(value / per_second)
 
@@ -79,7 +79,7 @@ class Record:
         """The block ids as runs, from `hash_ids` (one id a block) or `hash_runs` (start, count, start, count, …)."""
         if "hash_runs" in self.fields:
             runs = self._integers("hash_runs")
-            if runs.size % 2 or ((runs[1::2] < 1) | (runs[1::2] > MOST_TOKENS)).any():
+            if runs.size % 2 or ((runs[1::2] < 1) | (runs[1::2] > MAX_TOKENS)).any():
                 raise self.inner("hash_runs").error(
                     "must be pairs of a start and a count of one or more", self.fields["hash_runs"]
                 )

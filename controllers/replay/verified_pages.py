@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.page_content import Digests
     from unified_tree.controllers.replay.page_store import PageStore, PageStores
     from unified_tree.controllers.replay.workload import Int64s
@@ -58,7 +58,7 @@ class VerifiedPages:
         """A lease has what it resumes from: compare it, and copy the state. `tokens` may go on beyond the prompt."""
         self._digests[lease] = prefix_digests(lease.key.namespace, tokens, self._cache.page_size)
         self._written[lease] = lease.compute_from
-        self._check(lease, lease.cached_tokens, replayed=bool(lease.replayed_tokens))
+        self._check(lease, lease.cached_tokens, replayed=bool(lease.rebuilt_tokens))
         self._copy_state(lease)
 
     def ran(self, lease: Lease, computed_tokens: int) -> None:
@@ -91,7 +91,7 @@ class VerifiedPages:
     def fetched(self, prompt: Int64s) -> None:
         """A prompt's prefetch is over: compare what the host has along the prompt."""
         key = Key(prompt)
-        reach = self._cache.tree.host_reach(key)
+        reach = self._cache.tree.host_path_end(key)
         digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
         last = reach.length // self._cache.page_size
         for component in self._cache.tree.components:

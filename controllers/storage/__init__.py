@@ -23,7 +23,7 @@ from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages, record_pool
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome, SealingEngine, StorageEngine
 from unified_tree.controllers.storage.storage_registry import StorageRegistry
-from unified_tree.controllers.storage.storage_stats import PoolCounts, StorageStats
+from unified_tree.controllers.storage.storage_stats import StorageStats, StoredPoolStats
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "MemoryStorage",
     "NullStorage",
     "Outcome",
-    "PoolCounts",
     "PoolFinding",
     "PoolNeed",
     "RestorePoint",
@@ -48,6 +47,7 @@ __all__ = [
     "StorageRegistry",
     "StorageStats",
     "StoredPool",
+    "StoredPoolStats",
     "attested_pages",
     "check_can_hold",
     "format_headers",

@@ -15,7 +15,7 @@ from unified_tree.errors import ConfigurationError
 
 LONGEST_S = 1_000_000.0
 """Of a time-out or a pause: eleven days, what every clock and socket underneath can still count in milliseconds."""
-MOST_BYTES = 1 << 62
+MAX_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Bounds:
 
 SECONDS = Bounds(0, LONGEST_S, is_positive=True)
 """Of what waits."""
-BYTES = Bounds(0, MOST_BYTES, is_positive=True)
+BYTES = Bounds(0, MAX_BYTES, is_positive=True)
 """Of what must hold something."""
 
 

@@ -12,7 +12,7 @@ _OUTCOMES = tuple(Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolCounts:
+class StoredPoolStats:
     """Of one pool, since the engine was made.
 
     Attributes:
@@ -36,7 +36,7 @@ class StorageStats:
     is_degraded: the store cannot be used at present, and everything is a miss.
     """
 
-    pools: Mapping[str, PoolCounts]
+    pools: Mapping[str, StoredPoolStats]
     is_degraded: bool = False
 
 
@@ -81,9 +81,9 @@ class _Counters:
         self.gets = [0] * len(_OUTCOMES)
         self.puts = [0] * len(_OUTCOMES)
 
-    def frozen(self) -> PoolCounts:
+    def frozen(self) -> StoredPoolStats:
         gets, puts = _named(self.gets), _named(self.puts)
-        return PoolCounts(
+        return StoredPoolStats(
             queries=self.queries,
             present=self.present,
             gets=gets,

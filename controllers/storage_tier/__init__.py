@@ -1,26 +1,26 @@
-"""L3 behind the host tier: prefetch what a store has of a prompt, offload what the host has of a prefix."""
+"""L3 behind the host tier: prefetch what a store has of a prompt, persist what the host has of a prefix."""
 
 if __name__ != "unified_tree.controllers.storage_tier":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.storage_tier, not as {__name__}")
 
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
-from unified_tree.controllers.storage_tier.policies import OffloadPolicy, PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.simulated_jobs import SimulatedJobs
 from unified_tree.controllers.storage_tier.storage_controller import StorageController
-from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
+from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import PageMemory, StoredComposition, stored_pools
 
 __all__ = [
     "Jobs",
-    "OffloadPolicy",
     "PageMemory",
+    "PersistPolicy",
     "PrefetchMode",
     "PrefetchPolicy",
     "SimulatedJobs",
     "StorageController",
-    "StorageFigures",
     "StorageTier",
+    "StorageTierStats",
     "StoredComposition",
     "ThreadJobs",
     "stored_pools",

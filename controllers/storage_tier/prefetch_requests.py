@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.cache.stats import Counters
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
 
@@ -67,7 +67,7 @@ class PrefetchRequests:
         request = self._names.pop(prefetch)
         del self._open[request]
         self._outcomes[request] = prefetch.tokens
-        if len(self._outcomes) > self._policy.most_ended:
+        if len(self._outcomes) > self._policy.max_outcomes:
             del self._outcomes[next(iter(self._outcomes))]
             self._counters.drop("prefetch forgotten")
 

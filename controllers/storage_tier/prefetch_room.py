@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
-    from unified_tree.controllers.tier_pages import TierPages
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 
@@ -27,13 +27,13 @@ class PrefetchRoom:
     Args:
         composition: which components there are.
         host: their host pools.
-        most_share: of every pool.
+        max_share: of every pool.
     """
 
-    def __init__(self, composition: StoredComposition, host: TierPages, most_share: float) -> None:
+    def __init__(self, composition: StoredComposition, host: TierPages, max_share: float) -> None:
         self._composition = composition
         self._host = host
-        self._most_share = most_share
+        self._max_share = max_share
         self._required = {access.name for access in (*composition.paths, *composition.trailing) if access.required}
         self._claimed = dict.fromkeys(host.allocators, 0)
         self._owed = dict.fromkeys(host.allocators, 0)
@@ -96,5 +96,5 @@ class PrefetchRoom:
 
     def _has_room(self, name: str, count: int) -> bool:
         total = self._host.allocators[name].page_count
-        is_over = total is not None and self._claimed[name] + count > self._most_share * total
+        is_over = total is not None and self._claimed[name] + count > self._max_share * total
         return not is_over and self._host.fits(name, count + self._owed[name])

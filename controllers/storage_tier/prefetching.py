@@ -47,7 +47,7 @@ class Prefetching:
 
     Attributes:
         requests: whom they are made for.
-        begun, joined, tokens, pages, size_bytes: see StorageFigures.
+        begun, joined, tokens, pages, size_bytes: see StorageTierStats.
     """
 
     def __init__(self, controller: StorageController) -> None:
@@ -59,7 +59,7 @@ class Prefetching:
         self._numbers = count()
         self._by_place: dict[Place, Prefetch] = {}
         self._next: dict[Job, Callable[[str | None], None]] = {}
-        self._room = PrefetchRoom(controller.composition, controller.host, self._policy.most_host_share)
+        self._room = PrefetchRoom(controller.composition, controller.host, self._policy.max_host_share)
         self.begun = 0
         self.joined = 0
         self.tokens = 0
@@ -75,7 +75,7 @@ class Prefetching:
     def begin(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
         self.requests.cancel(request)
-        if self.requests.open_count >= self._policy.most_open:
+        if self.requests.open_count >= self._policy.max_open:
             self._controller.counters.drop("prefetch queue full")
             return False
         prefetch = Prefetch(next(self._numbers), key)
@@ -93,11 +93,11 @@ class Prefetching:
         lacking = limit * size - had
         gave_up = prefetch.is_stopped and controller.ranks.is_alone
         chain = controller.chain(key.namespace)
-        if self._is_closing or gave_up or chain is None or lacking < max(size, self._policy.least_tokens):
+        if self._is_closing or gave_up or chain is None or lacking < max(size, self._policy.min_tokens):
             return False
         if prefetch.deadline is None:
             prefetch.deadline = self._clock() + self._policy.patience_s(lacking)
-        base = controller.tree.host_reach(key, limit=limit * size)
+        base = controller.tree.host_path_end(key, limit=limit * size)
         other = self._by_place.get(place_of(key, base, size))
         if other is not None:
             prefetch.follow(other)
@@ -105,7 +105,7 @@ class Prefetching:
             return True
         prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base.length} {key.length}", limit)
         prefetch.receipt = controller.tree.lock(base, Tier.HOST, controller.path_names)
-        base = controller.tree.host_reach(key, limit=limit * size)  # locking may have cut its node
+        base = controller.tree.host_path_end(key, limit=limit * size)  # locking may have cut its node
         prefetch.leader = None
         prefetch.place, prefetch.generation = place_of(key, base, size), controller.generation(key.namespace)
         prefetch.found = FoundPrefix(key, base.length // size, limit, had // size)

@@ -19,7 +19,7 @@ class SimulatedJobs:
         seed: decides the duration of every step.
         clock: moved by whoever runs the simulation; `wait` moves it, too.
         step_ns: virtual time of a step, drawn evenly from 1 to 1 + `spread` times this.
-        most_at_once: jobs side by side, others wait for their turn; None for no limit.
+        max_concurrent: jobs side by side, others wait for their turn; None for no limit.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class SimulatedJobs:
         clock: VirtualClock,
         step_ns: int = 50_000,
         spread: float = 2.0,
-        most_at_once: int | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
         self._rng = Random(f"jobs {seed}")
         self._clock = clock
         self._step_ns = step_ns
         self._spread = spread
-        self._most_at_once = most_at_once
+        self._max_concurrent = max_concurrent
         self._running: dict[Job, int] = {}
         self._waiting: deque[Job] = deque()
         self._ended: list[Job] = []
@@ -53,7 +53,7 @@ class SimulatedJobs:
 
     def _begin(self, now: int) -> None:
         """Let jobs begin whose turn it is."""
-        while self._waiting and (self._most_at_once is None or len(self._running) < self._most_at_once):
+        while self._waiting and (self._max_concurrent is None or len(self._running) < self._max_concurrent):
             self._running[self._waiting.popleft()] = now + self._duration_ns()
 
     def ended(self) -> list[Job]:

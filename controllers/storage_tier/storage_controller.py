@@ -14,25 +14,25 @@ from unified_tree.component import Path
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
-from unified_tree.controllers.storage_tier.offloading import Offloading
+from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetching import Prefetching
-from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
+from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.rank_agreement import RankAgreement
-    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.cache.stats import Counters
+    from unified_tree.controllers.cache.weights_versions import WeightsVersions
+    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
-    from unified_tree.controllers.tier_pages import TierPages
-    from unified_tree.controllers.weights_versions import WeightsVersions
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
 
 class StorageController:
-    """Prefetches and offloads of one cache over one store.
+    """Prefetches and persists of one cache over one store.
 
     Args:
         tree: of the cache.
@@ -70,12 +70,12 @@ class StorageController:
         check_can_hold(tier.engine.capabilities, needed)
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
-        self.known = StoredMemory(tier.offload.known_pages, tier.offload.recheck_s, tier.clock)
+        self.known = StoredMemory(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
         self._required = {c.name for c in tree.components if c.required}
         self._weights = weights
         self.prefetching = Prefetching(self)
-        self.offloading = Offloading(self)
+        self.persist_queue = PersistQueue(self)
         self._is_closed = False
 
     def is_required(self, component: str) -> bool:
@@ -97,16 +97,16 @@ class StorageController:
 
     def backed_up(self, boundary: Boundary) -> None:
         """A boundary came to host."""
-        self.offloading.add(boundary)
+        self.persist_queue.add(boundary)
 
     def poll(self) -> None:
         """Apply what has come or gone, and begin what is due. Never blocks. Cost: O(what ended and what begins)."""
         self.prefetching.poll()
-        self.offloading.poll()
+        self.persist_queue.poll()
 
     def drain(self) -> None:
-        """Finish every prefetch and offload. Blocks."""
-        while self.prefetching.is_busy or self.offloading.is_busy:
+        """Finish every prefetch and persist. Blocks."""
+        while self.prefetching.is_busy or self.persist_queue.is_busy:
             self.tier.reading.wait()
             self.tier.writing.wait()
             self.poll()
@@ -115,9 +115,9 @@ class StorageController:
     def flush(self) -> None:
         """Store every boundary that is on host, also what came there before this store did, and wait for that. Blocks."""
         for boundary in self.tree.boundaries():
-            if self.offloading.is_full:
+            if self.persist_queue.is_full:
                 self.drain()
-            self.offloading.add(boundary)
+            self.persist_queue.add(boundary)
         self.drain()
 
     def close(self) -> None:
@@ -130,16 +130,16 @@ class StorageController:
         self._is_closed = True
         with ExitStack() as closing:  # the last first
             closing.callback(self.tier.engine.close)
-            closing.callback(self.offloading.close)
+            closing.callback(self.persist_queue.close)
             closing.callback(self.prefetching.close)
             closing.callback(self.tier.writing.close)
             closing.callback(self.tier.reading.close)
 
-    def figures(self) -> StorageFigures:
+    def figures(self) -> StorageTierStats:
         """Totals so far. Cost: O(pools)."""
         engine = self.tier.engine.stats()
         errors, last_error = self.store.errors
-        return StorageFigures(
+        return StorageTierStats(
             prefetches=self.prefetching.begun,
             prefetches_open=self.prefetching.requests.open_count,
             prefetches_ended=self.prefetching.requests.ended_count,
@@ -147,10 +147,10 @@ class StorageController:
             prefetched_tokens=self.prefetching.tokens,
             prefetched_pages=self.prefetching.pages,
             prefetched_bytes=self.prefetching.size_bytes,
-            offloads=self.offloading.done,
-            offloads_waiting=self.offloading.waiting_count,
-            offloaded_pages=self.offloading.pages,
-            offloaded_bytes=self.offloading.size_bytes,
+            persisted_boundaries=self.persist_queue.done,
+            persists_waiting=self.persist_queue.waiting_count,
+            persisted_pages=self.persist_queue.pages,
+            persisted_bytes=self.persist_queue.size_bytes,
             known_pages=len(self.known),
             pools=engine.pools,
             latencies=self.store.latencies,

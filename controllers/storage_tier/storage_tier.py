@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
-from unified_tree.controllers.storage_tier.policies import OffloadPolicy, PrefetchPolicy
+from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchPolicy
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
@@ -25,10 +25,10 @@ class StorageTier:
         pools: by component.
         memory: host pages by component, with room for trailers.
         weights_version: of the model now; what another version computed is never found.
-        prefetch, offload: when and how much.
+        prefetch, persist: when and how much.
         written: components whose pages this rank stores; None for all. A replicated pool is stored by one rank.
-        reading, writing: what prefetches and offloads run on. Prefetches go side by side, 16 at a time if nothing else is
-            given, for a look-up that takes long must not keep others from theirs; offloads are one after another anyway.
+        reading, writing: what prefetches and persists run on. Prefetches go side by side, 16 at a time if nothing else is
+            given, for a look-up that takes long must not keep others from theirs; persists are one after another anyway.
         clock: seconds, for time-outs.
     """
 
@@ -37,7 +37,7 @@ class StorageTier:
     memory: Mapping[str, PageMemory]
     weights_version: str
     prefetch: PrefetchPolicy = field(default_factory=PrefetchPolicy)
-    offload: OffloadPolicy = field(default_factory=OffloadPolicy)
+    persist: PersistPolicy = field(default_factory=PersistPolicy)
     written: Sequence[str] | None = None
     reading: Jobs = field(default_factory=lambda: ThreadJobs(16))
     writing: Jobs = field(default_factory=ThreadJobs)

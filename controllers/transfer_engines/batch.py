@@ -53,8 +53,8 @@ class Batch:
             yield from self._stage(dict.fromkeys(self._copies), None)
             return
         layer_ids = sorted({layer_id for component in self._copies for layer_id in self._movers[component].layer_ids})
-        most_pages = max((sum(piece.source.size for piece in pieces) for pieces in self._copies.values()), default=1)
-        for group in _groups(layer_ids, max(1, self._chunk_blocks // most_pages)):
+        max_pages = max((sum(piece.source.size for piece in pieces) for pieces in self._copies.values()), default=1)
+        for group in _groups(layer_ids, max(1, self._chunk_blocks // max_pages)):
             kept = {name: tuple(i for i in self._movers[name].layer_ids if group[0] <= i <= group[-1]) for name in self._copies}
             yield from self._stage({name: layers for name, layers in kept.items() if layers}, group[-1])
 

@@ -317,7 +317,7 @@ def test_full(rig: StoreRig) -> None:
                 life.cache.forget()
             kept = sum(int(life.watch.engine.exists(pool, list(keys)).sum()) for pool, keys in life.watch.stored.items())
             everything = sum(map(len, life.watch.stored.values()))
-            assert kept < everything or life.cache.cache.stats().drops.get("offload incomplete: store dropped")
+            assert kept < everything or life.cache.cache.stats().drops.get("persist incomplete: store dropped")
         if rig.is_sized:
             life.cache.cache.detach_storage()  # tables that are in use are not made larger
             life.attach()

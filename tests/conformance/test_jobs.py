@@ -15,7 +15,7 @@ MAKERS: dict[str, Callable[[], Jobs]] = {
     "threads": ThreadJobs,
     "two threads": lambda: ThreadJobs(2),
     "simulated": lambda: SimulatedJobs(0, VirtualClock()),
-    "simulated, one at a time": lambda: SimulatedJobs(0, VirtualClock(), most_at_once=1),
+    "simulated, one at a time": lambda: SimulatedJobs(0, VirtualClock(), max_concurrent=1),
 }
 
 
@@ -54,7 +54,7 @@ def test_a_job_without_steps_ends_too(jobs: Jobs) -> None:
 
 
 def test_every_job_ends_and_begins_in_the_order_of_starting() -> None:
-    one_by_one = SimulatedJobs(0, VirtualClock(), most_at_once=1)
+    one_by_one = SimulatedJobs(0, VirtualClock(), max_concurrent=1)
     for make in (ThreadJobs, lambda: SimulatedJobs(0, VirtualClock(), spread=0), lambda: one_by_one):
         jobs = make()
         log: list[object] = []

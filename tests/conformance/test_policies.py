@@ -126,7 +126,7 @@ def watched(policy: str, trees: list[UnifiedTree], made: list[Watched]) -> Polic
     return factory
 
 
-@pytest.mark.parametrize("kinds", ["full", "mamba", "window and mamba", "draft of its own", "replayed window"])
+@pytest.mark.parametrize("kinds", ["full", "mamba", "window and mamba", "draft of its own", "rebuilt window"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_victim_has_the_smallest_rank_of_all_that_can_go(policy: str, kinds: str) -> None:
     trees: list[UnifiedTree] = []

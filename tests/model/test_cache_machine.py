@@ -26,7 +26,7 @@ from unified_tree.controllers.transfer_engines import Faults, SimulatedEngine, V
 
 PAGE_SIZE = 2
 SEEDS = st.integers(0, 1 << 20)
-MOST_TABLES = 20
+MAX_TABLES = 20
 ABSURD: list[Any] = [-1, 1.5, float("nan"), float("inf"), True, None, "7", [7], 1 << 62, 1 << 70]
 
 
@@ -40,7 +40,7 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         rng = Random(seed)
         counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
-        self.tempers, replay = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
+        self.tempers, rebuild = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
         self.clock, memory = VirtualClock(), PageMemory(self.kinds)
         host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
         self.cache = PrefixCache(
@@ -48,7 +48,7 @@ class CacheMachine(RuleBasedStateMachine):
             PAGE_SIZE,
             counts,
             policy=self.tempers,
-            replay=replay,
+            rebuild=rebuild,
             save_limit=rng.choice([1, 2, 4]),
             draft_tokens=rng.choice([1, 2, 16]),
             host=host,
@@ -71,7 +71,7 @@ class CacheMachine(RuleBasedStateMachine):
             look_at=rng.choice([1, 2, 4, 64]),
             reclaim_limit=rng.choice([1, 2, 4, 64]),
             low_water=rng.choice([0.0, 0.3, 1.0]),
-            most_backed_up=rng.choice([0.3, 1.0]),
+            max_backup_share=rng.choice([0.3, 1.0]),
             exclusive=rng.random() < 0.5,
         )
 
@@ -142,7 +142,7 @@ class CacheMachine(RuleBasedStateMachine):
         lease = request.lease
         if lease.failure is None:
             table = lease.pages(rng.choice(list(lease.tables)), rng.choice([0, 0, 1, 5]))
-            self.tables = [*self.tables, (table, table.tolist())][-MOST_TABLES:]
+            self.tables = [*self.tables, (table, table.tolist())][-MAX_TABLES:]
 
     def load_failed(self, request: Request) -> None:
         """What a request resumes from did not come: that is told again, and it can be released."""

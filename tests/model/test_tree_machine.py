@@ -229,14 +229,14 @@ class TreeMachine(RuleBasedStateMachine):
         match = self.tree.match_prefix(text.key(), limit=limit)
         self.model.check_match(text, limit, match)
         for component in self.kinds:
-            boundaries = [match.device, match.replay] if isinstance(component.coverage, Path) else [match.device]
+            boundaries = [match.device, match.rebuild] if isinstance(component.coverage, Path) else [match.device]
             for boundary in boundaries:
                 ids = self.tree.pages(boundary, component.name)
                 self.kept.keep(f"pages of {component.name}", ids)
                 self.model.check_pages(text, boundary.length, component, ids.tolist())
         for component in self.kinds:
             self.model.check_pages_ahead(
-                text, match.reachable.length, component, self.tree.pages_ahead(match.reachable, component.name).tolist()
+                text, match.reachable.length, component, self.tree.pages_with_loads(match.reachable, component.name).tolist()
             )
         self.boundaries.append((match.device, text.cut(match.device.length), self.deleted_nodes))
         self.boundaries.append((match.reachable, text.cut(match.reachable.length), self.deleted_nodes))
@@ -259,7 +259,7 @@ class TreeMachine(RuleBasedStateMachine):
             self.boundaries.remove((boundary, text, deleted_before))
             return
         assert may
-        nameable = not host or self.tree.host_reach(text.key(), limit=length).length == length
+        nameable = not host or self.tree.host_path_end(text.key(), limit=length).length == length
         self.receipts.append(Hold(boundary, text, receipt=receipt, pins=pins, nameable=nameable))
         self.model.pins.append(pins)
 
@@ -351,7 +351,7 @@ class TreeMachine(RuleBasedStateMachine):
             count_needs = tree.backup_needs if tier is HOST else tree.load_needs
             if count_needs(boundary):
                 break
-        guards = [tree.lock(boundary, HOST), tree.pin(boundary)]
+        guards = [tree.lock(boundary, HOST), tree.lock_present(boundary)]
         pins = {pin for at in (HOST, DEVICE) for pin in model.needs(text, boundary.length, at)}
         model.pins.append(pins)
         self.make_room(tier, count_needs(boundary))
@@ -407,8 +407,8 @@ class TreeMachine(RuleBasedStateMachine):
         rng = Random(seed)
         text = self.text(rng)
         whole = text.length // self.page_size
-        reach = self.tree.host_reach(text.key())
-        assert reach.length == self.model.host_reach(text)
+        reach = self.tree.host_path_end(text.key())
+        assert reach.length == self.model.host_path_end(text)
         if whole == 0:
             return
         assert self.tree.key_of(reach).data == text.cut(reach.length).key().data or not reach.length
@@ -449,7 +449,7 @@ class TreeMachine(RuleBasedStateMachine):
             begin = max(0, reach // self.page_size - rng.choice([0, 0, 1, 9]))
             needs = self.insert_needs(rng, whole, begin, [rng.randrange(1, whole + 1)])
         else:
-            begin = max(0, self.tree.host_reach(text.key()).length // self.page_size - rng.choice([0, 0, 1, 9]))
+            begin = max(0, self.tree.host_path_end(text.key()).length // self.page_size - rng.choice([0, 0, 1, 9]))
             needs = {c.name: whole - begin if self.model.is_path(c.name) else 1 for c in self.kinds}
         pages = self.spoilt_pages(rng, text, tier, needs)
         if pages is None:

@@ -74,12 +74,12 @@ def test_a_lost_window_is_rebuilt_over_the_cached_path(name: str, chunk_tokens: 
     pages = bench.cache.tree.pages(match.device, "full")
     assert match.device.length == 80
     before = path_bytes(bench, pages)
-    least = bench.composition.replay_tokens
+    least = bench.composition.rebuild_tokens
     assert least is not None
-    for replays in (1, 2):
+    for rebuilds in (1, 2):
         bench.evict("swa")
         bench.serve(Request(prompt=[*prompt, *drawn(bench, 9)], new_tokens=6))
-        assert least <= bench.cache.stats().replayed_tokens / replays < least + 2 * family.page_size
+        assert least <= bench.cache.stats().rebuilt_tokens / rebuilds < least + 2 * family.page_size
     assert all(torch.equal(old, new) for old, new in zip(before, path_bytes(bench, pages), strict=True))
     hits = bench.cache.stats().hit_tokens
     bench.serve(Request(prompt=[*prompt, *drawn(bench, 3)], new_tokens=2))

@@ -71,7 +71,7 @@ def greedy(logits: torch.Tensor) -> int:
 @pytest.mark.parametrize("name", DRAFTED)
 def test_a_draft_changes_nothing(name: str, host: bool) -> None:
     family = FAMILIES[name]
-    settings = EngineSettings(chunk_tokens=family.chunk_tokens[1], most_running=2)
+    settings = EngineSettings(chunk_tokens=family.chunk_tokens[1], max_running=2)
     tiers = Tiers(host=host, paths=3.0, windows=3.0, states=9)
     bench = Bench(family, SINGLE, tiers, Random(9), settings=settings, sampler=greedy, draft=DRAFT)
     prophet = bench.engine.speculation = Prophet(bench)

@@ -17,9 +17,7 @@ TOKENS = np.arange(100, 110)
 
 
 def test_a_lease_keeps_window_pages_that_hold_more() -> None:
-    host = HostTier(
-        page_counts={"full": 100, "swa": 100, "carry": 100}, engine=NullEngine(), load_cost=LoadCost(least_tokens=1)
-    )
+    host = HostTier(page_counts={"full": 100, "swa": 100, "carry": 100}, engine=NullEngine(), load_cost=LoadCost(min_tokens=1))
     cache = PrefixCache([FULL, swa(5), CARRY_OVER], 2, {"full": 50, "swa": 50}, host=host)
     with cache.acquire(Key(TOKENS)) as first:
         cache.allocate(first, 10)

@@ -19,7 +19,7 @@ def publish(cache: PrefixCache, tokens: list[int]) -> None:
 
 
 def test_it_is_committed() -> None:
-    host = HostTier(page_counts={"full": 8}, engine=NullEngine(), load_cost=LoadCost(least_tokens=1))
+    host = HostTier(page_counts={"full": 8}, engine=NullEngine(), load_cost=LoadCost(min_tokens=1))
     cache = PrefixCache([FULL], 1, {"full": 20}, host=host)
     publish(cache, [1, 2, 3, 4, 5, 6])
     cache.drain()

@@ -21,7 +21,7 @@ def full_of_others(kinds: str, **settings: object) -> StoredCache:
     first = StoredCache(SETS[kinds])
     first.compute(PROMPT, checkpoints=[20, 40])
     first.cache.close()
-    cache = first.like_this(host_pages=20, prefetch=policy(most_host_share=1.0, **settings))
+    cache = first.like_this(host_pages=20, prefetch=policy(max_host_share=1.0, **settings))
     for user in range(5):
         cache.compute([100 + user, *range(8)], "others")
     assert on_host(cache) == 20

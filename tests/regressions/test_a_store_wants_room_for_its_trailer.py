@@ -59,11 +59,11 @@ class Refusing(Kept):
         raise PageError(f"{pool}: no page of mine")
 
 
-def test_what_could_not_be_offloaded_is_told_by_the_stores_own_figures() -> None:
+def test_what_could_not_be_persisted_is_told_by_the_stores_own_stats() -> None:
     cache = StoredCache([Component(name="full", coverage=Path())], store=Refusing)
     cache.compute(range(8))
     figures = cache.cache.stats().storage
     assert figures is not None
-    assert (figures.offloaded_pages, figures.errors) == (0, 1)
+    assert (figures.persisted_pages, figures.errors) == (0, 1)
     assert figures.last_error is not None and "PageError: full: no page of mine" in figures.last_error
     cache.end()

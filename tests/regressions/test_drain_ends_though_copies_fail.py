@@ -13,7 +13,7 @@ from unified_tree.controllers import WritePolicy
 
 
 def test_what_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, most_backed_up=0.1)
+    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, max_backup_share=0.1)
     for text in ("abcd", "efgh", "ijklmn"):
         tiered.serve(text)
     monkeypatch.setattr(tiered.engine, "drain", lambda: [tiered.engine.fail(open_) for open_ in list(tiered.engine.open)])

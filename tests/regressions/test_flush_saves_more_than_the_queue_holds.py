@@ -21,11 +21,11 @@ def publish(tiered: Tiered, text: str) -> None:
 
 
 @pytest.mark.parametrize("queue_limit", [1, 2, 7, 24, 4096])
-@pytest.mark.parametrize("most_backed_up", [0.0, 0.25])
-def test_every_boundary_is_saved(queue_limit: int, most_backed_up: float) -> None:
+@pytest.mark.parametrize("max_backup_share", [0.0, 0.25])
+def test_every_boundary_is_saved(queue_limit: int, max_backup_share: float) -> None:
     tiered = Tiered(
         [FULL, MAMBA], device=100, write_policy=WritePolicy.WRITE_BACK, low_water=0.0, queue_limit=queue_limit,
-        most_backed_up=most_backed_up,
+        max_backup_share=max_backup_share,
     )  # fmt: skip
     for text in TEXTS:
         tiered.serve(text)

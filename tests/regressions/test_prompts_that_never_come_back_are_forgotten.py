@@ -14,7 +14,7 @@ from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_the_oldest_outcomes_go_first(most: int) -> None:
-    cache = StoredCache([FULL], prefetch=policy(most_ended=most))
+    cache = StoredCache([FULL], prefetch=policy(max_outcomes=most))
     cache.compute(list(range(21)))
     twin = cache.like_this()
     for request in range(10):
@@ -36,7 +36,7 @@ def test_the_oldest_outcomes_go_first(most: int) -> None:
 
 
 def test_an_outcome_takes_no_room_to_speak_of() -> None:
-    cache = StoredCache([FULL], page_size=16, prefetch=policy(least_tokens=1))
+    cache = StoredCache([FULL], page_size=16, prefetch=policy(min_tokens=1))
     prompts = 40
 
     def arrive(user: int) -> None:
@@ -57,7 +57,7 @@ def test_an_outcome_takes_no_room_to_speak_of() -> None:
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_so_many_are_under_way_at_most(most: int) -> None:
-    cache = StoredCache([FULL], prefetch=policy(most_open=most))
+    cache = StoredCache([FULL], prefetch=policy(max_open=most))
     begun = [cache.prefetch([*range(21), user], f"user {user}", user) for user in range(5)]
     assert begun == [user < most for user in range(5)]
     assert cache.drops() == {"prefetch queue full": 5 - most}
@@ -76,7 +76,7 @@ def test_one_nobody_asks_for_runs_out_of_time_all_the_same() -> None:
     cache.end()
 
 
-@pytest.mark.parametrize("name", ["room_pages", "most_open", "most_ended", "batch_pages", "least_tokens"])
+@pytest.mark.parametrize("name", ["room_pages", "max_open", "max_outcomes", "batch_pages", "min_tokens"])
 def test_bounds_begin_at_one(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is one or more, not 0"):
         PrefetchPolicy(**{name: 0})  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ class Shared:
 
     def cache(self, consensus: Consensus | None, rank: int = 0) -> StoredCache:
         written = None if rank == 0 else ()
-        return StoredCache([FULL], store=self.open, ranks=consensus, written=written, known=self.known, most_versions=2)
+        return StoredCache([FULL], store=self.open, ranks=consensus, written=written, known=self.known, max_versions=2)
 
 
 def one_rank(consensus: Consensus, rank: int, shared: Shared, way: str) -> list[int]:

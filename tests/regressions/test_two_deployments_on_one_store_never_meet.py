@@ -18,13 +18,13 @@ import torch
 from unified_tree import Component, ConfigurationError, Key, Path
 from unified_tree.components import Composition, composition_for, from_hf_config
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout, mha_format
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, stored_pools
-from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.page_format import WHOLE, Shard
 
 PROMPT = np.arange(64)
@@ -114,7 +114,7 @@ class Deployment:
             "file",
             weights_version=self.weights_version,
             options={"directory": directory, "capacity_bytes": 1 << 30, "shares": 40},
-            prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0),
+            prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0),
         )
         host = tiers.host_tier(load_cost=LoadCost(flops_per_s=1.0))
         cache = PrefixCache(self.model.components, self.model.page_size, self.counts, host=host, storage=storage)

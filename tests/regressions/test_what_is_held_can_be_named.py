@@ -11,7 +11,7 @@ from kinds import FULL, MAMBA, SETS, swa
 from unified_tree import Boundary, Component, StaleBoundaryError, Tier
 
 
-@pytest.mark.parametrize("kinds", [[FULL], SETS["replayed window"], SETS["draft"]], ids=["full", "window", "draft"])
+@pytest.mark.parametrize("kinds", [[FULL], SETS["rebuilt window"], SETS["draft"]], ids=["full", "window", "draft"])
 def test_a_locked_boundary_survives_the_eviction_of_what_lies_below(kinds: list[Component]) -> None:
     grove = Grove(kinds)
     grove.put("abcdefgh")
@@ -38,7 +38,7 @@ def test_a_name_holds_as_long_as_the_last_receipt_does() -> None:
     grove.put("abcdefgh")
     inside = grove.match("abcd").device
     first = grove.tree.lock(inside)
-    second = grove.tree.pin(inside)
+    second = grove.tree.lock_present(inside)
     third = grove.tree.lock(grove.match("ab").device)
     grove.evict(100)
     first.release()
@@ -65,7 +65,7 @@ def test_a_load_of_a_boundary_inside_a_node_arrives() -> None:
     plain.evict(100)
     inside = plain.match("abcd").reachable
     effect = plain.tree.load(inside, {"full": np.array([1, 2])})
-    pin = plain.tree.pin(inside)
+    pin = plain.tree.lock_present(inside)
     plain.evict(100, tier=Tier.HOST)
     assert not plain.tree.acknowledge(effect)
     plain.evict(100, tier=Tier.HOST)

@@ -16,7 +16,7 @@ TEXTS = [f"{chr(ord('a') + i)}{chr(ord('A') + j)}xy" for i in range(9) for j in 
 
 
 def write_back(**options: Any) -> Tiered:
-    return Tiered([FULL], write_policy=WritePolicy.WRITE_BACK, most_backed_up=1.0, host=400, **options)
+    return Tiered([FULL], write_policy=WritePolicy.WRITE_BACK, max_backup_share=1.0, host=400, **options)
 
 
 def publish(tiered: Tiered, text: str) -> None:
@@ -55,7 +55,7 @@ def test_what_is_locked_does_not_stand_before_the_rest(look_at: int) -> None:
 @pytest.mark.parametrize("look_at", [1, 2])
 def test_what_the_host_has_no_room_for_does_not_stand_before_the_rest(look_at: int) -> None:
     tiered = Tiered(
-        [FULL], device=60, host=3, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, most_backed_up=1.0, look_at=look_at
+        [FULL], device=60, host=3, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, max_backup_share=1.0, look_at=look_at
     )
     for text in ("abcdefgh", "ijklmnop", "qrstuvwx", "yz"):
         publish(tiered, text)
@@ -68,7 +68,7 @@ def test_what_the_host_has_no_room_for_does_not_stand_before_the_rest(look_at: i
 @pytest.mark.parametrize("look_at", [1, 2])
 def test_states_are_saved_behind_many_that_cannot_be(look_at: int) -> None:
     tiered = Tiered(
-        [FULL, MAMBA], device=60, host=3, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, most_backed_up=1.0,
+        [FULL, MAMBA], device=60, host=3, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, max_backup_share=1.0,
         look_at=look_at, queue_limit=1,
     )  # fmt: skip
     for text in ("abcdefgh", "ijklmnop", "yz"):

@@ -48,8 +48,8 @@ EVENTS = {
     "swap_store: detached",
     "drop: prefetch out of time",
     "drop: prefetch failed: closed",
-    "drop: offload queue full",
-    "drop: offload incomplete: store failed",
+    "drop: persist queue full",
+    "drop: persist incomplete: store failed",
     "restart: done",
     "abandon: begun",
     "invalidate: twice",
@@ -117,7 +117,7 @@ def test_neighbours_on_one_store_take_nothing_of_each_other(record_property: Any
 
 
 def test_neighbours_that_call_their_weights_alike_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unified_tree.controllers.rank_agreement.uuid4", lambda: UUID(int=0))
+    monkeypatch.setattr("unified_tree.controllers.ranks.rank_agreement.uuid4", lambda: UUID(int=0))
     with pytest.raises(AssertionError, match=r"should hold|holds"):
         _live_beside_one_another(SEEDS[:16])
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_KEPT = 60
+MAX_KEPT = 60
 
 
 class KeptArrays:
     """The last arrays handed out, and what was in them."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[str, NDArray[np.int64], bytes]] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[tuple[str, NDArray[np.int64], bytes]] = deque(maxlen=MAX_KEPT)
 
     def keep(self, what: str, array: NDArray[np.int64]) -> None:
         """Remember an array."""

@@ -12,16 +12,16 @@ INDEXER = Component(name="indexer", coverage=Path(), shares="full")
 CARRY_OVER = Component(name="carry", coverage=Trailing(3), shares="swa")
 
 
-def swa(window_tokens: int, *, replay_tokens: int | None = None, required: bool = True, name: str = "swa") -> Component:
+def swa(window_tokens: int, *, rebuild_tokens: int | None = None, required: bool = True, name: str = "swa") -> Component:
     """A sliding window."""
-    return Component(name=name, coverage=Trailing(window_tokens), replay_tokens=replay_tokens, required=required)
+    return Component(name=name, coverage=Trailing(window_tokens), rebuild_tokens=rebuild_tokens, required=required)
 
 
 SETS: dict[str, list[Component]] = {
     "full": [FULL],
     "narrow window": [FULL, swa(3)],
-    "replayed window": [FULL, swa(5, replay_tokens=5)],
-    "deep replay": [FULL, swa(5, replay_tokens=9)],
+    "rebuilt window": [FULL, swa(5, rebuild_tokens=5)],
+    "deep rebuild": [FULL, swa(5, rebuild_tokens=9)],
     "two windows": [FULL, swa(3), swa(6, name="wide")],
     "mamba": [FULL, MAMBA],
     "gridded mamba": [FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=4)],
@@ -30,7 +30,7 @@ SETS: dict[str, list[Component]] = {
     "optional mamba": [FULL, Component(name="mamba", coverage=Point(), required=False)],
     "draft": [FULL, DRAFT],
     "draft of its own": [FULL, OWN_DRAFT, MAMBA],
-    "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, replay_tokens=4)],
+    "two paths": [FULL, Component(name="packed", coverage=Path()), swa(4, rebuild_tokens=4)],
     "indexer and carry-over": [FULL, INDEXER, swa(3), CARRY_OVER],
     "short carry-over": [FULL, swa(6), CARRY_OVER],
     "everything": [FULL, swa(5), CARRY_OVER, MAMBA, DRAFT, INDEXER],

@@ -17,7 +17,7 @@ from page_truth import wrong_pages
 
 from unified_tree import Component, Key, Path, Point, Tier, Trailing
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.effect import EffectKind
 
 TOKEN_BYTES = 8
@@ -107,7 +107,7 @@ class Runner:
                 first = 0
             case Trailing(window_tokens=window):
                 first = max(0, lease.cached_tokens - window) // size
-                if lease.replayed_tokens:
+                if lease.rebuilt_tokens:
                     return
         ids = lease.pages(component.name).tolist()
         for i in range(first, lease.cached_tokens // size):
@@ -178,7 +178,7 @@ class Runner:
                     first = 0
                 case Trailing(window_tokens=window):
                     first = max(0, end - window)
-                    if lease.replayed_tokens and first < lease.write_from[component.name]:
+                    if lease.rebuilt_tokens and first < lease.write_from[component.name]:
                         continue
             if component.shares is not None and not component.required:
                 continue

@@ -12,7 +12,7 @@ from unified_tree.controllers.storage import StorageFaults
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 
 TICKS = 160
-EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0, batch_pages=2)
+EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0, batch_pages=2)
 SEEDS = [seed for seed in range(80) if Scenario.of(seed, TICKS).store is not None]
 UNSHARED = ("cancel_transfer", "restart")
 """What happens to one rank alone, and would be told to its scheduler alone; and what ends the consensus."""
@@ -32,15 +32,15 @@ def scenario_of(seed: int) -> Scenario:
         dies_at=None,
         faults=replace(found.faults, fails=0.0),
         write_policy=WritePolicy.WRITE_THROUGH,
-        most_backed_up=1.0,
+        max_backup_share=1.0,
         poll=1.0,
         turns=1.0,
         letters=2,
-        load_cost=LoadCost(least_tokens=1),
+        load_cost=LoadCost(min_tokens=1),
         host_pages=dict.fromkeys(found.host_pages, 400),
         longest=4,
         device_pages={name: max(count, 30) for name, count in found.device_pages.items()},
-        most_running=max(found.most_running, 6),
+        max_running=max(found.max_running, 6),
         publish=1.0,
         neighbour=False,
         store=None if found.store is None else store_of(found.store, faults),
@@ -54,7 +54,7 @@ def store_of(store: StoreScenario, faults: StorageFaults) -> StoreScenario:
         store,
         page_count=400,
         faults=faults,
-        prefetch=replace(EAGER, room_pages=bounds.room_pages, most_open=bounds.most_open, most_ended=bounds.most_ended),
-        offload=replace(store.offload, most_waiting=100),
+        prefetch=replace(EAGER, room_pages=bounds.room_pages, max_open=bounds.max_open, max_outcomes=bounds.max_outcomes),
+        persist=replace(store.persist, max_waiting=100),
         step_ns=2_000,
     )

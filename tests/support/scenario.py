@@ -11,7 +11,7 @@ from sim_store import StoreScenario
 from unified_tree import POLICIES
 from unified_tree.controllers import LoadCost, WritePolicy
 from unified_tree.controllers.storage import StorageFaults
-from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.transfer_engines import Faults, Latencies
 
 ACTIONS: dict[str, float] = {
@@ -51,7 +51,7 @@ class Scenario:
         kinds: which set of components.
         device_pages, host_pages: by component; one left out is unbounded.
         letters: different tokens in prompts; the fewer, the more prefixes are shared.
-        turns: the chance that a prompt goes on from an older text, of which `most_texts` are remembered; `twins`:
+        turns: the chance that a prompt goes on from an older text, of which `max_texts` are remembered; `twins`:
             that it is the same as that of a request at work.
         longest: tokens a prompt adds, at most; `longest_step`: a step computes.
         publish: the chance that a step's work is committed; `poll`: that a tick polls.
@@ -59,7 +59,7 @@ class Scenario:
         dies_at: the tick in which the engine dies, None for never; it `refuses` what it is given then, or fails it.
         store: what is behind the host tier, None for nothing.
         closes_at_work: whether the cache is closed while leases are out.
-        remembered: see CpuEngine; `most_versions`: see PrefixCache.
+        remembered: see CpuEngine; `max_versions`: see PrefixCache.
         neighbour: whether another deployment of the same model lives beside this one, over the same store.
     """
 
@@ -68,13 +68,13 @@ class Scenario:
     kinds: str
     page_size: int
     policy: str
-    replay: bool
+    rebuild: bool
     device_pages: dict[str, int]
     host_pages: dict[str, int]
     write_policy: WritePolicy
     selective_hits: int
     low_water: float
-    most_backed_up: float
+    max_backup_share: float
     exclusive: bool
     load_cost: LoadCost
     latencies: Latencies
@@ -83,12 +83,12 @@ class Scenario:
     namespaces: tuple[str, ...]
     letters: int
     turns: float
-    most_texts: int
+    max_texts: int
     twins: float
     longest: int
     longest_step: int
     publish: float
-    most_running: int
+    max_running: int
     poll: float
     tick_ns: int
     dies_at: int | None
@@ -96,7 +96,7 @@ class Scenario:
     closes_at_work: bool
     store: StoreScenario | None
     remembered: int
-    most_versions: int
+    max_versions: int
     neighbour: bool
 
     @classmethod
@@ -122,15 +122,15 @@ class Scenario:
             kinds=kinds,
             page_size=rng.choice([1, 2, 2, 3]),
             policy=rng.choice(list(POLICIES)),
-            replay=rng.random() < 0.7,
+            rebuild=rng.random() < 0.7,
             device_pages=device,
             host_pages=host,
             write_policy=rng.choice([WritePolicy.WRITE_THROUGH, *WritePolicy]),
             selective_hits=rng.choice([1, 2, 3]),
             low_water=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]),
-            most_backed_up=rng.choice([0.0, 0.25, 0.5, 1.0]),
+            max_backup_share=rng.choice([0.0, 0.25, 0.5, 1.0]),
             exclusive=rng.random() < 0.4,
-            load_cost=LoadCost(least_tokens=rng.choice([1, 1, 1, 5])),
+            load_cost=LoadCost(min_tokens=rng.choice([1, 1, 1, 5])),
             latencies=Latencies(stage_ns=stage_ns, page_ns=stage_ns // 20, spread=rng.choice([0.0, 2.0, 20.0])),
             faults=Faults(
                 fails=rng.choice([0, 0, 0.03, 0.2]), late=rng.choice([0, 0, 0.2, 0.7]), twice=rng.choice([0, 0.1, 0.5])
@@ -143,12 +143,12 @@ class Scenario:
             namespaces=rng.choice([("",), ("", "", "tenant"), ("a", "b", "c")]),
             letters=rng.choice([1, 2, 2, 3, 50]),
             turns=rng.choice([0.7, 0.9, 0.97]),
-            most_texts=rng.choice([5, 12, 40]),
+            max_texts=rng.choice([5, 12, 40]),
             twins=rng.choice([0.0, 0.1, 0.3]),
             longest=rng.choice([6, 12, 20]),
             longest_step=rng.choice([2, 6, 12]),
             publish=rng.choice([1.0, 0.7, 0.3]),
-            most_running=rng.choice([1, 2, 3, 5]),
+            max_running=rng.choice([1, 2, 3, 5]),
             poll=rng.choice([1.0, 0.9, 0.3]),
             tick_ns=tick_ns,
             dies_at=rng.randrange(150) if rng.random() < 0.06 else None,
@@ -156,7 +156,7 @@ class Scenario:
             closes_at_work=rng.random() < 0.3,
             store=_store(rng, tick_ns) if rng.random() < 0.75 else None,
             remembered=rng.choice([1, 1, 2, 4096]),
-            most_versions=rng.choice([1, 1, 2, 100]),
+            max_versions=rng.choice([1, 1, 2, 100]),
             neighbour=rng.random() < 0.2,
         )
 
@@ -170,18 +170,18 @@ def _store(rng: Random, tick_ns: int) -> StoreScenario:
         ),
         prefetch=PrefetchPolicy(
             mode=rng.choice(list(PrefetchMode)),
-            least_tokens=rng.choice([1, 1, 4]),
-            most_host_share=rng.choice([0.1, 0.5, 1.0]),
+            min_tokens=rng.choice([1, 1, 4]),
+            max_host_share=rng.choice([0.1, 0.5, 1.0]),
             base_s=rng.choice([0.0001, 0.001]),
             per_token_s=rng.choice([0.0, 0.00001]),
             batch_pages=rng.choice([1, 2, 8]),
             grace_s=rng.choice([0.0, 0.0005]),
             room_pages=rng.choice([1, 2, 5, 256]),
-            most_open=rng.choice([1, 3, 100, 100, 100]),
-            most_ended=rng.choice([1, 2, 100]),
+            max_open=rng.choice([1, 3, 100, 100, 100]),
+            max_outcomes=rng.choice([1, 2, 100]),
         ),
-        offload=OffloadPolicy(
-            most_waiting=rng.choice([1, 4, 100]),
+        persist=PersistPolicy(
+            max_waiting=rng.choice([1, 4, 100]),
             bytes_per_s=rng.choice([None, 1e7]),
             batch_pages=rng.choice([1, 3, 64]),
             known_pages=rng.choice([1, 3, 1000]),

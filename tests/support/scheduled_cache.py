@@ -21,10 +21,10 @@ from watchdog import until
 from unified_tree import Component, Key, Path, Point, Tier, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
+from unified_tree.controllers.host.tensor_tiers import tensor_tiers
 from unified_tree.controllers.pools import PageFormat, mha_format, state_format
 from unified_tree.controllers.storage import StorageEngine, StorageRegistry, StoredPool
-from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageFigures, StorageTier
-from unified_tree.controllers.tensor_tiers import tensor_tiers
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy, StorageTier, StorageTierStats
 from unified_tree.page_format import WHOLE
 
 PAGE = 4
@@ -48,7 +48,7 @@ HOST = {"full": 96, "swa": 64, "mamba": 24}
 TICK_S = 0.125
 """A power of two, so that sums of it are exact."""
 PATIENCE = PrefetchPolicy(
-    mode=PrefetchMode.TIMEOUT, least_tokens=1, most_host_share=1.0, base_s=2.0, per_token_s=0.0, batch_pages=4, grace_s=0.5
+    mode=PrefetchMode.TIMEOUT, min_tokens=1, max_host_share=1.0, base_s=2.0, per_token_s=0.0, batch_pages=4, grace_s=0.5
 )
 LONGEST_WAIT_TICKS = int((PATIENCE.base_s + PATIENCE.grace_s) / TICK_S) + 1
 Tokens = NDArray[np.int64]
@@ -91,7 +91,7 @@ class ScheduledCache:
         )
 
     @property
-    def figures(self) -> StorageFigures:
+    def figures(self) -> StorageTierStats:
         """Of the store."""
         found = self.cache.stats().storage
         assert found is not None
@@ -143,7 +143,7 @@ class ScheduledCache:
             assert self.cache.controller is not None
             self.cache.controller.drain()
             storage = self.cache.storage
-            return storage is None or not (storage.prefetching.is_busy or storage.offloading.is_busy)
+            return storage is None or not (storage.prefetching.is_busy or storage.persist_queue.is_busy)
 
         until(is_quiet, "the tiers come to rest")
 

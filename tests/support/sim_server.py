@@ -100,7 +100,7 @@ class SimServer:
             write_policy=s.write_policy,
             selective_hits=s.selective_hits,
             low_water=s.low_water,
-            most_backed_up=s.most_backed_up,
+            max_backup_share=s.max_backup_share,
             exclusive=s.exclusive,
             load_cost=s.load_cost,
         )
@@ -109,10 +109,10 @@ class SimServer:
             s.page_size,
             s.device_pages,
             policy=s.policy,
-            replay=s.replay,
+            rebuild=s.rebuild,
             host=tier,
             ranks=self.ranks,
-            most_versions=s.most_versions,
+            max_versions=s.max_versions,
         )
         self.runner = Runner(self.cache, self.kinds, self.memory)
 
@@ -184,11 +184,11 @@ class SimServer:
 
     def _check_bounds(self) -> None:
         """What waits and what is remembered stays within what was set."""
-        assert self.cache.weights.named_count <= 2 * self.scenario.most_versions
+        assert self.cache.weights.named_count <= 2 * self.scenario.max_versions
         if self.cache.storage is not None:
             figures, policy = self.cache.storage.figures(), self.cache.storage.tier.prefetch
-            assert figures.prefetches_open <= policy.most_open
-            assert figures.prefetches_ended <= policy.most_ended
+            assert figures.prefetches_open <= policy.max_open
+            assert figures.prefetches_ended <= policy.max_outcomes
 
     def _refusal(self) -> AbstractContextManager[None]:
         """A dead engine may refuse what it is given, and that is told; a living one never does."""
@@ -204,7 +204,7 @@ class SimServer:
             namespace, tokens = self._prompt()
             self.waiting.append((namespace, tokens))
             self.cache.prefetch(_name(namespace, tokens), Key(tokens, namespace))
-        if len(self.runner.requests) >= s.most_running:
+        if len(self.runner.requests) >= s.max_running:
             return ""
         namespace, tokens = self.waiting[0]
         if not self.cache.prefetched(_name(namespace, tokens)):
@@ -252,7 +252,7 @@ class SimServer:
 
     def _remember(self, namespace: str, tokens: list[int]) -> None:
         self.texts.append((namespace, tokens))
-        if len(self.texts) > self.scenario.most_texts:
+        if len(self.texts) > self.scenario.max_texts:
             self.texts.pop(self.rng.randrange(len(self.texts)))
 
     def step(self) -> str:
@@ -451,7 +451,7 @@ class SimServer:
 
     def recall(self) -> str:
         """An old text goes on when nobody but the store knows of it, and has some time for its prefetch; seldom."""
-        is_busy = len(self.runner.requests) >= self.scenario.most_running
+        is_busy = len(self.runner.requests) >= self.scenario.max_running
         if self.store is None or not self.texts or is_busy or self.rng.random() < 0.5:
             return ""
         with self._refusal():

@@ -12,7 +12,7 @@ from page_memory import PageMemory
 from unified_tree import Component
 from unified_tree.controllers.storage import FaultyStorage, FileStorage, MemoryStorage, StorageEngine, StorageFaults, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchPolicy, SimulatedJobs, StorageTier
+from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchPolicy, SimulatedJobs, StorageTier
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import VirtualClock
 
@@ -29,7 +29,7 @@ class StoreScenario:
     page_count: int
     faults: StorageFaults
     prefetch: PrefetchPolicy
-    offload: OffloadPolicy
+    persist: PersistPolicy
     step_ns: int
     readers: int
 
@@ -98,8 +98,8 @@ class SimStore:
             memory=self.memory.host_pages,
             weights_version=weights_version,
             prefetch=s.prefetch,
-            offload=s.offload,
-            reading=SimulatedJobs(seed, self._clock, s.step_ns, most_at_once=s.readers),
+            persist=s.persist,
+            reading=SimulatedJobs(seed, self._clock, s.step_ns, max_concurrent=s.readers),
             writing=SimulatedJobs(seed + 1_000_000, self._clock, s.step_ns),
             clock=lambda: self._clock.now / 1e9,
         )

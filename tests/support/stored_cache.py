@@ -20,7 +20,7 @@ from unified_tree.controllers.storage import MemoryStorage, StorageEngine, Store
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import (
     Jobs,
-    OffloadPolicy,
+    PersistPolicy,
     PrefetchMode,
     PrefetchPolicy,
     SimulatedJobs,
@@ -33,7 +33,7 @@ from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualCl
 
 STEP_NS = 1_000
 """Virtual time of a step of a job: `step` does one of each job."""
-EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0, batch_pages=2, grace_s=0.0)
+EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0, batch_pages=2, grace_s=0.0)
 
 
 class Kept(MemoryStorage):
@@ -99,7 +99,7 @@ class StoredCache:
         threads: whether jobs run on threads of their own rather than in virtual time.
         attach: whether the store is attached from the beginning.
         written, weights_version: see StorageTier.
-        ranks, most_versions: see PrefixCache.
+        ranks, max_versions: see PrefixCache.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class StoredCache:
         device_pages: int = 400,
         host_pages: dict[str, int] | int = 400,
         prefetch: PrefetchPolicy = EAGER,
-        offload: OffloadPolicy | None = None,
+        persist: PersistPolicy | None = None,
         written: Sequence[str] | None = None,
         weights_version: str = "weights 0",
         known: Any = None,
         ranks: Consensus | None = None,
-        most_versions: int = 16_384,
+        max_versions: int = 16_384,
     ) -> None:
         self.components = list(components)
         self.page_size = page_size
@@ -129,12 +129,12 @@ class StoredCache:
         self._open = store
         self._kept = Kept(self.every_pool)
         self.threads = threads
-        self._tier = {"prefetch": prefetch, "offload": offload or OffloadPolicy(), "written": written}
+        self._tier = {"prefetch": prefetch, "persist": persist or PersistPolicy(), "written": written}
         self.weights_version = weights_version
         host = dict.fromkeys(self.pools, host_pages) if isinstance(host_pages, int) else host_pages
         tier = HostTier(page_counts=host, engine=SimulatedEngine(0, self.clock, movers=self.memory.movers()))
         counts = {c.name: device_pages for c in self.components if c.shares is None}
-        self.cache = PrefixCache(self.components, page_size, counts, host=tier, ranks=ranks, most_versions=most_versions)
+        self.cache = PrefixCache(self.components, page_size, counts, host=tier, ranks=ranks, max_versions=max_versions)
         self.runner = Runner(self.cache, self.components, self.memory)
         self.tier: StorageTier | None = None
         if attach:
@@ -232,7 +232,7 @@ class StoredCache:
 
     def reach(self, tokens: Sequence[int], namespace: str = "") -> int:
         """How many tokens of a prompt lie on host."""
-        return self.cache.tree.host_reach(Key(list(tokens), namespace), limit=len(tokens) - 1).length
+        return self.cache.tree.host_path_end(Key(list(tokens), namespace), limit=len(tokens) - 1).length
 
     def hit(self, tokens: Sequence[int], namespace: str = "", request: Any = None) -> int:
         """How many tokens a prompt finds, every byte of them compared."""

@@ -87,8 +87,8 @@ class TreeModel:
         self.pins: list[set[Pin]] = []
         windows = [c for c in self.owners if c.required and isinstance(c.coverage, Trailing)]
         points = [c for c in components if c.required and isinstance(c.coverage, Point)]
-        costs = [c.replay_tokens for c in windows]
-        self.replay_tokens = sum(c or 0 for c in costs) if costs and not points and None not in costs else None
+        costs = [c.rebuild_tokens for c in windows]
+        self.rebuild_tokens = sum(c or 0 for c in costs) if costs and not points and None not in costs else None
         self.gated = any(c.required and not isinstance(c.coverage, Path) for c in components)
         self.grid = int(np.lcm.reduce([page_size, *(c.save_grid_tokens for c in components)]))
 
@@ -295,7 +295,7 @@ class TreeModel:
             self.possible[name].update(place for place, page in by_place.items() if owner.get(place) == page)
         self.give(flight.tier, unused)
 
-    def host_reach(self, text: Text) -> int:
+    def host_path_end(self, text: Text) -> int:
         """How far all required paths are on host without a gap."""
         length = 0
         paths = [c.name for c in self.components if c.required and isinstance(c.coverage, Path)]
@@ -423,17 +423,17 @@ class TreeModel:
         self._check_replay(text, limit, match)
 
     def _check_replay(self, text: Text, limit: int, match: Match) -> None:
-        if match.replay.length == match.device.length:
-            assert match.replay == match.device
-            assert match.replay_tokens == 0
-        if self.replay_tokens is None or any(c.required for c in self.sharers):
+        if match.rebuild.length == match.device.length:
+            assert match.rebuild == match.device
+            assert match.rebuild_tokens == 0
+        if self.rebuild_tokens is None or any(c.required for c in self.sharers):
             return
         length = self.longest(text, limit, host=False, sure=True, paths_only=True)
-        start = (length - self.replay_tokens - self.page_size + 1) // self.page_size * self.page_size
+        start = (length - self.rebuild_tokens - self.page_size + 1) // self.page_size * self.page_size
         if start > match.device.length:
-            assert (match.replay.length, match.replay_tokens) == (length, length - start)
+            assert (match.rebuild.length, match.rebuild_tokens) == (length, length - start)
         else:
-            assert match.replay == match.device
+            assert match.rebuild == match.device
 
     def check_pages(self, text: Text, length: int, component: Component, ids: Sequence[int]) -> None:
         """The device pages of a boundary are those that were put in for it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_BOUNDS = {"chunk_tokens": Bounds(1, 1 << 31), "memory_bytes": Bounds(1, MOST_BYTES)}
+_BOUNDS = {"chunk_tokens": Bounds(1, 1 << 31), "memory_bytes": Bounds(1, MAX_BYTES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.file.fault_log import FaultLog
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.pool_table import PoolTable, Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
 from unified_tree.controllers.storage.file.table_shape import shapes_within
 from unified_tree.controllers.storage.file.table_writer import Seal
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
 from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
@@ -71,7 +71,7 @@ class FileStorage:
             raise ConfigurationError(f"limits must be FileLimits, not {limits!r}")
         path = _path_of(directory)
         bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
-        self._trouble = TroubleLog(path)
+        self._trouble = FaultLog(path)
         self._tables = StoreDirectory(path, bound_bytes, limits or FileLimits()).open(
             self._pools, shapes, sync=sync, clock_ns=clock_ns, trouble=self._trouble
         )

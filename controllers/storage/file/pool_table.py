@@ -28,12 +28,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.fault_log import FaultLog
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, STABLE_BYTES, last_use
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 from unified_tree.controllers.storage.file.table_writer import TableWriter
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 Verify = Callable[[memoryview, bytes], bool]
@@ -65,7 +65,7 @@ class PoolTable:
         *,
         sync: bool,
         clock_ns: Callable[[], int],
-        trouble: TroubleLog,
+        trouble: FaultLog,
         limits: FileLimits,
     ) -> None:
         self._index = TableIndex(index, shape, trouble)

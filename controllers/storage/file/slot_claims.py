@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from unified_tree.controllers.storage.file.fault_log import FaultLog, is_no_room
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.python_scan import FRESH, WRITTEN
 from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry, last_use
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_shape import TableShape
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog, is_no_room
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 try:
@@ -45,7 +45,7 @@ class SlotClaims:
         *,
         sync: bool,
         clock_ns: Callable[[], int],
-        trouble: TroubleLog,
+        trouble: FaultLog,
         limits: FileLimits,
     ) -> None:
         self._index = index

@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from unified_tree.controllers.storage.file.fault_log import FaultLog
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.pool_table import PoolTable
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, MAGIC, VERSION, TableShape, shape_of
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError, StorageError
@@ -56,7 +56,7 @@ class StoreDirectory:
         *,
         sync: bool,
         clock_ns: Callable[[], int],
-        trouble: TroubleLog,
+        trouble: FaultLog,
     ) -> dict[str, PoolTable]:
         """The pools' tables by name.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from unified_tree.controllers.storage.file.fault_log import FaultLog
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, LAST_USE_AT, is_valid
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 
 try:
     from unified_tree.controllers.storage.file.bucket_scan import find
@@ -27,7 +27,7 @@ class TableIndex:
         descriptor: the same.
     """
 
-    def __init__(self, descriptor: int, shape: TableShape, trouble: TroubleLog) -> None:
+    def __init__(self, descriptor: int, shape: TableShape, trouble: FaultLog) -> None:
         self.descriptor = descriptor
         self._trouble = trouble
         self._ways, self._buckets = shape.ways, shape.buckets

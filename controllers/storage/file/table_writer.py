@@ -10,12 +10,12 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from unified_tree.controllers.storage.file.fault_log import FaultLog
 from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, turns
 from unified_tree.controllers.storage.file.table_entry import EMPTIED
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
-from unified_tree.controllers.storage.file.trouble_log import TroubleLog
 from unified_tree.controllers.storage.file.writer_lock import WriterLock
 from unified_tree.controllers.storage.storage_engine import Outcome
 
@@ -46,7 +46,7 @@ class TableWriter:
         *,
         sync: bool,
         clock_ns: Callable[[], int],
-        trouble: TroubleLog,
+        trouble: FaultLog,
         limits: FileLimits,
     ) -> None:
         self._index = index

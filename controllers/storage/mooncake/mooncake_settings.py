@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, MOST_BYTES, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, MAX_BYTES, SECONDS, Bounds, check_settings
 from unified_tree.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _BOUNDS = {
-    "segment_bytes": Bounds(0, MOST_BYTES),
+    "segment_bytes": Bounds(0, MAX_BYTES),
     "local_buffer_bytes": BYTES,
     "bounce_bytes": BYTES,
     "batch_bytes": BYTES,

@@ -17,12 +17,12 @@ from oracle.tiny_model import Family, Precision, tiny_composition, tiny_model
 from unified_tree.component import Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
+from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
 from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.node import Tier
 
 NAMESPACES = ("", "other")
@@ -30,7 +30,7 @@ ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
 """Models this small are computed faster than they are loaded."""
 EVENTS = {"preempt": 0.03, "weights": 0.01, "drain": 0.1, "flush": 0.03, "evict": 0.06}
 """How often what happens to a server, a step. `restart` is not among them; it wants a store."""
-EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1, most_host_share=1.0)
+EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Bench:
             if isinstance(component.coverage, Path):
                 counts[component.name] = int(-(-(self.family.prompt_tokens + 24) // size) * tiers.paths)
             elif isinstance(component.coverage, Trailing):
-                run = max(*self.family.chunk_tokens, component.replay_tokens or 0) + component.coverage.window_tokens
+                run = max(*self.family.chunk_tokens, component.rebuild_tokens or 0) + component.coverage.window_tokens
                 counts[component.name] = int((-(-run // size) + 3) * tiers.windows)
             else:
                 assert isinstance(component.coverage, Point)
@@ -203,7 +203,7 @@ class Bench:
             "device": stats.hit_tokens - stats.host_hit_tokens,
             "host": stats.host_hit_tokens - stats.storage_hit_tokens,
             "store": stats.storage_hit_tokens,
-            "replayed": stats.replayed_tokens,
+            "rebuilt": stats.rebuilt_tokens,
             "prompt": stats.prompt_tokens,
         }
         self._hits = {name: count + self._hits.get(name, 0) for name, count in hits.items()}
@@ -216,7 +216,7 @@ class Bench:
 
 def _drawn_settings(family: Family, random: Random) -> EngineSettings:
     return EngineSettings(
-        most_running=random.randint(2, 4),
+        max_running=random.randint(2, 4),
         chunk_tokens=random.choice(family.chunk_tokens),
         commit_pages=random.randint(0, 2),
     )

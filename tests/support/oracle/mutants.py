@@ -34,7 +34,7 @@ def serve_mixes(family: Family, most: int = 8) -> None:
             serve_mix(bench, 12)
 
 
-def serve_replays(family: Family) -> None:
+def serve_rebuilds(family: Family) -> None:
     """A prompt whose windows are lost, twice, and one that finds them rebuilt."""
     with served(family, Tiers(host=False, paths=8.0, windows=8.0), 4, chunk_tokens=64) as bench:
         prompt = [bench.random.randrange(bench.vocabulary) for _ in range(80)]
@@ -192,9 +192,9 @@ def _state_not_copied(patch: Any) -> None:
     patch.setattr(SequenceRows, "copy_cached_state", _nothing)
 
 
-def _path_overwritten_in_replay(patch: Any) -> None:
-    """A replay writes what it computes over the cached pages."""
-    _replay_reads_what_it_computes(patch)
+def _path_overwritten_in_rebuild(patch: Any) -> None:
+    """A rebuild writes what it computes over the cached pages."""
+    _rebuild_reads_what_it_computes(patch)
     original = SequenceRows.write
 
     def write(self: SequenceRows, component: str, *args: Any) -> None:
@@ -207,8 +207,8 @@ def _path_overwritten_in_replay(patch: Any) -> None:
     patch.setattr(SequenceRows, "write", write)
 
 
-def _replay_reads_what_it_computes(patch: Any) -> None:
-    """A replay's full layers see their own new rows in place of the cached ones. Only layers after them can tell."""
+def _rebuild_reads_what_it_computes(patch: Any) -> None:
+    """A rebuild's full layers see their own new rows in place of the cached ones. Only layers after them can tell."""
     original = FullAttention.open
 
     def open_forgetting(self: FullAttention, layer: Any, rows: SequenceRows, start: int, end: int) -> Any:
@@ -220,14 +220,14 @@ def _replay_reads_what_it_computes(patch: Any) -> None:
     patch.setattr(FullAttention, "open", open_forgetting)
 
 
-def _replay_too_short(patch: Any) -> None:
+def _rebuild_too_short(patch: Any) -> None:
     """One window's worth of tokens runs again, not one a layer."""
     original = TreeState.__init__
 
     def init(self: TreeState, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
-        if self.replay_tokens is not None:
-            self.replay_tokens = 1
+        if self.rebuild_tokens is not None:
+            self.rebuild_tokens = 1
 
     patch.setattr(TreeState, "__init__", init)
 
@@ -300,9 +300,9 @@ MUTANTS = {
     "rows on their way to an entry lost": Mutant(_buffers_kept_past_a_page, (DEEPSEEK_V4,)),
     "no copy on write": Mutant(_no_copy_on_write, (BAMBA, QWEN3_NEXT)),
     "a state not copied": Mutant(_state_not_copied, (BAMBA, QWEN3_NEXT)),
-    "a replay too short": Mutant(_replay_too_short, (GPT_OSS, GEMMA3), serve_replays),
-    "a path overwritten in a replay": Mutant(_path_overwritten_in_replay, (GPT_OSS, GEMMA3), serve_replays),
-    "a replay that reads what it computes": Mutant(_replay_reads_what_it_computes, (GPT_OSS,), serve_replays),
+    "a rebuild too short": Mutant(_rebuild_too_short, (GPT_OSS, GEMMA3), serve_rebuilds),
+    "a path overwritten in a rebuild": Mutant(_path_overwritten_in_rebuild, (GPT_OSS, GEMMA3), serve_rebuilds),
+    "a rebuild that reads what it computes": Mutant(_rebuild_reads_what_it_computes, (GPT_OSS,), serve_rebuilds),
     "tenants that meet": Mutant(_tenants_meet, (LLAMA,)),
     "an invalidation forgotten": Mutant(_weights_forgotten, (LLAMA, DEEPSEEK_V4), serve_new_weights),
     "a late commit of old weights": Mutant(_late_commits_count, (LLAMA,), serve_new_weights),

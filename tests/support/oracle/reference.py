@@ -46,8 +46,8 @@ class Tally:
         return self
 
     def row(self) -> str:
-        """Runs, tokens, tokens hit by tier, tokens replayed, the largest difference: cells of a table."""
-        hits = (f"{self.hits[name]:,}" for name in ("device", "host", "store", "replayed"))
+        """Runs, tokens, tokens hit by tier, tokens rebuilt, the largest difference: cells of a table."""
+        hits = (f"{self.hits[name]:,}" for name in ("device", "host", "store", "rebuilt"))
         return " | ".join([f"{self.runs:,}", f"{self.tokens:,}", *hits, f"{self.largest:.0e}"])
 
 

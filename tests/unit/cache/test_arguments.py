@@ -81,9 +81,9 @@ def test_settings_of_a_cache(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", NO_FLAGS, ids=str)
-def test_replay_is_a_flag(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match="replay"):
-        PrefixCache(KINDS, 2, replay=value)
+def test_rebuild_is_a_flag(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="rebuild"):
+        PrefixCache(KINDS, 2, rebuild=value)
 
 
 @pytest.mark.parametrize("value", [*NO_INTEGERS, 0], ids=short)
@@ -94,7 +94,7 @@ def test_counts_of_a_host_tier(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 1.5], ids=short)
-@pytest.mark.parametrize("field", ["low_water", "most_backed_up"])
+@pytest.mark.parametrize("field", ["low_water", "max_backup_share"])
 def test_shares_of_a_host_tier(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field):
         HostTier(page_counts={}, engine=NullEngine(), **{field: value})
@@ -138,8 +138,8 @@ def test_rates(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("value", NO_INTEGERS, ids=short)
 def test_least_tokens(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match="least_tokens"):
-        LoadCost(least_tokens=value)
+    with pytest.raises(ConfigurationError, match="min_tokens"):
+        LoadCost(min_tokens=value)
 
 
 def test_numpys_own_are_taken() -> None:
@@ -148,7 +148,7 @@ def test_numpys_own_are_taken() -> None:
         engine=NullEngine(),
         low_water=np.float64(0.5),
         queue_limit=np.int64(3),  # type: ignore[arg-type]
-        load_cost=LoadCost(bytes_per_s=np.float32(1e9), least_tokens=np.int16(2)),  # type: ignore[arg-type]
+        load_cost=LoadCost(bytes_per_s=np.float32(1e9), min_tokens=np.int16(2)),  # type: ignore[arg-type]
     )
     counts = {"full": np.int64(9)}
     cache = PrefixCache(KINDS, np.int64(2), counts, save_limit=np.int8(2), host=host)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from unified_tree import Key
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.metrics import CacheCollector
+from unified_tree.controllers.cache.metrics import CacheCollector
 from unified_tree.controllers.storage import MemoryStorage, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage_tier import StorageTier
@@ -69,8 +69,8 @@ def test_a_store_is_exported_too() -> None:
     cache.prefetch("r", Key(np.arange(1000)))
     cache.drain()
     samples = scraped(CacheCollector(cache.stats))
-    assert samples["unified_tree_storage_offloads_total", ()] == 1
-    assert samples["unified_tree_storage_offloaded_pages_total", ()] == 5
+    assert samples["unified_tree_storage_persisted_boundaries_total", ()] == 1
+    assert samples["unified_tree_storage_persisted_pages_total", ()] == 5
     assert samples["unified_tree_storage_prefetches_total", ()] == 1
     put = (("call", "put"), ("outcome", "done"))
     assert samples["unified_tree_storage_pages_total", (*put, ("pool", "full"))] == 4

@@ -205,17 +205,17 @@ def test_a_window_is_kept_where_the_prompt_ends() -> None:
     assert cache.stats().pools["swa"].tree == 2
 
 
-def test_a_replayed_window_reads_the_cached_path() -> None:
-    window = swa(4, replay_tokens=4)
+def test_a_rebuilt_window_reads_the_cached_path() -> None:
+    window = swa(4, rebuild_tokens=4)
     cache = make([FULL, window])
     publish(cache, TOKENS[:20])
     cache.device.give_back(cache.tree.evict({"swa": 9}).freed)
     with cache.acquire(Key(TOKENS[:21])) as lease:
-        assert (lease.cached_tokens, lease.compute_from, lease.replayed_tokens) == (20, 14, 6)
+        assert (lease.cached_tokens, lease.compute_from, lease.rebuilt_tokens) == (20, 14, 6)
         assert lease.write_from == {"full": 20, "swa": 16}
         assert cache.stats().hit_tokens == 14
-        assert cache.stats().replayed_tokens == 6
-    plain = make([FULL, window], replay=False)
+        assert cache.stats().rebuilt_tokens == 6
+    plain = make([FULL, window], rebuild=False)
     publish(plain, TOKENS[:20])
     plain.device.give_back(plain.tree.evict({"swa": 9}).freed)
     assert plain.acquire(Key(TOKENS[:21])).cached_tokens == 0

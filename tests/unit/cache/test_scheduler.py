@@ -14,7 +14,7 @@ from unified_tree.controllers import PrefixCache
 
 PAGE_SIZE = 4
 CHUNK_TOKENS = 12
-MOST_RUNNING = 5
+MAX_RUNNING = 5
 
 
 class Scheduler:
@@ -29,7 +29,7 @@ class Scheduler:
         self.preemptions = 0
 
     def step(self) -> None:
-        while self.waiting and len(self.running) < MOST_RUNNING and self.admit():
+        while self.waiting and len(self.running) < MAX_RUNNING and self.admit():
             pass
         for request, output in list(self.running):
             if request in self.runner.requests:

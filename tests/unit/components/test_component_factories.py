@@ -37,9 +37,9 @@ def test_one_of_each_lives_in_one_tree() -> None:
     assert [c.name for c in kinds if not c.required] == ["draft"]
 
 
-def test_a_window_whose_replay_is_not_known_declares_none() -> None:
-    assert swa(page_size=8, window_tokens=5, layers=2, bytes_per_token=4).replay_tokens == 10
-    assert swa(page_size=8, window_tokens=5, layers=2, bytes_per_token=4, exact_replay=False).replay_tokens is None
+def test_a_window_whose_rebuild_is_not_known_declares_none() -> None:
+    assert swa(page_size=8, window_tokens=5, layers=2, bytes_per_token=4).rebuild_tokens == 10
+    assert swa(page_size=8, window_tokens=5, layers=2, bytes_per_token=4, exact_rebuild=False).rebuild_tokens is None
 
 
 def test_state_shapes() -> None:

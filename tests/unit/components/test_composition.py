@@ -1,4 +1,4 @@
-"""FLOPs against a token-by-token sum, budgets, and the ungated twin."""
+"""FLOPs against a token-by-token sum, budgets, and the path-only twin."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize("tokens_per_entry", [1, 4, 128])
-@pytest.mark.parametrize("most_entries", [None, 1, 3, 128])
-def test_attention_cost_is_the_sum_over_queries(tokens_per_entry: Any, most_entries: Any) -> None:
-    cost = AttentionCost(component="x", flops_per_entry=3.0, tokens_per_entry=tokens_per_entry, most_entries=most_entries)
-    limit = most_entries or 10**9
+@pytest.mark.parametrize("max_entries", [None, 1, 3, 128])
+def test_attention_cost_is_the_sum_over_queries(tokens_per_entry: Any, max_entries: Any) -> None:
+    cost = AttentionCost(component="x", flops_per_entry=3.0, tokens_per_entry=tokens_per_entry, max_entries=max_entries)
+    limit = max_entries or 10**9
     seen = [min((t + 1) // tokens_per_entry, limit) for t in range(2000)]
     for start, end in [(0, 0), (0, 1), (0, 2000), (3, 4), (127, 129), (383, 1999), (1500, 1500)]:
         assert cost.flops(start, end) == 3.0 * sum(seen[start:end])
@@ -29,7 +29,7 @@ def one_token_flops(model: Composition, position: int) -> float:
     total = sum(c.flops_per_token for c in model.components)
     for cost in model.attention_costs:
         entries = (position + 1) // cost.tokens_per_entry
-        total += cost.flops_per_entry * (entries if cost.most_entries is None else min(entries, cost.most_entries))
+        total += cost.flops_per_entry * (entries if cost.max_entries is None else min(entries, cost.max_entries))
     return total
 
 
@@ -61,20 +61,20 @@ def test_prefill_flops_refuses_a_range_that_is_none() -> None:
             composition_for("qwen3-32b").prefill_flops(start, end)
 
 
-def test_replay_needs_every_required_window_and_no_state() -> None:
-    assert composition_for("gpt-oss-120b").replay_tokens == 2286
-    assert composition_for("gpt-oss-120b").ungated().replay_tokens == 0
-    assert composition_for("nemotron-h-8b").replay_tokens is None
-    assert composition_for("nemotron-h-8b").ungated().replay_tokens == 0
-    assert composition_for("deepseek-v4-flash", draft=1).replay_tokens is None
+def test_a_rebuild_needs_every_required_window_and_no_state() -> None:
+    assert composition_for("gpt-oss-120b").rebuild_tokens == 2286
+    assert composition_for("gpt-oss-120b").path_only().rebuild_tokens == 0
+    assert composition_for("nemotron-h-8b").rebuild_tokens is None
+    assert composition_for("nemotron-h-8b").path_only().rebuild_tokens == 0
+    assert composition_for("deepseek-v4-flash", draft=1).rebuild_tokens is None
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_ungated_keeps_the_path_and_frees_the_rest(name: Any) -> None:
+def test_path_only_keeps_the_path_and_frees_the_rest(name: Any) -> None:
     model = composition_for(name, draft=1)
-    ungated = model.ungated()
-    assert ungated.pool_page_bytes() == model.pool_page_bytes()
-    for before, after in zip(model.components, ungated.components, strict=True):
+    path_only = model.path_only()
+    assert path_only.pool_page_bytes() == model.pool_page_bytes()
+    for before, after in zip(model.components, path_only.components, strict=True):
         assert after.required == (before.required and isinstance(before.coverage, Path))
         assert (after.name, after.coverage, after.page_bytes) == (before.name, before.coverage, before.page_bytes)
 
@@ -101,14 +101,14 @@ def test_split_sizes_windows_and_states_by_boundaries() -> None:
     model = composition_for("kimi-linear-48b-a3b")
     pages = model.split_budget(64 * GIB, tokens_between_boundaries=16384, running_requests=8)
     assert pages["mamba"] == -(-pages["full"] * 64 // 16384) + 8
-    states_only = model.split_budget(64 * GIB, tokens_between_boundaries=16384, running_requests=8, least_path_share=0.9)
+    states_only = model.split_budget(64 * GIB, tokens_between_boundaries=16384, running_requests=8, min_path_share=0.9)
     assert states_only["full"] > pages["full"]
     assert states_only["mamba"] < pages["mamba"]
 
 
 def test_split_never_keeps_more_window_than_path() -> None:
     model = composition_for("gemma-3-27b")
-    pages = model.split_budget(64 * GIB, tokens_between_boundaries=64, least_path_share=0.0)
+    pages = model.split_budget(64 * GIB, tokens_between_boundaries=64, min_path_share=0.0)
     assert pages["swa"] == pages["full"]
 
 
@@ -155,7 +155,7 @@ def test_split_request_tokens_sets_the_least() -> None:
     [
         {"tokens_between_boundaries": 0},
         {"running_requests": -1},
-        {"least_path_share": 1.5},
+        {"min_path_share": 1.5},
         {"request_tokens": 0},
         {"page_counts": {"nothing": 1}},
         {"page_counts": {"full": 0}},

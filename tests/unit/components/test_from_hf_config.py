@@ -56,7 +56,7 @@ def test_llama_keeps_keys_and_values_of_every_layer() -> None:
     assert parts(model)["full"].page_bytes == 64 * 131072
     attention = 4096 * 32 * 128 + 2 * 4096 * 8 * 128 + 32 * 128 * 4096
     assert parts(model)["full"].flops_per_token == 2 * 32 * (attention + 3 * 4096 * 11008)
-    assert model.replay_tokens == 0
+    assert model.rebuild_tokens == 0
 
 
 def test_llama_without_kv_heads_keeps_one_for_each_query_head() -> None:
@@ -119,7 +119,7 @@ def test_gpt_oss_alternates_windows() -> None:
     per_layer = 8 * (64 + 64) * 2
     assert model.bytes_per_token() == {"full": 18 * per_layer, "swa": 18 * per_layer}
     assert parts(model)["swa"].coverage == Trailing(127)
-    assert parts(model)["swa"].replay_tokens == model.replay_tokens == 18 * 127 == 2286
+    assert parts(model)["swa"].rebuild_tokens == model.rebuild_tokens == 18 * 127 == 2286
     attention = 2880 * 64 * 64 * 2 + 2 * 2880 * 8 * 64
     assert linear_flops(model) == 2 * 36 * (attention + 2880 * 128 + 4 * 3 * 2880 * 2880)
 
@@ -138,7 +138,7 @@ def test_gemma3_five_windows_to_one() -> None:
     per_layer = 16 * (128 + 128) * 2
     assert model.bytes_per_token() == {"full": 10 * per_layer, "swa": 52 * per_layer}
     assert parts(model)["swa"].coverage == Trailing(1023)
-    assert model.replay_tokens == 52 * 1023
+    assert model.rebuild_tokens == 52 * 1023
     wrapped = Gemma3Config(text_config=config)
     assert from_hf_config(wrapped.to_dict()) == model
 
@@ -160,7 +160,7 @@ def test_mimo_v2_flash_has_wider_keys_and_more_heads_in_windows() -> None:
     model = from_hf_config(MiMoV2FlashConfig().to_dict())
     assert model.bytes_per_token() == {"full": 9 * 4 * (192 + 128) * 2, "swa": 39 * 8 * (192 + 128) * 2}
     assert parts(model)["swa"].coverage == Trailing(128)
-    assert model.replay_tokens == 39 * 128
+    assert model.rebuild_tokens == 39 * 128
 
 
 def test_mimo_v2_flash_published_fields_mean_the_same() -> None:
@@ -184,7 +184,7 @@ def test_windows_of_several_sizes_are_components_of_their_own() -> None:
     stack = [[AttentionLayer(parts=kv, weights=1, flops_per_entry=1, window_tokens=window)] for window in windows]
     model = compose("test", stack, Serving(name="test"))
     assert model.bytes_per_token() == {"full": 8, "swa127": 16, "swa511": 8}
-    assert model.replay_tokens == 2 * 127 + 511
+    assert model.rebuild_tokens == 2 * 127 + 511
 
 
 def test_qwen3_next_states() -> None:
@@ -194,7 +194,7 @@ def test_qwen3_next_states() -> None:
     assert model.bytes_per_state() == {"mamba": 36 * (conv + recurrent)}
     assert parts(model)["mamba"].coverage == Point()
     assert parts(model)["mamba"].save_grid_tokens == 64
-    assert model.replay_tokens is None
+    assert model.rebuild_tokens is None
 
 
 def test_state_dtypes_can_be_overridden() -> None:
@@ -331,7 +331,7 @@ def test_deepseek_v4_components() -> None:
         "swa": (Trailing(127), 1, None, True),
         "overlap": (Trailing(4), 1, "swa", True),
     }
-    assert model.replay_tokens is None
+    assert model.rebuild_tokens is None
 
 
 def test_deepseek_v4_published_ratios_are_the_same_schedule() -> None:

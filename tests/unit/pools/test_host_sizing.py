@@ -44,7 +44,7 @@ def test_a_ratio_is_of_the_device_pools_bytes() -> None:
     device = {"full": 1000, "swa": 100}
     sizes = model.pool_page_bytes()
     host_bytes = 2 * (1000 * sizes["full"] + 100 * sizes["swa"])
-    asked = {"tokens_between_boundaries": 1024, "least_path_share": 0.2}
+    asked = {"tokens_between_boundaries": 1024, "min_path_share": 0.2}
     by_ratio = propose_page_counts(model, host_ratio=2, device_page_counts=device, **asked)  # type: ignore[arg-type]
     assert by_ratio == propose_page_counts(model, host_bytes=host_bytes, **asked)  # type: ignore[arg-type]
 

@@ -11,9 +11,9 @@ import torch
 from unified_tree import ConfigurationError, Key
 from unified_tree.components import Composition, composition_for
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.tensor_tiers import TensorTiers, tensor_tiers
 
 TOKENS = np.arange(200)
 
@@ -36,7 +36,7 @@ def cache_over(tiers: TensorTiers, directory: Path, version: str) -> PrefixCache
         "file",
         weights_version=version,
         options={"directory": directory, "capacity_bytes": 1 << 31},
-        prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, least_tokens=1),
+        prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1),
     )
     model = tiers.composition
     counts = {name: pool.page_count for name, pool in tiers.device.items() if name in owners_of(model)}

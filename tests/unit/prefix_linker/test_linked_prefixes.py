@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.lease import Lease
+from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
@@ -468,8 +468,8 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
         {"wait_s": float("nan")},
         {"wait_s": -1.0},
         {"wait_s": True},
-        {"least_tokens": 0},
-        {"least_tokens": 1.5},
+        {"min_tokens": 0},
+        {"min_tokens": 1.5},
         {"store_limit": 0},
         {"store_limit": True},
     ],

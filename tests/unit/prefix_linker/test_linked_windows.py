@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.lease import Lease
+from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.prefix_linker import LinkedPool, LinkedPrefixes, MemoryLinker, Progress, Span, linked_pools
 from unified_tree.controllers.replay.page_store import PageStores, make_stores
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
@@ -25,7 +25,7 @@ SWA = Component(name="swa", coverage=Trailing(7))
 KINDS = {
     "window": (FULL, SWA),
     "long window": (FULL, Component(name="swa", coverage=Trailing(30))),
-    "replayed window": (FULL, Component(name="swa", coverage=Trailing(7), replay_tokens=14)),
+    "rebuilt window": (FULL, Component(name="swa", coverage=Trailing(7), rebuild_tokens=14)),
     "window in a window": (FULL, SWA, Component(name="overlap", coverage=Trailing(3), shares="swa")),
     "state": (FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=8)),
     "all": (
@@ -264,12 +264,12 @@ def test_what_an_optional_sharer_lacks_is_not_stored() -> None:
         rig.check_all_free()
 
 
-def test_what_can_be_replayed_for_less_is_not_retrieved() -> None:
-    for least_tokens, retrieved in ((20, 5 * CHUNK), (21, 0)):
-        first = Rig("replayed window")
+def test_what_can_be_rebuilt_for_less_is_not_retrieved() -> None:
+    for min_tokens, retrieved in ((20, 5 * CHUNK), (21, 0)):
+        first = Rig("rebuilt window")
         first.run("a", prompt(1))
-        rig = Rig("replayed window", first)
-        rig.link = LinkedPrefixes(rig.cache, rig.linker, rig.linked, weights_version="v1", least_tokens=least_tokens)
+        rig = Rig("rebuilt window", first)
+        rig.link = LinkedPrefixes(rig.cache, rig.linker, rig.linked, weights_version="v1", min_tokens=min_tokens)
         rig.run("a", prompt(1))
         before = rig.link.counts.retrieved_tokens
         rig.cache.device.reserve({"swa": COUNTS["swa"]})  # evicts all windows

@@ -105,7 +105,7 @@ def test_gzip_is_known_by_content_and_extra_fields_are_ignored(write: Write) -> 
 
 def test_most_requests_ends_the_reading_early(write: Write) -> None:
     path = write(line(), line(), "not JSON")
-    assert len(read_trace(path, TraceOptions(most_requests=2)).requests) == 2
+    assert len(read_trace(path, TraceOptions(max_requests=2)).requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
     rows = json.loads(files[1].read_text())
-    assert [row["policy"] for row in rows] == ["lru", "cost", "clairvoyant", "unbounded", "ungated"]
+    assert [row["policy"] for row in rows] == ["lru", "cost", "clairvoyant", "unbounded", "path-only"]
     for row in rows:
         assert row.keys() >= FIELDS
         assert row["policy"] in result.stdout
@@ -89,7 +89,7 @@ def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> No
         assert row["hit_rate"] == pytest.approx(row["hit_rate_device"] + row["hit_rate_host"])
         assert row["drops"] == sum(count for name, count in row.items() if name.startswith("drops."))
     assert rows["lru"]["total_host_pages.swa"] == 300
-    assert rows["ungated"]["total_host_pages.swa"] is None
+    assert rows["path-only"]["total_host_pages.swa"] is None
     assert rows["lru"]["hit_tokens_host"] > 0
     assert rows["lru"]["loaded_gib"] > 0
     with files[0].open(newline="") as stream:

@@ -12,7 +12,7 @@ import pytest
 from unified_tree import Boundary, Tier, UnifiedTree
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PagePair, propose_page_counts
 from unified_tree.controllers.replay import row_tiers
 from unified_tree.controllers.replay.budget_split import split_for_server
@@ -100,7 +100,7 @@ def test_a_draft_in_shared_pages_is_compared_too() -> None:
 
 def test_true_page_sizes() -> None:
     options = SyntheticOptions(
-        request_count=12, system_tokens=(200, 900), turn_tokens=50, output_tokens=9, most_context_tokens=2000
+        request_count=12, system_tokens=(200, 900), turn_tokens=50, output_tokens=9, max_context_tokens=2000
     )
     plan = replace(plan_of(host_gib=0.25, verification=Verification.FULL), workload=synthetic_workload(options))
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16}))

@@ -100,12 +100,12 @@ def test_a_rate_below_a_token_a_step_gets_on() -> None:
 def test_without_a_rate_a_step_computes_its_chunk_whatever_it_costs() -> None:
     pace = PrefillPace(ServerSettings(chunk_tokens=100))
     pace.begin_step()
-    assert pace.most_tokens(0, 1000) == 100
+    assert pace.max_tokens(0, 1000) == 100
     pace.spend(0, 60)
-    assert pace.most_tokens(60, 1000) == 40
-    assert pace.most_tokens(60, 70) == 10
+    assert pace.max_tokens(60, 1000) == 40
+    assert pace.max_tokens(60, 70) == 10
     pace.spend(60, 100)
-    assert pace.most_tokens(0, 5) == 0
+    assert pace.max_tokens(0, 5) == 0
 
 
 def test_a_step_s_flops_are_spent_to_the_last_token_and_idle_hardware_saves_none() -> None:
@@ -113,13 +113,13 @@ def test_a_step_s_flops_are_spent_to_the_last_token_and_idle_hardware_saves_none
     pace = PrefillPace(settings, MODEL)
     for _ in range(3):
         pace.begin_step()
-        assert pace.most_tokens(0, 5000) == 1000
+        assert pace.max_tokens(0, 5000) == 1000
         pace.end_step(has_more=False)
     pace.begin_step()
     pace.spend(0, 1000)
     pace.end_step(has_more=True)
     pace.begin_step()
-    most = pace.most_tokens(1000, 5000)
+    most = pace.max_tokens(1000, 5000)
     left = settings.prefill_flops_per_s
     assert left is not None
     assert MODEL.prefill_flops(1000, 1000 + most) <= left * 1.001 < MODEL.prefill_flops(1000, 1002 + most)

@@ -21,7 +21,7 @@ pytestmark = lmcache_server.QUIET
 SMALL = ["replay", "--requests", "40", "--device-gib", "2", "--concurrency", "8", "--jobs", "1", "--policy", "lru"]
 LLAMA = ["--model", "llama-3.1-8b"]
 CHUNK = 256
-FIELDS = {"hit_rate_storage", "prefetched_gib", "offloaded_gib", "waited_for_storage", "storage_errors", "lookups"}
+FIELDS = {"hit_rate_storage", "prefetched_gib", "persisted_gib", "waited_for_storage", "storage_errors", "lookups"}
 
 
 def run(*arguments: object) -> Result:
@@ -38,13 +38,13 @@ def rows_of(tmp_path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
 def check_warm_restart(tmp_path: Path, *arguments: object, has_windows: bool = False) -> dict[str, Any]:
     """A second replay on the same peer hits more than the first, by what the peer had, and every byte is right."""
     cold, warm = rows_of(tmp_path, *arguments, "--verify"), rows_of(tmp_path, *arguments, "--verify")
-    assert ("lookups" in cold["ungated"]) != has_windows, "its windows and states have no end"
-    for name in ("lru", "clairvoyant", *(() if has_windows else ("ungated",))):
-        assert cold[name]["offloaded_gib"] > 0, name
+    assert ("lookups" in cold["path-only"]) != has_windows, "its windows and states have no end"
+    for name in ("lru", "clairvoyant", *(() if has_windows else ("path-only",))):
+        assert cold[name]["persisted_gib"] > 0, name
         assert warm[name]["hit_tokens_storage"] > cold[name]["hit_tokens_storage"], name
         assert warm[name]["hit_tokens"] > cold[name]["hit_tokens"], name
         assert warm[name]["prefetched_gib"] > 0, name
-        assert warm[name]["offloaded_gib"] < cold[name]["offloaded_gib"] / 2, "what is there is not stored again"
+        assert warm[name]["persisted_gib"] < cold[name]["persisted_gib"] / 2, "what is there is not stored again"
         for row in (cold[name], warm[name]):
             assert row["wrong_bytes"] == row["storage_errors"] == 0 < row["checked_bytes"], name
             assert row["hit_tokens"] == sum(row[f"hit_tokens_{tier}"] for tier in ("device", "host", "storage"))
@@ -143,7 +143,7 @@ def test_a_daemon_stays_warm(tmp_path: Path) -> None:
         cold = check_warm_restart(tmp_path, *LLAMA, "--storage", f"lmcache:{server.address}")
         row = rows_of(tmp_path, *LLAMA, "--storage", f"lmcache:daemon={server.address},answer_timeout_s=1.5")["lru"]
         assert row["hit_tokens_storage"] == cold["hit_tokens_storage"], "pages without content are others"
-        assert row["offloaded_tokens"] == cold["offloaded_tokens"]
+        assert row["persisted_tokens"] == cold["persisted_tokens"]
 
 
 def test_windows_in_a_daemon(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_in_process_and_with_a_file(tmp_path: Path) -> None:
     engine = tmp_path / "engine.yaml"
     engine.write_text("chunk_size: 128\nlocal_cpu: true\nmax_local_cpu_size: 0.0625\n")
     again = rows_of(tmp_path, *LLAMA, "--storage", f"lmcache-in-process:{engine}", "--requests", 15)
-    assert again["lru"]["offloaded_tokens"] > 0
+    assert again["lru"]["persisted_tokens"] > 0
 
 
 REAL = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.transfer_engines import Direction, NullEngine, PoolCopy, Transfer, VirtualClock
 from unified_tree.errors import TransferError

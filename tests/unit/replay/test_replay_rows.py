@@ -121,7 +121,7 @@ def test_the_same_for_the_agent_sessions(tmp_path: Path) -> None:
     path = real if real.exists() else generated_session_trace(tmp_path / "sessions.gz")
     count = 12  # sessions; the whole trace takes minutes
     lists = list(session_lists(path, count))
-    workload = read_trace(path, TraceOptions(most_requests=len(lists)))
+    workload = read_trace(path, TraceOptions(max_requests=len(lists)))
     assert len(workload.requests) == len(lists)
     hit, total = ceiling(
         (prompt, block, scope, ids) for _, prompt, block, scope, ids in sorted(lists, key=lambda entry: (entry[3], entry[0]))

@@ -141,12 +141,12 @@ def request(index: int, arrival_s: float = 0.0, prompt: int = 160, output: int =
 
 
 def serve(
-    requests: list[Request], page_count: int = 10_000, most_tokens: int | None = None, **settings: Any
+    requests: list[Request], page_count: int = 10_000, max_tokens: int | None = None, **settings: Any
 ) -> tuple[Events, CountingCache]:
     cache, events = CountingCache(page_count), Events()
     workload = Workload(name="w", requests=tuple(requests), block_count=1000)
     options: dict[str, Any] = {"step_ms": 100.0, "chunk_tokens": 64, **settings}
-    server = Server(TimedCache(cast("PrefixCache", cache)), workload, ServerSettings(**options), events, most_tokens)
+    server = Server(TimedCache(cast("PrefixCache", cache)), workload, ServerSettings(**options), events, max_tokens)
     events.clock = lambda: server.now_s
     server.run()
     assert cache.free == page_count, "every page came home"
@@ -208,8 +208,8 @@ def test_at_once_and_one_at_a_time_keeps_the_order_of_arrival() -> None:
 
 def test_what_cannot_fit_is_rejected_and_the_rest_is_served() -> None:
     requests = [request(0), request(1, prompt=1600, chain=7), request(2, chain=7), request(3)]
-    for most_tokens in (None, 50 * PAGE):
-        events, _ = serve(requests, page_count=50, most_tokens=most_tokens)
+    for max_tokens in (None, 50 * PAGE):
+        events, _ = serve(requests, page_count=50, max_tokens=max_tokens)
         assert events.rejected == [1]
         assert set(events.served) == {0, 2, 3}
 

@@ -104,4 +104,4 @@ def test_the_wrong_session_is_named(write: Write) -> None:
 
 def test_most_requests_cuts_within_a_session(write: Write) -> None:
     path = write(*(session(turn(0, 64, [1]), turn(1, 64, [1])) for _ in range(5)))
-    assert len(read_trace(path, TraceOptions(most_requests=3)).requests) == 3
+    assert len(read_trace(path, TraceOptions(max_requests=3)).requests) == 3

@@ -19,8 +19,8 @@ HOST = ["--host-gib", "2"]
 FIELDS = {
     "hit_rate_storage",
     "prefetched_gib",
-    "offloaded_gib",
-    "offloads",
+    "persisted_gib",
+    "persisted_boundaries",
     "prefetches",
     "waited_for_storage",
     "storage_errors",
@@ -41,8 +41,8 @@ def rows_of(tmp_path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
 def check_warm_restart(tmp_path: Path, *arguments: object) -> None:
     """A second replay on the same store hits more than the first, by what the store had."""
     cold, warm = rows_of(tmp_path, *arguments), rows_of(tmp_path, *arguments)
-    for name in ("lru", "clairvoyant", "ungated"):
-        assert cold[name]["offloaded_gib"] > 0, name
+    for name in ("lru", "clairvoyant", "path-only"):
+        assert cold[name]["persisted_gib"] > 0, name
         assert warm[name]["hit_tokens_storage"] > cold[name]["hit_tokens_storage"], name
         assert warm[name]["hit_tokens"] > cold[name]["hit_tokens"], name
         assert warm[name]["storage_errors"] == warm[name]["quarantined_pages"] == 0, name
@@ -78,7 +78,7 @@ def test_rows_in_processes_of_their_own_say_the_same(tmp_path: Path) -> None:
 def test_memory_forgets_with_the_replay(tmp_path: Path) -> None:
     cold, again = rows_of(tmp_path, "--storage", "memory"), rows_of(tmp_path, "--storage", "memory")
     assert cold["lru"]["hit_tokens_storage"] == again["lru"]["hit_tokens_storage"]
-    assert cold["lru"]["offloaded_gib"] > 0
+    assert cold["lru"]["persisted_gib"] > 0
 
 
 def test_redis_over_tcp_and_over_a_socket(tmp_path: Path) -> None:

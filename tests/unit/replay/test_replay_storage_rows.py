@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.host_settings import HostSettings
@@ -41,7 +41,7 @@ MODELS = {
 }
 """GiB on device and host: less than the workload asks for."""
 WORKLOAD = synthetic_workload(
-    SyntheticOptions(request_count=60, session_gap_s=4, system_tokens=(500, 3000), most_context_tokens=16_000)
+    SyntheticOptions(request_count=60, session_gap_s=4, system_tokens=(500, 3000), max_context_tokens=16_000)
 )
 
 
@@ -90,7 +90,7 @@ def test_a_later_replay_finds_what_an_earlier_one_has_stored_byte_for_byte(model
     assert wrong_bytes(cold) == wrong_bytes(warm) == 0
     assert cold.stored is not None
     assert warm.stored is not None
-    assert cold.stored.offloads > 0
+    assert cold.stored.persisted_boundaries > 0
     assert cold.stored.written_bytes > 0
     assert warm.storage_hit_tokens > cold.storage_hit_tokens
     assert warm.hit_rate > cold.hit_rate + 0.05
@@ -128,7 +128,7 @@ def test_rows_share_nothing(tmp_path: Path) -> None:
     plan = in_files(tmp_path)
     specs = report_specs(["lru", "cost"], split_for_server(plan.composition, plan.device_bytes, plan.settings))
     together = [figures(run_row(plan, spec)) for spec in specs if spec.kind is not RowKind.UNBOUNDED]
-    assert {path.name for path in tmp_path.iterdir()} == {"lru", "cost", "clairvoyant", "ungated"}
+    assert {path.name for path in tmp_path.iterdir()} == {"lru", "cost", "clairvoyant", "path-only"}
     alone = run(in_files(tmp_path / "other"), policy="cost")
     assert figures(alone) == together[1]
 
@@ -157,7 +157,7 @@ def test_pages_without_content_another_workload_and_another_model_are_not_found(
 
 def test_true_page_sizes(tmp_path: Path) -> None:
     options = SyntheticOptions(
-        request_count=12, system_tokens=(500, 900), turn_tokens=150, output_tokens=9, most_context_tokens=2500
+        request_count=12, system_tokens=(500, 900), turn_tokens=150, output_tokens=9, max_context_tokens=2500
     )
     plan = replace(
         in_files(tmp_path, verification=Verification.FULL, size_bytes=GIB // 2), workload=synthetic_workload(options)
@@ -241,7 +241,7 @@ def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path
 
     def spoiled(self: VerifiedPages, prompt: Any) -> None:
         host = self._host["full"]
-        reach = self._cache.tree.host_reach(Key(prompt))
+        reach = self._cache.tree.host_path_end(Key(prompt))
         page = self._cache.tree.pages(reach, "full", Tier.HOST)[-1:]
         before, content = self.wrong_bytes, host.read(page)
         host.write(page, content ^ np.uint8(1))

@@ -81,7 +81,7 @@ def test_pages_go_at_random(kinds: str, page_size: int) -> None:
         twin.cache.drain()
         assert reachable(twin) == wanted
         twin.runner.check()
-        assert twin.hit(PROMPT) >= (wanted if not twin.cache.replay else 0)
+        assert twin.hit(PROMPT) >= (wanted if not twin.cache.rebuild else 0)
         found.add(wanted)
         cache.end()
         twin.end()

@@ -12,7 +12,7 @@ from stored_cache import STEP_NS, Kept, StoredCache, policy
 
 from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.rank_agreement import Alone
+from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.storage import Capabilities, MemoryStorage, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
 from unified_tree.errors import StorageError
@@ -33,7 +33,7 @@ def stored(kinds: str = "full", **settings: Any) -> StoredCache:
 
 @pytest.mark.parametrize(("least", "begun"), [(40, True), (41, False)])
 def test_less_than_the_least_is_not_asked_for(least: int, begun: bool) -> None:
-    cache = stored(prefetch=policy(least_tokens=least))
+    cache = stored(prefetch=policy(min_tokens=least))
     assert cache.prefetch(PROMPT) is begun
     assert bool(cache.store.calls) is False
     assert cache.cache.prefetched("request") is not begun
@@ -54,7 +54,7 @@ def test_a_prefetch_is_shortened_to_the_room_there_is(pages: int) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 1.0])
 def test_open_prefetches_hold_no_more_than_their_share(share: float) -> None:
-    cache = stored(host_pages=20, prefetch=policy(most_host_share=share))
+    cache = stored(host_pages=20, prefetch=policy(max_host_share=share))
     cache.prefetch(PROMPT, request=1)
     for _ in range(30):
         cache.step()
@@ -65,7 +65,7 @@ def test_open_prefetches_hold_no_more_than_their_share(share: float) -> None:
 
 
 def test_the_share_is_that_of_all_open_prefetches() -> None:
-    cache = stored(host_pages=20, prefetch=policy(most_host_share=0.5, batch_pages=1))
+    cache = stored(host_pages=20, prefetch=policy(max_host_share=0.5, batch_pages=1))
     cache.compute([7] * 41, "a")
     cache.compute([8] * 41, "b")
     cache.forget()
@@ -442,7 +442,7 @@ def test_a_store_is_not_attached_twice() -> None:
     assert cache.like_this().fetch(PROMPT) == 40
 
 
-class Doubting(Alone):
+class Doubting(SingleRank):
     """Other ranks, where nothing optional came."""
 
     def __init__(self) -> None:

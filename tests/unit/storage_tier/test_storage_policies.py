@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from unified_tree import ConfigurationError
-from unified_tree.controllers.storage_tier import OffloadPolicy, PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode, PrefetchPolicy
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"mode": "timeout"},
-        {"least_tokens": 0},
+        {"min_tokens": 0},
         {"batch_pages": 0},
-        {"most_host_share": 0},
-        {"most_host_share": 1.01},
+        {"max_host_share": 0},
+        {"max_host_share": 1.01},
         {"base_s": -1},
         {"per_token_s": -1},
         {"grace_s": -0.1},
@@ -29,14 +29,14 @@ def test_prefetch_settings_that_are_refused(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"most_waiting": 0}, {"batch_pages": 0}, {"known_pages": 0}, {"bytes_per_s": 0}, {"bytes_per_s": -1.0}]
+    "settings", [{"max_waiting": 0}, {"batch_pages": 0}, {"known_pages": 0}, {"bytes_per_s": 0}, {"bytes_per_s": -1.0}]
 )
-def test_offload_settings_that_are_refused(settings: dict[str, Any]) -> None:
+def test_persist_settings_that_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        OffloadPolicy(**settings)
+        PersistPolicy(**settings)
 
 
 def test_the_patience_of_each_mode() -> None:
     patience = {mode: PrefetchPolicy(mode=mode, base_s=2, per_token_s=0.5).patience_s(10) for mode in PrefetchMode}
     assert patience == {PrefetchMode.BEST_EFFORT: 0, PrefetchMode.TIMEOUT: 7, PrefetchMode.WAIT_COMPLETE: float("inf")}
-    PrefetchPolicy(most_host_share=1, least_tokens=1, batch_pages=1, base_s=0, per_token_s=0, grace_s=0)
+    PrefetchPolicy(max_host_share=1, min_tokens=1, batch_pages=1, base_s=0, per_token_s=0, grace_s=0)

@@ -111,36 +111,36 @@ def test_an_optional_kind_never_shortens_a_match() -> None:
 
 
 @pytest.mark.parametrize(("tail", "resumed"), [("ijkl", 12), ("ijkx", 10), ("ijxx", 10), ("", 8)])
-def test_a_missing_window_can_be_replayed(tail: str, resumed: int) -> None:
-    grove = Grove([FULL, swa(3, replay_tokens=4)])
+def test_a_missing_window_can_be_rebuilt(tail: str, resumed: int) -> None:
+    grove = Grove([FULL, swa(3, rebuild_tokens=4)])
     grove.put("abcdefghijkl", window=0)
     match = grove.match("abcdefgh" + tail)
     assert match.device == NOWHERE
-    assert match.replay.length == resumed
+    assert match.rebuild.length == resumed
     # four tokens, and those before them that make the window's first page whole
-    assert match.replay_tokens == 6
-    assert (match.replay.length - match.replay_tokens) % 2 == 0
+    assert match.rebuild_tokens == 6
+    assert (match.rebuild.length - match.rebuild_tokens) % 2 == 0
 
 
-def test_replay_is_no_use_near_a_plain_boundary() -> None:
-    grove = Grove([FULL, swa(3, replay_tokens=4)])
+def test_a_rebuild_is_no_use_near_a_plain_boundary() -> None:
+    grove = Grove([FULL, swa(3, rebuild_tokens=4)])
     grove.put("abcd")
     grove.put("abcdefgh", window=0)
     match = grove.match("abcdefgh")
-    assert match.replay == match.device
-    assert (match.device.length, match.replay_tokens) == (4, 0)
+    assert match.rebuild == match.device
+    assert (match.device.length, match.rebuild_tokens) == (4, 0)
     grove.put("abcdefghijkl", window=0)
     match = grove.match("abcdefghijkl")
-    assert (match.device.length, match.replay.length, match.replay_tokens) == (4, 12, 6)
+    assert (match.device.length, match.rebuild.length, match.rebuild_tokens) == (4, 12, 6)
 
 
-def test_nothing_is_replayed_where_that_is_not_known_to_be_exact() -> None:
-    for components in ([FULL, swa(3)], [FULL, swa(3, replay_tokens=3), MAMBA]):
+def test_nothing_is_rebuilt_where_that_is_not_known_to_be_exact() -> None:
+    for components in ([FULL, swa(3)], [FULL, swa(3, rebuild_tokens=3), MAMBA]):
         grove = Grove(components)
         grove.put("abcdefghijkl", window=0)
         match = grove.match("abcdefghijkl")
-        assert match.replay == match.device == NOWHERE
-        assert match.replay_tokens == 0
+        assert match.rebuild == match.device == NOWHERE
+        assert match.rebuild_tokens == 0
 
 
 def test_pages_of_a_boundary_that_is_gone() -> None:

@@ -51,8 +51,8 @@ def test_a_window_that_a_longer_prefix_still_needs() -> None:
     assert stranded(grove) == {"full": 0, "swa": 0, "mamba": 0}, "[1, 4) still leads to the boundary at 6"
 
 
-def test_with_replay_every_path_can_be_resumed() -> None:
-    grove = Grove([FULL, swa(3, replay_tokens=3)])
+def test_with_rebuilds_every_path_can_be_resumed() -> None:
+    grove = Grove([FULL, swa(3, rebuild_tokens=3)])
     grove.put("abcdef", window=1)
     assert stranded(grove) == {"full": 0, "swa": 1}
 

@@ -161,8 +161,8 @@ def test_the_same_is_not_copied_twice_at_a_time() -> None:
     third = begin_load(grove, "abcd")
     assert (third.copies, third.after) == ((), (first,))
     ahead = grove.match("abcdefgh").reachable
-    assert grove.tree.pages_ahead(ahead, "full").tolist() == [108, 109, 110, 111]
-    assert grove.tree.pages_ahead(ahead, "mamba").tolist() == [205]
+    assert grove.tree.pages_with_loads(ahead, "full").tolist() == [108, 109, 110, 111]
+    assert grove.tree.pages_with_loads(ahead, "mamba").tolist() == [205]
     with pytest.raises(EffectError, match="stands on one that has not ended"):
         grove.tree.acknowledge(second)
     for effect in (first, third, second):
@@ -179,7 +179,7 @@ def test_what_stands_on_an_aborted_load_comes_back_unused() -> None:
     grove.tree.evict({"full": 9})
     first, second = begin_load(grove, "ab"), begin_load(grove, "abcd")
     assert lists(grove.tree.abort(first)) == {"full": [104]}
-    assert grove.tree.pages_ahead(grove.match("abcd").reachable, "full").size == 0, "a path has no holes"
+    assert grove.tree.pages_with_loads(grove.match("abcd").reachable, "full").size == 0, "a path has no holes"
     assert lists(grove.tree.acknowledge(second)) == {"full": [105]}
     grove.check()
 

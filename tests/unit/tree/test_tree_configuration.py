@@ -29,9 +29,9 @@ def component(name: str = "x", coverage: Coverage | None = None, **options: Any)
         (lambda: component(save_grid_tokens=-1), "save_grid_tokens"),
         (lambda: component(page_bytes=-1), "page_bytes"),
         (lambda: component(page_bytes=0.5), "page_bytes"),
-        (lambda: component(coverage=Trailing(3), replay_tokens=0), "replay_tokens"),
-        (lambda: component(coverage=Trailing(3), replay_tokens=-3), "replay_tokens"),
-        (lambda: component(replay_tokens=3), "replay_tokens"),
+        (lambda: component(coverage=Trailing(3), rebuild_tokens=0), "rebuild_tokens"),
+        (lambda: component(coverage=Trailing(3), rebuild_tokens=-3), "rebuild_tokens"),
+        (lambda: component(rebuild_tokens=3), "rebuild_tokens"),
     ],
 )
 def test_what_is_no_component(make: Callable[[], object], complaint: str) -> None:

@@ -16,7 +16,7 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOW
 
 
 @dataclass(slots=True)
-class TableCounts:
+class TableStats:
     """What happened in one namespace since the service started."""
 
     queries: int = 0
@@ -38,7 +38,7 @@ class PageTable:
 
     def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
         self.page_count = page_count
-        self.counts = TableCounts()
+        self.counts = TableStats()
         self._writing: dict[bytes, int] = {}
         self._readers: dict[int, int] = {}
         self._orphans: set[int] = set()

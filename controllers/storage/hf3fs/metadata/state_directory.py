@@ -25,7 +25,7 @@ from unified_tree.controllers.storage.hf3fs.metadata.snapshot_file import (
     journals,
     write_all,
 )
-from unified_tree.controllers.storage.setting_checks import MOST_BYTES, Bounds, check_number
+from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
 from unified_tree.errors import ConfigurationError, StorageError
 
 
@@ -44,8 +44,8 @@ class StateDirectory:
     def __init__(self, path: Path, *, sync: bool = False, journal_bytes: int = 16 << 20, flush_bytes: int = 8 << 20) -> None:
         if type(sync) is not bool:
             raise ConfigurationError(f"sync must be True or False, not {sync!r}")
-        check_number("journal_bytes", journal_bytes, int, Bounds(1, MOST_BYTES))
-        check_number("flush_bytes", flush_bytes, int, Bounds(1, MOST_BYTES))
+        check_number("journal_bytes", journal_bytes, int, Bounds(1, MAX_BYTES))
+        check_number("flush_bytes", flush_bytes, int, Bounds(1, MAX_BYTES))
         self._path = path
         self._sync = sync
         self._smallest_bytes = self._due_bytes = journal_bytes

@@ -15,7 +15,7 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-class TroubleLog:
+class FaultLog:
     """One warning for each kind of failure of one engine, and whether the last write or read was one.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
-from unified_tree.page_set import MOST_PAGES, PageSet
+from unified_tree.page_set import MAX_PAGES, PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class PageAllocator:
         self._unused = 0  # ids from here on were never handed out
         self._stack = np.empty(FIRST_CAPACITY, np.int64)
         self._stack_size = 0
-        self._limit: int = MOST_PAGES if page_count is None else min(page_count, MOST_PAGES)
+        self._limit: int = MAX_PAGES if page_count is None else min(page_count, MAX_PAGES)
         self._allocated = PageSet(self._limit)
 
     @property

@@ -12,7 +12,7 @@ from unified_tree.controllers.transfer_engines import Direction
 
 
 def test_drain_finishes_what_was_started_and_what_is_due() -> None:
-    tiered = Tiered([FULL], most_backed_up=0.0)
+    tiered = Tiered([FULL], max_backup_share=0.0)
     for text in ("abcd", "efgh", "ijkl"):
         tiered.serve(text)
     tiered.cache.poll()

@@ -135,7 +135,7 @@ def test_write_back_drops_clean_victims_first_and_counts_what_is_lost() -> None:
 
 
 def test_allocate_never_waits_for_a_copy() -> None:
-    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, most_backed_up=1.0)
+    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, max_backup_share=1.0)
     tiered.serve("abcdefgh")
     tiered.serve("ijklmnop")
     tiered.cache.poll()
@@ -152,7 +152,7 @@ def test_allocate_never_waits_for_a_copy() -> None:
 
 
 def test_backups_pin_no_more_than_their_share() -> None:
-    tiered = Tiered([FULL], device=20, most_backed_up=0.1)
+    tiered = Tiered([FULL], device=20, max_backup_share=0.1)
     for text in ("abcd", "efgh", "ijkl"):
         tiered.serve(text)
     tiered.cache.poll()
@@ -164,7 +164,7 @@ def test_backups_pin_no_more_than_their_share() -> None:
 
 def test_an_inner_state_is_saved_before_it_becomes_a_tombstone() -> None:
     tiered = Tiered(
-        [FULL, MAMBA], device=40, counts={"mamba": 4}, write_policy=WritePolicy.WRITE_BACK, low_water=0.75, most_backed_up=1.0
+        [FULL, MAMBA], device=40, counts={"mamba": 4}, write_policy=WritePolicy.WRITE_BACK, low_water=0.75, max_backup_share=1.0
     )
     tiered.serve("abcd")
     tiered.serve("abcdefgh")
@@ -210,7 +210,7 @@ def test_what_was_not_computed_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"low_water": 1.1}, {"most_backed_up": -0.1}, {"selective_hits": 0}, {"write_policy": "write-through"}]
+    "settings", [{"low_water": 1.1}, {"max_backup_share": -0.1}, {"selective_hits": 0}, {"write_policy": "write-through"}]
 )
 def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(settings))):

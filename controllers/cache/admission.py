@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.component import Path, Point
-from unified_tree.controllers.lease import Lease, PageTable, StateCopy
+from unified_tree.controllers.cache.lease import Lease, PageTable, StateCopy
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary, Match
 
@@ -32,9 +32,9 @@ def admit(
     save_output: bool,
     *,
     may_load: bool = True,
-    may_replay: bool = True,
+    may_rebuild: bool = True,
 ) -> Lease:
-    """See PrefixCache.acquire. Without `may_replay` the lease goes on from where windows are on the device.
+    """See PrefixCache.acquire. Without `may_rebuild` the lease goes on from where windows are on the device.
 
     The arguments are right already. Whatever is raised, what was pinned and taken before is given back.
     """
@@ -43,9 +43,9 @@ def admit(
         cache.device.check({cache.point: 1})
     sure = cache.point is None or cache.device.allocators[cache.point].free_pages > 0
     match = cache.tree.match_prefix(key, limit=limit, touch=sure)
-    boundary = match.replay if cache.replay and may_replay else match.device
-    replays = boundary.length > match.device.length
-    compute_from = boundary.length - (match.replay_tokens if replays else 0)
+    boundary = match.rebuild if cache.rebuild and may_rebuild else match.device
+    rebuilds = boundary.length > match.device.length
+    compute_from = boundary.length - (match.rebuild_tokens if rebuilds else 0)
     loads = may_load and _is_worth_loading(cache, match, compute_from)
     try:
         with ExitStack() as undo:
@@ -55,18 +55,18 @@ def admit(
                 lease = Lease(cache, key, boundary, compute_from, priority, save_output)
             undo.callback(_give_up, cache, lease)
             if not loads:
-                _pin(cache, lease, replays)
+                _pin(cache, lease, rebuilds)
             if cache.point is not None:
                 _start_state(cache, lease, key, limit, touch=not sure)
             lease.generation = cache.generation(key.namespace)
-            _lay_out(cache, lease, replays and not loads)
+            _lay_out(cache, lease, rebuilds and not loads)
             lease.save_at = _save_points(cache, lease, match, checkpoints) if cache.saves else ()
             undo.pop_all()
     except (OutOfPagesError, TransferError) as error:
         if not loads:
             raise
         cache.counters.drop("no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one")
-        return admit(cache, key, checkpoints, priority, save_output, may_load=False, may_replay=may_replay)
+        return admit(cache, key, checkpoints, priority, save_output, may_load=False, may_rebuild=may_rebuild)
     if not loads and cache.controller is not None:
         cache.controller.hit(lease.boundary)
     return lease
@@ -108,7 +108,7 @@ def arrive(cache: PrefixCache, lease: Lease) -> None:
     if load.error is None:
         lease.boundary = load.boundary
         try:
-            _pin(cache, lease, replays=False)
+            _pin(cache, lease, rebuilds=False)
         except StaleBoundaryError as error:
             lease.unpin()
             lease.failure = f"what {lease} loaded back is gone: {error}"
@@ -127,10 +127,10 @@ def follow(cache: PrefixCache, lease: Lease) -> None:
         _take_tree_pages(cache, lease)
 
 
-def _pin(cache: PrefixCache, lease: Lease, replays: bool) -> None:
+def _pin(cache: PrefixCache, lease: Lease, rebuilds: bool) -> None:
     lease.path_receipt = cache.tree.lock(lease.boundary, components=cache.paths)
     lease.boundary = lease.path_receipt.boundary
-    if lease.boundary.length and not replays and cache.saves:
+    if lease.boundary.length and not rebuilds and cache.saves:
         names = [name for name, _ in cache.windows] + ([cache.point] if cache.point else [])
         lease.window_receipt = cache.tree.lock(lease.boundary, components=names)
         lease.window_boundary = lease.boundary.length
@@ -142,7 +142,7 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
     cache.device.reserve({cache.point: 1})
     lease.state_page = int(cache.device.allocate(cache.point, 1)[0])
     if lease.window_receipt is not None or lease.load is not None:
-        pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+        pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
         source = pages(lease.boundary, cache.point)
         if source.size:
             lease.state_copies = (StateCopy(component=cache.point, source=int(source[0]), target=lease.state_page),)
@@ -150,10 +150,10 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
         cache.tree.match_prefix(key, limit=limit)
 
 
-def _lay_out(cache: PrefixCache, lease: Lease, replays: bool) -> None:
+def _lay_out(cache: PrefixCache, lease: Lease, rebuilds: bool) -> None:
     """Page tables with what is cached or on its way, and from which token on each component is to be written."""
     page = lease.boundary.length // cache.page_size
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
     for name in cache.paths:
         table = lease.tables[name] = PageTable()
         ids = pages(lease.boundary, name)
@@ -164,7 +164,7 @@ def _lay_out(cache: PrefixCache, lease: Lease, replays: bool) -> None:
     for name, window in cache.windows:
         table = lease.tables[name] = PageTable()
         first = lease.compute_from // cache.page_size
-        if not replays:
+        if not rebuilds:
             ids = pages(lease.boundary, name)
             table.put(page - ids.size, ids)
             table.held_from = page - ids.size
@@ -172,7 +172,7 @@ def _lay_out(cache: PrefixCache, lease: Lease, replays: bool) -> None:
             table.held_from = table.size = first
         table.private_from = first
         exact = max(0, lease.boundary.length - window) // cache.page_size * cache.page_size
-        lease.write_from[name] = exact if replays else lease.boundary.length
+        lease.write_from[name] = exact if rebuilds else lease.boundary.length
     if cache.point is not None:
         lease.write_from[cache.point] = lease.compute_from
     _note_missing(cache, lease)
@@ -181,7 +181,7 @@ def _lay_out(cache: PrefixCache, lease: Lease, replays: bool) -> None:
 def _note_missing(cache: PrefixCache, lease: Lease) -> None:
     """Which sharers' state is not in the pages the lease holds."""
     page = lease.boundary.length // cache.page_size
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
     lease.missing.clear()
     for component in cache.tree.components:
         if component.shares is None:
@@ -196,7 +196,7 @@ def _note_missing(cache: PrefixCache, lease: Lease) -> None:
 
 def _take_tree_pages(cache: PrefixCache, lease: Lease) -> None:
     """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than those loaded into."""
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_ahead
+    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
     page = lease.boundary.length // cache.page_size
     for name in (*cache.paths, *(name for name, _ in cache.windows)):
         ids = pages(lease.boundary, name)
@@ -219,9 +219,9 @@ def _save_points(cache: PrefixCache, lease: Lease, match: Match, checkpoints: Se
     grid = cache.save_grid_tokens
     hints = sorted(checkpoints, reverse=True) or [lease.prompt_tokens]
     wanted = [*match.save_at, *hints]
-    if lease.replayed_tokens:
+    if lease.rebuilt_tokens:
         wanted.insert(0, lease.cached_tokens)
-    resumed = lease.cached_tokens if not lease.replayed_tokens else lease.cached_tokens - 1
+    resumed = lease.cached_tokens if not lease.rebuilt_tokens else lease.cached_tokens - 1
     points: list[int] = []
     for length in wanted:
         point = min(length, lease.prompt_tokens) // grid * grid

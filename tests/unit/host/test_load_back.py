@@ -92,7 +92,7 @@ def test_all_of_a_boundary_or_nothing() -> None:
 
 
 def test_a_load_that_is_not_worth_it() -> None:
-    tiered = remembered(Tiered([FULL], load_cost=LoadCost(least_tokens=6)), "abcd", "efghij")
+    tiered = remembered(Tiered([FULL], load_cost=LoadCost(min_tokens=6)), "abcd", "efghij")
     assert tiered.serve("abcd?") == 0
     assert tiered.serve("efghij?") == 6
     tiered.end()

@@ -22,25 +22,25 @@ class LoadCost:
         bytes_per_s: from host to device.
         latency_s: of a load, whatever its size.
         flops_per_s: what a prefill gets done.
-        least_tokens: never load for fewer tokens than this.
+        min_tokens: never load for fewer tokens than this.
     """
 
     bytes_per_s: float = DEFAULT_BYTES_PER_S
     latency_s: float = 50e-6
     flops_per_s: float = DEFAULT_FLOPS_PER_S
-    least_tokens: int = 1
+    min_tokens: int = 1
 
     def __post_init__(self) -> None:
         for name in ("bytes_per_s", "flops_per_s"):
             number(getattr(self, name), name, ConfigurationError, positive=True)
         number(self.latency_s, "latency_s", ConfigurationError)
-        integer(self.least_tokens, "least_tokens", ConfigurationError)
+        integer(self.min_tokens, "min_tokens", ConfigurationError)
 
     def prefers_load(self, *, tokens: int, flops: float, size_bytes: float) -> bool:
         """Whether loading `size_bytes` takes less time than the `flops` that computing `tokens` tokens would take.
 
         Where the components say nothing of FLOPs, loading always wins.
         """
-        if tokens < self.least_tokens:
+        if tokens < self.min_tokens:
             return False
         return flops == 0 or self.latency_s + size_bytes / self.bytes_per_s < flops / self.flops_per_s

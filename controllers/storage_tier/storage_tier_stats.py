@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.checked_storage import CallLatency
-    from unified_tree.controllers.storage.storage_stats import PoolCounts
+    from unified_tree.controllers.storage.storage_stats import StoredPoolStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFigures:
+class StorageTierStats:
     """Since the tier was attached.
 
     Attributes:
         prefetches: begun; `joined` that waited for another's pages instead. Of both, `prefetches_open` have not ended, and
             `prefetches_ended` have, and are remembered for their requests.
         prefetched_tokens: by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
-        offloads: boundaries written whole; `offloads_waiting` to be written.
-        offloaded_pages, offloaded_bytes: over all components.
+        persisted_boundaries: written whole; `persists_waiting` to be written.
+        persisted_pages, persisted_bytes: over all components.
         known_pages: pages remembered as stored.
         pools: what the engine counts, by pool.
         latencies: of its calls, by pool and call (exists, get, put).
@@ -36,12 +36,12 @@ class StorageFigures:
     prefetched_tokens: int
     prefetched_pages: int
     prefetched_bytes: int
-    offloads: int
-    offloads_waiting: int
-    offloaded_pages: int
-    offloaded_bytes: int
+    persisted_boundaries: int
+    persists_waiting: int
+    persisted_pages: int
+    persisted_bytes: int
     known_pages: int
-    pools: Mapping[str, PoolCounts]
+    pools: Mapping[str, StoredPoolStats]
     latencies: Mapping[tuple[str, str], CallLatency]
     quarantined: Mapping[str, int]
     errors: int

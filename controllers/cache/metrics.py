@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
-    from unified_tree.controllers.storage_tier import StorageFigures
+    from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+    from unified_tree.controllers.storage_tier import StorageTierStats
 
 Samples: TypeAlias = "dict[tuple[str, ...], float]"
 """Values by label values."""
@@ -22,7 +22,7 @@ TOTALS = {
     "hit_tokens": "prompt tokens not computed again, those loaded back included",
     "host_hit_tokens": "prompt tokens loaded back from host",
     "storage_hit_tokens": "prompt tokens loaded back that had been prefetched for the request",
-    "replayed_tokens": "cached tokens run again to rebuild windows",
+    "rebuilt_tokens": "cached tokens run again to rebuild windows",
     "evictions": "values evicted from device",
     "tombstones": "evicted values whose node stayed",
     "deleted_nodes": "nodes that left the tree",
@@ -38,12 +38,12 @@ STORAGE_TOTALS = {
     "prefetched_tokens": "tokens by which prefixes on host grew",
     "prefetched_pages": "pages read into host memory",
     "prefetched_bytes": "bytes read into host memory",
-    "offloads": "boundaries written whole",
-    "offloaded_pages": "pages written",
-    "offloaded_bytes": "bytes written",
+    "persisted_boundaries": "boundaries written whole",
+    "persisted_pages": "pages written",
+    "persisted_bytes": "bytes written",
     "errors": "calls of the store that failed as a whole",
 }
-"""Fields of StorageFigures that only grow, and what they count."""
+"""Fields of StorageTierStats that only grow, and what they count."""
 POOL_PAGES = ("total", "used", "tree", "leased", "protected", "stranded", "copied")
 
 
@@ -86,12 +86,12 @@ class CacheCollector:
         if stats.storage is not None:
             yield from self._storage(stats.storage)
 
-    def _storage(self, figures: StorageFigures) -> Iterator[Metric]:
+    def _storage(self, figures: StorageTierStats) -> Iterator[Metric]:
         for field, what in STORAGE_TOTALS.items():
             yield self._counter(f"storage_{field}", what, {(): getattr(figures, field)})
         yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})
         yield self._gauge("storage_prefetches_ended", "prefetches that nobody asked for yet", {(): figures.prefetches_ended})
-        yield self._gauge("storage_offloads_waiting", "boundaries that wait to be written", {(): figures.offloads_waiting})
+        yield self._gauge("storage_persists_waiting", "boundaries that wait to be written", {(): figures.persists_waiting})
         yield self._gauge("storage_degraded", "1 while the store cannot be used", {(): int(figures.is_degraded)})
         asked: Samples = {}
         pages: Samples = {}

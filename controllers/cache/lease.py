@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.generations import Generation
-    from unified_tree.controllers.load import Load
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.generations import Generation
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary, Receipt
 
@@ -195,7 +195,7 @@ class Lease:
         return self.cache is None
 
     @property
-    def replayed_tokens(self) -> int:
+    def rebuilt_tokens(self) -> int:
         """How many cached tokens run again to rebuild windows."""
         return self.cached_tokens - self.compute_from
 

@@ -1,4 +1,4 @@
-"""Offloads: what goes to the store in which order, what is passed over, and what makes them stop."""
+"""Persists: what goes to the store in which order, what is passed over, and what makes them stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stored_cache import Kept, StoredCache
 
 from unified_tree import Component, Key, Tier
 from unified_tree.controllers.storage import Outcome
-from unified_tree.controllers.storage_tier import OffloadPolicy
+from unified_tree.controllers.storage_tier import PersistPolicy
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 
 PROMPT = list(range(41))
@@ -54,18 +54,18 @@ def test_pages_come_before_what_stands_on_them(threads: bool) -> None:
         rest = order[begin:]
         assert rest.index("full") < rest.index("mamba") < rest.index(RECORDS)
         assert rest.index("swa") < rest.index(RECORDS)
-    assert figures(cache).offloads == order.count(RECORDS) >= 1
+    assert figures(cache).persisted_boundaries == order.count(RECORDS) >= 1
     cache.end()
 
 
 @pytest.mark.parametrize("pool", ["full", "mamba", "swa"])
 def test_a_page_that_does_not_get_in_ends_it_without_a_record(pool: str) -> None:
-    cache, engine = with_engine([FULL, swa(5), MAMBA], offload=OffloadPolicy(batch_pages=3))
+    cache, engine = with_engine([FULL, swa(5), MAMBA], persist=PersistPolicy(batch_pages=3))
     engine.left, engine.pool = 0 if pool == "mamba" else 1, pool
     cache.compute(PROMPT, checkpoints=[40])
     assert engine.count("put", RECORDS) == 0
-    assert cache.drops() == {"offload incomplete: store dropped": 1}
-    assert figures(cache).offloads == 0
+    assert cache.drops() == {"persist incomplete: store dropped": 1}
+    assert figures(cache).persisted_boundaries == 0
     if pool == "full":
         assert engine.keys("mamba") == engine.keys("swa") == []
         assert engine.count("put", "full") <= 3
@@ -93,7 +93,7 @@ def test_what_another_server_stored_is_asked_for_but_not_written() -> None:
     twin.compute(PROMPT)
     assert twin.store.count("exists", "full") == 20
     assert twin.store.count("put", "full") == 5
-    assert figures(twin).offloaded_pages == 5
+    assert figures(twin).persisted_pages == 5
 
 
 def test_what_was_fetched_is_known() -> None:
@@ -129,7 +129,7 @@ def test_a_corrupt_page_is_stored_again() -> None:
 
 def test_what_was_stored_is_checked_again_after_a_while() -> None:
     """Though the prefix grew all the time, and its end was seen just now."""
-    cache = StoredCache([FULL], offload=OffloadPolicy(recheck_s=10))
+    cache = StoredCache([FULL], persist=PersistPolicy(recheck_s=10))
     cache.compute(PROMPT[:20])
     cache.store.remove("full", cache.store.keys("full")[:3])
     for length in range(22, 42, 2):
@@ -158,16 +158,16 @@ def test_an_optional_pool_that_fails_does_not_end_it() -> None:
 
 
 def test_bandwidth_is_bounded_by_pauses() -> None:
-    cache = StoredCache([FULL], offload=OffloadPolicy(bytes_per_s=1e6, batch_pages=4))
+    cache = StoredCache([FULL], persist=PersistPolicy(bytes_per_s=1e6, batch_pages=4))
     before = cache.clock.now
     cache.compute(PROMPT)
-    written = figures(cache).offloaded_bytes
+    written = figures(cache).persisted_bytes
     assert written == 20 * cache.pools["full"].value_bytes
     assert cache.clock.now - before >= written / 1e6 * 1e9
 
 
 def test_the_queue_is_bounded_and_the_oldest_goes() -> None:
-    cache = StoredCache([FULL], offload=OffloadPolicy(most_waiting=2))
+    cache = StoredCache([FULL], persist=PersistPolicy(max_waiting=2))
     for turn in range(6):
         request = cache.runner.start([turn] * 9, str(turn))
         cache.cache.allocate(request.lease, 9)
@@ -177,14 +177,14 @@ def test_the_queue_is_bounded_and_the_oldest_goes() -> None:
     controller = cache.cache.controller
     assert controller is not None
     controller.drain()
-    assert figures(cache).offloads_waiting == 2
+    assert figures(cache).persists_waiting == 2
     cache.cache.drain()
-    assert cache.drops() == {"offload queue full": 4}
+    assert cache.drops() == {"persist queue full": 4}
     twin = cache.like_this()
     assert [twin.fetch([turn] * 9, str(turn)) for turn in range(6)] == [0, 0, 0, 0, 8, 8]
     cache.cache.flush()
     assert [twin.fetch([turn] * 9, str(turn)) for turn in range(6)] == [8] * 6
-    assert cache.drops() == {"offload queue full": 4}
+    assert cache.drops() == {"persist queue full": 4}
 
 
 def test_a_boundary_that_is_gone_when_its_turn_comes_is_dropped() -> None:
@@ -199,13 +199,13 @@ def test_a_boundary_that_is_gone_when_its_turn_comes_is_dropped() -> None:
     controller.drain()
     cache.forget()
     cache.cache.drain()
-    assert cache.drops() == {"offload stale": 1}
+    assert cache.drops() == {"persist stale": 1}
     assert not cache.store.calls
     cache.end()
 
 
 def test_the_pages_being_written_are_pinned() -> None:
-    cache = StoredCache([FULL, MAMBA], offload=OffloadPolicy(batch_pages=1))
+    cache = StoredCache([FULL, MAMBA], persist=PersistPolicy(batch_pages=1))
     request = cache.runner.start(PROMPT, checkpoints=[40])
     cache.cache.allocate(request.lease, 41)
     cache.runner.compute(request, 41)
@@ -224,8 +224,8 @@ def test_the_pages_being_written_are_pinned() -> None:
 
 @pytest.mark.parametrize("steps", range(0, 24, 3))
 @pytest.mark.parametrize("way", ["detached", "replaced", "closed"])
-def test_an_offload_may_be_broken_off_at_any_step(steps: int, way: str) -> None:
-    cache = StoredCache(SETS["everything"], offload=OffloadPolicy(batch_pages=2))
+def test_a_persist_may_be_broken_off_at_any_step(steps: int, way: str) -> None:
+    cache = StoredCache(SETS["everything"], persist=PersistPolicy(batch_pages=2))
     request = cache.runner.start(PROMPT, checkpoints=[40])
     cache.cache.allocate(request.lease, 41)
     cache.runner.compute(request, 41)
@@ -247,7 +247,7 @@ def test_an_offload_may_be_broken_off_at_any_step(steps: int, way: str) -> None:
 
 
 def test_what_was_on_host_before_the_store_came_is_flushed_to_it() -> None:
-    cache = StoredCache([FULL, MAMBA], attach=False, offload=OffloadPolicy(most_waiting=2))
+    cache = StoredCache([FULL, MAMBA], attach=False, persist=PersistPolicy(max_waiting=2))
     for turn in range(5):
         cache.compute([turn] * 9, checkpoints=[8])
     cache.attach()
@@ -282,7 +282,7 @@ def test_a_state_that_is_not_on_host_leaves_the_path() -> None:
     assert cache.cache.storage is not None
     cache.cache.storage.backed_up(boundary)
     cache.cache.drain()
-    assert cache.drops() == {"offload incomplete: window or state not on host": 1}
+    assert cache.drops() == {"persist incomplete: window or state not on host": 1}
     assert [len(cache.store.keys(name)) for name in ("full", "mamba", RECORDS)] == [20, 0, 0]
 
 

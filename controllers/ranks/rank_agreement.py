@@ -74,7 +74,7 @@ class RankAgreement(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """A RankAgreement with nobody else: what this rank says holds at once.
 
     Args:
@@ -119,7 +119,7 @@ class Alone:
         """See RankAgreement.close."""
 
 
-class AmongRanks:
+class MultiRank:
     """A RankAgreement by consensus. What nobody can hear any more is not said: only what begins something, and the next tick,
     raise RankError where ranks are gone, so that letting go always works.
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.saving import allocate_saves
+from unified_tree.controllers.cache.saving import allocate_saves
 from unified_tree.errors import LeaseError, OutOfPagesError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
 
 
 def grow(cache: PrefixCache, lease: Lease, length_tokens: int) -> None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import flag, integer, items
 from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers import holding
-from unified_tree.controllers.admission import admit
-from unified_tree.controllers.arrivals import Arrivals
-from unified_tree.controllers.generations import Generations
-from unified_tree.controllers.host_tier import HostTier
-from unified_tree.controllers.hybrid_cache_controller import HybridCacheController
-from unified_tree.controllers.lease import Lease
-from unified_tree.controllers.publishing import checked, publish
-from unified_tree.controllers.rank_agreement import Alone, AmongRanks
-from unified_tree.controllers.stats import CacheStats, Counters, cache_stats
-from unified_tree.controllers.tier_pages import TierPages
-from unified_tree.controllers.weights_versions import WeightsVersions
+from unified_tree.controllers.cache import holding
+from unified_tree.controllers.cache.admission import admit
+from unified_tree.controllers.cache.arrivals import Arrivals
+from unified_tree.controllers.cache.generations import Generations
+from unified_tree.controllers.cache.lease import Lease
+from unified_tree.controllers.cache.publishing import checked, publish
+from unified_tree.controllers.cache.stats import CacheStats, Counters, cache_stats
+from unified_tree.controllers.cache.weights_versions import WeightsVersions
+from unified_tree.controllers.host.host_tier import HostTier
+from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
+from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.generations import Generation
+    from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unified_tree.settings import TreeSettings
 
 
-LEAST_PRIORITY = -(1 << 63)
+MIN_PRIORITY = -(1 << 63)
 
 
 class PrefixCache:
@@ -54,7 +54,7 @@ class PrefixCache:
         page_size: tokens a page.
         page_counts: device pages by component with pages of its own; one left out is unbounded.
         policy: eviction policy by name, or a factory; see UnifiedTree.
-        replay: resume from a rebuilt window where that computes fewer tokens.
+        rebuild: resume from a rebuilt window where that computes fewer tokens.
         save_limit: how many places of its prompt a request saves states and windows at, at most.
         draft_tokens: how far `truncate` may lead back at no cost: so many tokens behind a state of the output the one saved
             before it is given up. A run of drafts longer than this, or than the grid on which states are saved, may lose the
@@ -64,7 +64,7 @@ class PrefixCache:
         ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
             state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
         settings: the tree's bounds.
-        most_versions: how many namespaces are remembered to have a weights version of their own; see `invalidate`.
+        max_versions: how many namespaces are remembered to have a weights version of their own; see `invalidate`.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -85,23 +85,23 @@ class PrefixCache:
         page_counts: Mapping[str, int] | None = None,
         *,
         policy: str | PolicyFactory = "lru",
-        replay: bool = True,
+        rebuild: bool = True,
         save_limit: int = 4,
         draft_tokens: int = 16,
         host: HostTier | None = None,
         storage: StorageTier | None = None,
         ranks: Consensus | None = None,
         settings: TreeSettings | None = None,
-        most_versions: int = 16_384,
+        max_versions: int = 16_384,
     ) -> None:
-        page_size = integer(page_size, "page_size", ConfigurationError, least=1)
+        page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):
             raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {page_counts!r}")
         counts = {
-            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, least=1)
+            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, minimum=1)
             for name, count in (page_counts or {}).items()
         }
-        self.replay = flag(replay, "replay", ConfigurationError)
+        self.rebuild = flag(rebuild, "rebuild", ConfigurationError)
         self.save_limit = integer(save_limit, "save_limit", ConfigurationError)
         self.draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
         if host is not None and not isinstance(host, HostTier):
@@ -129,7 +129,7 @@ class PrefixCache:
         self.save_grid_tokens = self.tree.state.save_grid_tokens
         self.counters = Counters()
         self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
-        self.ranks = Alone() if ranks is None else AmongRanks(ranks)
+        self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
         self.controller: HybridCacheController | None = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
@@ -137,7 +137,7 @@ class PrefixCache:
         self._arrivals = Arrivals(self)
         self._closed = False
         self.generations = Generations()
-        self.weights = WeightsVersions(self.ranks, most_versions)
+        self.weights = WeightsVersions(self.ranks, max_versions)
         self.storage: StorageController | None = None
         if storage is not None:
             self.attach_storage(storage)
@@ -163,7 +163,7 @@ class PrefixCache:
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
-        """Go on without a store: prefetches and offloads are broken off, the engine is closed. Without one nothing happens.
+        """Go on without a store: prefetches and persists are broken off, the engine is closed. Without one nothing happens.
 
         Blocks until the store's calls under way have returned. There is no store afterwards, also where closing it raised.
         """
@@ -194,7 +194,7 @@ class PrefixCache:
 
     def prefetched_tokens(self, request: Hashable) -> int:
         """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
-        more than `PrefetchPolicy.most_ended` that have ended since. Cost: O(1)."""
+        more than `PrefetchPolicy.max_outcomes` that have ended since. Cost: O(1)."""
         return 0 if self.storage is None else self.storage.prefetching.requests.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
@@ -232,7 +232,7 @@ class PrefixCache:
             raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
         key.require_tokens()
         lengths = [integer(length, "a checkpoint", LeaseError) for length in items(checkpoints, "checkpoints", LeaseError)]
-        priority = integer(priority, "priority", LeaseError, least=LEAST_PRIORITY)
+        priority = integer(priority, "priority", LeaseError, minimum=MIN_PRIORITY)
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
         if not _is_hashable(request):
@@ -252,7 +252,7 @@ class PrefixCache:
         counters.requests += 1
         counters.prompt_tokens += key.length
         counters.hit_tokens += lease.compute_from
-        counters.replayed_tokens += lease.replayed_tokens
+        counters.rebuilt_tokens += lease.rebuilt_tokens
         return lease
 
     def poll(self) -> None:
@@ -364,7 +364,7 @@ class PrefixCache:
                 Without one that is found by this cache only, all its ranks alike, until the next change or its end.
 
         Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
-        fail. The tree's pages come free as they are needed. Beyond `most_versions` namespaces with versions of their own, the
+        fail. The tree's pages come free as they are needed. Beyond `max_versions` namespaces with versions of their own, the
         one invalidated longest ago goes on without a name in the store, and some others with it.
 
         Raises ConfigurationError, with nothing changed, for a name or a namespace that is no string. Cost: O(1), and O(leases
@@ -384,7 +384,7 @@ class PrefixCache:
         return self.generations.now(namespace)
 
     def drain(self) -> None:
-        """Finish all transfers, prefetches and offloads that have been started or are due, and apply them. Blocks."""
+        """Finish all transfers, prefetches and persists that have been started or are due, and apply them. Blocks."""
         if self.controller is not None:
             self.controller.drain()
             self._arrivals.take_ended()

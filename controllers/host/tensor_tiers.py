@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unified_tree.controllers.host_tier import HostTier
+from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.pools import HostLayout, formats_of
 from unified_tree.controllers.pools.device_pool import DevicePool
 from unified_tree.controllers.pools.host_pool import HostPool, host_pools

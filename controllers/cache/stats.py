@@ -10,8 +10,8 @@ from unified_tree.effect import EffectKind
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.prefix_cache import PrefixCache
-    from unified_tree.controllers.storage_tier.storage_figures import StorageFigures
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.receipt import EvictResult
 
 
@@ -75,7 +75,7 @@ class CacheStats:
     Attributes:
         requests: leases handed out; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
             `host_hit_tokens` of these loaded back from host, `storage_hit_tokens` of those prefetched for the request;
-            `replayed_tokens` cached but run again to rebuild windows.
+            `rebuilt_tokens` cached but run again to rebuild windows.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
@@ -92,7 +92,7 @@ class CacheStats:
     hit_tokens: int
     host_hit_tokens: int
     storage_hit_tokens: int
-    replayed_tokens: int
+    rebuilt_tokens: int
     evictions: int
     tombstones: int
     deleted_nodes: int
@@ -108,7 +108,7 @@ class CacheStats:
     drops: Mapping[str, int]
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
-    storage: StorageFigures | None
+    storage: StorageTierStats | None
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Counters:
     hit_tokens: int = 0
     host_hit_tokens: int = 0
     storage_hit_tokens: int = 0
-    replayed_tokens: int = 0
+    rebuilt_tokens: int = 0
     evictions: int = 0
     tombstones: int = 0
     deleted_nodes: int = 0
@@ -188,7 +188,7 @@ def cache_stats(cache: PrefixCache) -> CacheStats:
         hit_tokens=c.hit_tokens,
         host_hit_tokens=c.host_hit_tokens,
         storage_hit_tokens=c.storage_hit_tokens,
-        replayed_tokens=c.replayed_tokens,
+        rebuilt_tokens=c.rebuilt_tokens,
         evictions=c.evictions,
         tombstones=c.tombstones,
         deleted_nodes=c.deleted_nodes,

@@ -15,10 +15,10 @@ from itertools import count
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.backup_queue import BackupQueue
-from unified_tree.controllers.host_tier import HostTier, WritePolicy
-from unified_tree.controllers.load import Load
-from unified_tree.controllers.tier_pages import TierPages
+from unified_tree.controllers.host.backup_queue import BackupQueue
+from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
+from unified_tree.controllers.host.load import Load
+from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.transfer_engines import Direction, PoolCopy, Transfer
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import StaleBoundaryError, TransferError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.rank_agreement import RankAgreement
-    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.cache.stats import Counters
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.controllers.transfer_engines import Completion
     from unified_tree.receipt import Boundary
@@ -117,7 +117,7 @@ class HybridCacheController:
         ticket = self._submit(effect)
         tickets = [*sorted(standing_on), ticket]
         size_bytes = self._size_bytes(effect)
-        load = Load(tickets, self.tree.pin(boundary), tokens, size_bytes)
+        load = Load(tickets, self.tree.lock_present(boundary), tokens, size_bytes)
         for waited in tickets:
             self._loads.setdefault(waited, []).append(load)
         self._counters.loads += 1
@@ -315,7 +315,7 @@ class HybridCacheController:
         if error is not None and load.error is None:
             load.error = f"the load of {load.boundary} failed: {error}"
         try:
-            load.hold(self.tree.pin(load.boundary))
+            load.hold(self.tree.lock_present(load.boundary))
         except StaleBoundaryError as stale:
             load.error = load.error or str(stale)
             load.let_go()

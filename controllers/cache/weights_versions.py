@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.rank_agreement import RankAgreement
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
 
 
 class WeightsVersions:
@@ -28,15 +28,15 @@ class WeightsVersions:
 
     Args:
         ranks: that share the cache; all make the same calls.
-        most_named: how many namespaces may have names of their own, and how many groups there are of those that had; one or
+        max_named: how many namespaces may have names of their own, and how many groups there are of those that had; one or
             more. Some 200 bytes each.
     """
 
-    def __init__(self, ranks: RankAgreement, most_named: int) -> None:
-        if type(most_named) is not int or most_named <= 0:
-            raise ConfigurationError(f"most_versions must be a positive integer, not {most_named!r}")
+    def __init__(self, ranks: RankAgreement, max_named: int) -> None:
+        if type(max_named) is not int or max_named <= 0:
+            raise ConfigurationError(f"max_versions must be a positive integer, not {max_named!r}")
         self._ranks = ranks
-        self._most_named = most_named
+        self._max_named = max_named
         self._common: str | int = ""
         self._own: dict[str, str | int] = {}
         self._groups: dict[int, int] = {}
@@ -44,7 +44,7 @@ class WeightsVersions:
 
     @property
     def named_count(self) -> int:
-        """Namespaces and groups of them with a name of their own, at most twice `most_named`."""
+        """Namespaces and groups of them with a name of their own, at most twice `max_named`."""
         return len(self._own) + len(self._groups)
 
     def attached(self, version: str) -> None:
@@ -62,7 +62,7 @@ class WeightsVersions:
             return
         self._own.pop(namespace, None)
         self._own[namespace] = name
-        if len(self._own) > self._most_named:
+        if len(self._own) > self._max_named:
             longest = next(iter(self._own))
             del self._own[longest]
             self._groups[self._group(longest)] = self._without_name()
@@ -85,4 +85,4 @@ class WeightsVersions:
 
     def _group(self, namespace: str) -> int:
         digest = blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        return int.from_bytes(digest, "little") % self._most_named
+        return int.from_bytes(digest, "little") % self._max_named

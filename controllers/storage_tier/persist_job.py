@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage.checked_storage import CheckedStorage
     from unified_tree.controllers.storage.key_chain import KeyChain
     from unified_tree.controllers.storage_tier.jobs import Asking, Steps
-    from unified_tree.controllers.storage_tier.policies import OffloadPolicy
+    from unified_tree.controllers.storage_tier.policies import PersistPolicy
     from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
     from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
     from unified_tree.keys import Key
     from unified_tree.receipt import Receipt
 
 
-class Offload:
+class PersistJob:
     """One boundary on its way to the store.
 
     Args:
@@ -56,7 +56,7 @@ class Offload:
         self.failure: str | None = None
         self.is_done = False
 
-    def store(self, store: CheckedStorage, chain: KeyChain, memory: StoredMemory, policy: OffloadPolicy) -> Steps:
+    def store(self, store: CheckedStorage, chain: KeyChain, memory: StoredMemory, policy: PersistPolicy) -> Steps:
         """The job."""
         digests = chain.digests(self._key)
         begin = memory.known_pages(digests)
@@ -91,7 +91,7 @@ class Offload:
         digests: Sequence[bytes],
         begin: int,
         ids: NDArray[np.int64],
-        policy: OffloadPolicy,
+        policy: PersistPolicy,
     ) -> Asking:
         """Store pages of one pool from page `begin` of the prefix on; whether all are there now."""
         keys = pool_keys(digests[begin : begin + ids.size], access.stored.format_digest)

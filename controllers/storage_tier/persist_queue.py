@@ -1,7 +1,7 @@
-"""Offloads: boundaries that came to host go on to the store, one at a time, in the order they came.
+"""Persists: boundaries that came to host go on to the store, one at a time, in the order they came.
 
 Only the boundary being written is pinned; those that wait are not, and one that is gone when its turn comes is dropped and
-counted. So a slow store costs offloads, never requests. A boundary brings its ancestors' pages along as far as the store is
+counted. So a slow store costs persists, never requests. A boundary brings its ancestors' pages along as far as the store is
 not known to hold them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.storage_tier.offload import Offload
+from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
 from unified_tree.node import Tier
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
 
 
-class Offloading:
-    """All offloads of a cache."""
+class PersistQueue:
+    """All persists of a cache."""
 
     def __init__(self, controller: StorageController) -> None:
         self._controller = controller
-        self._policy = controller.tier.offload
+        self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._waiting: dict[Boundary, None] = {}
-        self._jobs_open: dict[Job, tuple[int, Offload]] = {}
-        self._open: dict[int, Offload] = {}
+        self._jobs_open: dict[Job, tuple[int, PersistJob]] = {}
+        self._open: dict[int, PersistJob] = {}
         self.done = 0
         self.pages = 0
         self.size_bytes = 0
@@ -45,7 +45,7 @@ class Offloading:
     @property
     def is_full(self) -> bool:
         """Whether another boundary would push the oldest out."""
-        return len(self._waiting) >= self._policy.most_waiting
+        return len(self._waiting) >= self._policy.max_waiting
 
     @property
     def is_busy(self) -> bool:
@@ -53,12 +53,12 @@ class Offloading:
         return bool(self._waiting or self._open)
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for an offload of what is on host. Cost: O(1)."""
+        """Ask for a persist of what is on host. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
             del self._waiting[next(iter(self._waiting))]
-            self._controller.counters.drop("offload queue full")
+            self._controller.counters.drop("persist queue full")
         self._waiting[boundary] = None
 
     def poll(self) -> None:
@@ -75,20 +75,20 @@ class Offloading:
         try:
             receipt = tree.lock(boundary, Tier.HOST)
         except StaleBoundaryError:
-            controller.counters.drop("offload stale")
+            controller.counters.drop("persist stale")
             return
         key = tree.key_of(boundary)
         pages = self._pages(boundary)
         chain = controller.chain(key.namespace)
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.counters.drop("offload before the ranks have met" if chain is None else "offload not on host")
+            controller.counters.drop("persist before the ranks have met" if chain is None else "persist not on host")
             return
-        offload = Offload(controller.composition, key, pages, receipt)
-        steps = offload.store(controller.store, chain, controller.known, self._policy)
-        number = controller.ranks.begin("offload")
-        self._open[number] = offload
-        self._jobs_open[self._jobs.start(steps)] = number, offload
+        persist = PersistJob(controller.composition, key, pages, receipt)
+        steps = persist.store(controller.store, chain, controller.known, self._policy)
+        number = controller.ranks.begin("persist")
+        self._open[number] = persist
+        self._jobs_open[self._jobs.start(steps)] = number, persist
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
@@ -104,26 +104,26 @@ class Offloading:
     def _take_ended(self) -> None:
         """Tell the ranks what has ended here; what it pins is let go when it has ended everywhere."""
         for job in self._jobs.ended():
-            number, offload = self._jobs_open.pop(job)
-            self._count(job, offload)
-            self._controller.ranks.end("offload", number, None, partial(self._let_go, number))
+            number, persist = self._jobs_open.pop(job)
+            self._count(job, persist)
+            self._controller.ranks.end("persist", number, None, partial(self._let_go, number))
 
     def _let_go(self, number: int, error: str | None) -> None:
         del error
-        offload = self._open.pop(number, None)
-        if offload is not None:
-            offload.receipt.release()
+        persist = self._open.pop(number, None)
+        if persist is not None:
+            persist.receipt.release()
 
-    def _count(self, job: Job, offload: Offload) -> None:
-        self.pages += offload.written_pages
-        self.size_bytes += offload.written_bytes
+    def _count(self, job: Job, persist: PersistJob) -> None:
+        self.pages += persist.written_pages
+        self.size_bytes += persist.written_bytes
         if job.error not in (None, "closed"):
-            self._controller.store.failed(f"offload: {job.error}")
-        if offload.is_done:
+            self._controller.store.failed(f"persist: {job.error}")
+        if persist.is_done:
             self.done += 1
         else:
-            reason = job.error.split(":")[0] if job.error is not None else offload.failure
-            self._controller.counters.drop(f"offload incomplete: {reason or 'window or state not on host'}")
+            reason = job.error.split(":")[0] if job.error is not None else persist.failure
+            self._controller.counters.drop(f"persist incomplete: {reason or 'window or state not on host'}")
 
     def close(self) -> None:
         """Let go of everything; the jobs have been closed."""

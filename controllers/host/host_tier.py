@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from unified_tree.arguments import flag, integer, number
-from unified_tree.controllers.load_cost import LoadCost
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class HostTier:
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many prompts must have ended in the boundary's node.
         low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can
             drop pages at once.
-        most_backed_up: the share of a device pool that backups may pin at a time.
+        max_backup_share: the share of a device pool that backups may pin at a time.
         queue_limit: boundaries that may wait for their backup; with one more the oldest is forgotten and counted in
             `CacheStats.drops`. `flush` waits until there is room instead.
         look_at: with WRITE_BACK: values of a pool that a poll looks at, at most, to keep its low-water mark; the next poll goes
@@ -51,7 +51,7 @@ class HostTier:
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     selective_hits: int = 2
     low_water: float = 0.1
-    most_backed_up: float = 0.25
+    max_backup_share: float = 0.25
     queue_limit: int = 4096
     look_at: int = 64
     reclaim_limit: int = 64
@@ -66,13 +66,13 @@ class HostTier:
         if not isinstance(self.load_cost, LoadCost):
             raise ConfigurationError(f"load_cost must be a LoadCost, not {self.load_cost!r}")
         counts = {
-            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, least=1)
+            name: integer(count, f"page_counts[{name!r}]", ConfigurationError, minimum=1)
             for name, count in self.page_counts.items()
         }
         self._set("page_counts", counts)  # the caller's own mapping may change
         for name in ("selective_hits", "queue_limit", "look_at", "reclaim_limit"):
-            self._set(name, integer(getattr(self, name), name, ConfigurationError, least=1))
-        for name in ("low_water", "most_backed_up"):
+            self._set(name, integer(getattr(self, name), name, ConfigurationError, minimum=1))
+        for name in ("low_water", "max_backup_share"):
             share = number(getattr(self, name), name, ConfigurationError)
             if share > 1:
                 raise ConfigurationError(f"{name} is a share from 0 to 1, not {share}")

@@ -17,16 +17,16 @@ import numpy as np
 
 from unified_tree.arguments import flag, integer, items
 from unified_tree.component import Path
-from unified_tree.controllers.holding import advance, require_state
-from unified_tree.controllers.saving import drop_superseded, output_lengths
+from unified_tree.controllers.cache.holding import advance, require_state
+from unified_tree.controllers.cache.saving import drop_superseded, output_lengths
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.receipt import InsertResult
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.host_tier import WritePolicy
+from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.effect import EffectKind
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.host_tier import HostTier
-    from unified_tree.controllers.stats import Counters
-    from unified_tree.controllers.tier_pages import TierPages
+    from unified_tree.controllers.cache.stats import Counters
+    from unified_tree.controllers.host.host_tier import HostTier
+    from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.effect import Effect
     from unified_tree.order import Place
     from unified_tree.receipt import Boundary
@@ -103,7 +103,7 @@ class BackupQueue:
 
     def _at_limit(self) -> bool:
         for name, allocator in self._device.allocators.items():
-            if allocator.page_count is not None and self._pinned[name] > self._tier.most_backed_up * allocator.page_count:
+            if allocator.page_count is not None and self._pinned[name] > self._tier.max_backup_share * allocator.page_count:
                 return True
         return False
 

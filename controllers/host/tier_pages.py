@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.page_allocator import PageAllocator
+from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.stats import Counters
+    from unified_tree.controllers.cache.stats import Counters
     from unified_tree.receipt import EvictResult
     from unified_tree.tree import UnifiedTree
 

@@ -2,7 +2,7 @@
 
 A generation is an object: whoever computes under it holds it, and finds it ended after an invalidation. So namespaces that
 nobody is at work in cost nothing, however many were invalidated. What must tell for ever whether a namespace was invalidated
-(the names under which a prefix linker's peer keeps prefixes) counts by name, up to a bound, see `InvalidationCounts`.
+(the names under which a prefix linker's peer keeps prefixes) counts by name, up to a bound, see `InvalidationCounters`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Generation:
         self.ended = False
 
 
-class InvalidationCounts:
+class InvalidationCounters:
     """How often each namespace was invalidated since this was made: two answers that differ share nothing.
 
     Args:
-        most_names: namespaces invalidated on their own that are told apart; with one more, all count as invalidated.
+        max_names: namespaces invalidated on their own that are told apart; with one more, all count as invalidated.
     """
 
-    def __init__(self, most_names: int) -> None:
-        self._most_names = most_names
+    def __init__(self, max_names: int) -> None:
+        self._max_names = max_names
         self._overall = 0
         self._by_name: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ class InvalidationCounts:
     def invalidated(self, namespace: str | None) -> None:
         """One namespace was, or all. Cost: O(1)."""
         is_new = namespace not in self._by_name
-        if namespace is None or (is_new and len(self._by_name) >= self._most_names):
+        if namespace is None or (is_new and len(self._by_name) >= self._max_names):
             self._overall += 1
             self._by_name.clear()
         else:
@@ -54,7 +54,7 @@ class Generations:
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[str, Generation] = WeakValueDictionary()
-        self._counts: WeakSet[InvalidationCounts] = WeakSet()
+        self._counts: WeakSet[InvalidationCounters] = WeakSet()
 
     def now(self, namespace: str) -> Generation:
         """The one that a namespace is in. Hold it, and see whether it `ended` or is `now` still. Cost: O(1)."""
@@ -76,8 +76,8 @@ class Generations:
         for counts in self._counts:
             counts.invalidated(namespace)
 
-    def count(self, most_names: int) -> InvalidationCounts:
+    def count(self, max_names: int) -> InvalidationCounters:
         """Count invalidations from now on, for as long as the result is held."""
-        counts = InvalidationCounts(most_names)
+        counts = InvalidationCounters(max_names)
         self._counts.add(counts)
         return counts

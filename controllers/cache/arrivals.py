@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.admission import arrive, follow
+from unified_tree.controllers.cache.admission import arrive, follow
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.lease import Lease
-    from unified_tree.controllers.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
 
 
 class Arrivals:
