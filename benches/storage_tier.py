@@ -168,7 +168,7 @@ class Server:
                 case _:
                     needs[c.name] = 1
         result = self.cache.tree.graft(key, host.allocate_all(needs))
-        host.give_back(result.unused)
+        host.free_all(result.unused)
         return result.boundary
 
     def forget(self) -> None:
@@ -176,7 +176,7 @@ class Server:
         assert self.cache.controller is not None
         host = self.cache.controller.host
         for name in host.allocators:
-            host.take_in(self.cache.tree.evict({name: self.cache.tree.pool(name, Tier.HOST).used_pages}, Tier.HOST))
+            host.free_evicted(self.cache.tree.evict({name: self.cache.tree.pool(name, Tier.HOST).used_pages}, Tier.HOST))
 
 
 def timed(work: Callable[[], object]) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.node import Tier
+
 
 class UnifiedTreeError(Exception):
     """Base class of every error this library raises on purpose."""
@@ -64,7 +69,31 @@ class DivergenceError(RankError):
 
 
 class OutOfPagesError(UnifiedTreeError, MemoryError):
-    """A pool has too few free and evictable pages for a request; nothing was changed."""
+    """A pool has too few free and evictable pages for a request; nothing was changed.
+
+    Attributes:
+        component, tier: whose pool is short, and on which tier; None where memory itself ran out.
+        needed, free, evictable, total: in pages; `total` is None for a pool without a limit.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        component: str | None = None,
+        tier: Tier | None = None,
+        needed: int = 0,
+        free: int = 0,
+        evictable: int = 0,
+        total: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.component = component
+        self.tier = tier
+        self.needed = needed
+        self.free = free
+        self.evictable = evictable
+        self.total = total
 
 
 class LeaseError(UnifiedTreeError, ValueError):

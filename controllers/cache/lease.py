@@ -1,120 +1,68 @@
-"""What a running request holds of the cache."""
+"""What a running request holds of the cache: pages, locks, and how far it has got.
+
+Every page is at any moment the free list's, the tree's or exactly one lease's. A lease hands pages to the tree when computed
+tokens are published: each place where a window or a state is to be kept gets an insert of its own, in ascending order, and the
+end gets the last; so each is a boundary (a length one can resume from) that can be backed up.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.arguments import integer
-from unified_tree.errors import LeaseError, TransferError
+from unified_tree.controllers.cache.lease_locks import LeaseLocks
+from unified_tree.controllers.cache.page_tables import PageTables
+from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
+from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.generations import Generation
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.publication import Publication
+    from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.receipt import Boundary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateCopy:
-    """Copy a cached state before running: page `source` of the component's pool into the lease's own page `target`."""
+class LeaseOwner(Protocol):
+    """Who gave a lease and takes it back; a PrefixCache."""
 
-    component: str
-    source: int
-    target: int
-
-
-class PageTable:
-    """The pages of one component by page index; -1 where the lease holds none (a window that moved on).
-
-    Attributes:
-        private_from: pages of this index and above are the lease's own; those below are the tree's, pinned.
-        held_from: the first index held.
-        size: one past the last index held.
-    """
-
-    __slots__ = ("_ids", "held_from", "private_from", "size")
-
-    def __init__(self) -> None:
-        self._ids = np.empty(0, np.int64)
-        self.held_from = 0
-        self.private_from = 0
-        self.size = 0
-
-    def put(self, first: int, ids: NDArray[np.int64]) -> None:
-        """Write page ids at the indices from `first` on."""
-        last = first + ids.size
-        self.cover(last)
-        self._ids[first:last] = ids
-        self.size = max(self.size, last)
-
-    def cover(self, size: int) -> None:
-        """Have room for the indices below `size`."""
-        if size > self._ids.size:
-            grown = np.full(max(size, 2 * self._ids.size), -1, np.int64)
-            grown[: self._ids.size] = self._ids
-            self._ids = grown
-
-    def slice(self, first: int, last: int) -> NDArray[np.int64]:
-        """The ids of the indices [first, last): a view, which later changes show in."""
-        return self._ids[first:last]
-
-    def drop_front(self, first_kept: int) -> NDArray[np.int64]:
-        """Stop holding the indices below `first_kept`; returns the private pages among them, which the lease must free."""
-        first_kept = min(first_kept, self.size)
-        if first_kept <= self.held_from:
-            return self._ids[:0]
-        private = self._ids[max(self.held_from, self.private_from) : first_kept].copy()
-        self._ids[self.held_from : first_kept] = -1
-        self.held_from = first_kept
-        self.private_from = max(self.private_from, first_kept)
-        return private
-
-    def skip_to(self, first_held: int) -> NDArray[np.int64]:
-        """Hold nothing below an index that may lie beyond the end; returns the private pages that the lease must free."""
-        private = self.drop_front(first_held)
-        if first_held > self.size:
-            self.held_from = self.private_from = self.size = first_held
-        return private
-
-    def drop_back(self, size: int) -> NDArray[np.int64]:
-        """Stop holding the indices from `size` on, all private; returns their pages."""
-        size = max(size, self.held_from)
-        dropped = self._ids[size : self.size].copy()
-        self._ids[size : self.size] = -1
-        self.size = min(size, self.size)
-        return dropped
+    def release(self, lease: Lease) -> None:
+        """See PrefixCache.release."""
+        ...
 
 
 class Lease:
     """A request's hold on the cache, from `PrefixCache.acquire` to `release`; a context manager that releases.
+
+    Its attributes are there to be read; only calls of the cache change them.
 
     Attributes:
         prompt_tokens: length of the key it was acquired for.
         cached_tokens: the prompt's first tokens whose state is in the cache.
         compute_from: the first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again:
             those runs read the cached pages of path components and must not write them.
-        write_from: by component, the first token whose state is to be written; what is computed before it is discarded.
-        save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending.
-        save_pages: pages to save states in, by length, so far as `allocate` has got. Beyond the prompt there are at most two:
-            for the last place that the output has pages for, and for the one before, while rejected tokens may lead back there.
-        state_page: the running state's own page; None without a `Point` component, and once it was given up in a `commit`:
-            then the lease can publish what is computed, and go no further.
-        state_copies: copies to make before running; of a lease that is loading, behind the gates of the state's layers.
-        missing: optional components in shared pages whose state the cache lacked, as page indices [first, last).
-        length: tokens it has pages for; `committed`: tokens published.
+        save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. No run goes past one
+            without stopping there.
+        saved: those of them whose window or state was published.
+        length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
         boundary: where what is committed ends in the tree; valid for as long as the lease.
+        tables: page tables by component.
         failure: why what it was loading back never came; it can only be released then. None for all is well.
+        generation: the weights version that its namespace was in when it was acquired.
     """
 
     __slots__ = (
+        "_locks",
+        "_resources",
+        "_states",
         "boundary",
         "cache",
         "cached_tokens",
@@ -126,26 +74,34 @@ class Lease:
         "key",
         "length",
         "load",
-        "missing",
-        "path_receipt",
         "priority",
         "prompt_tokens",
         "save_at",
         "save_output",
-        "save_pages",
         "saved",
-        "state_copies",
-        "state_page",
         "tables",
-        "window_boundary",
-        "window_receipt",
-        "write_from",
     )
 
     def __init__(
-        self, cache: PrefixCache, key: Key, boundary: Boundary, compute_from: int, priority: int, save_output: bool
+        self,
+        cache: LeaseOwner,
+        resources: CacheResources,
+        generation: Generation,
+        key: Key,
+        boundary: Boundary,
+        compute_from: int,
+        *,
+        priority: int,
+        save_output: bool,
+        load: Load | None = None,
     ) -> None:
-        self.cache: PrefixCache | None = cache
+        self.cache: LeaseOwner | None = cache
+        self._resources = resources
+        self._locks = LeaseLocks(resources)
+        point = resources.layout.point
+        self._states = None if point is None else StatePages(resources, point, key.length)
+        self.tables = PageTables(resources)
+        self.generation = generation
         self.key = key
         self.boundary = boundary
         self.prompt_tokens = key.length
@@ -156,33 +112,39 @@ class Lease:
         self.length = boundary.length
         self.priority = priority
         self.save_output = save_output
-        self.write_from: dict[str, int] = {}
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
-        self.save_pages: dict[int, int] = {}
-        self.missing: dict[str, tuple[int, int]] = {}
-        self.state_page: int | None = None
-        self.state_copies: tuple[StateCopy, ...] = ()
-        self.tables: dict[str, PageTable] = {}
-        self.path_receipt: Receipt | None = None
-        self.window_receipt: Receipt | None = None
-        self.window_boundary = 0
-        self.load: Load | None = None
+        self.load = load
         self.failure: str | None = None
-        self.generation: Generation | None = None
 
-    def unpin(self) -> None:
-        """Let go of the tree's pages."""
-        if self.path_receipt is not None:
-            self.path_receipt.release()
-            self.path_receipt = None
-        self.unpin_windows()
+    # What it says.
 
-    def unpin_windows(self) -> None:
-        """Let go of the tree's windows and state."""
-        if self.window_receipt is not None:
-            self.window_receipt.release()
-            self.window_receipt = None
+    @property
+    def state_page(self) -> int | None:
+        """The running state's own page; None without a `Point` component, and once it was given up in a `commit`: then the
+        lease can publish what is computed, and go no further."""
+        return None if self._states is None else self._states.running
+
+    @property
+    def state_copies(self) -> tuple[StateCopy, ...]:
+        """Copies to make before running; of a lease that is loading, behind the gates of the state's layers."""
+        return () if self._states is None else self._states.copies()
+
+    @property
+    def save_pages(self) -> Mapping[int, int]:
+        """Pages to save states in, by length, so far as `allocate` has got. Beyond the prompt there are at most two: for the
+        last place that the output has pages for, and for the one before, while rejected tokens may lead back there."""
+        return {} if self._states is None else self._states.saves
+
+    @property
+    def write_from(self) -> Mapping[str, int]:
+        """By component, the first token whose state is to be written; what is computed before it is discarded."""
+        return self.tables.write_from
+
+    @property
+    def missing(self) -> Mapping[str, tuple[int, int]]:
+        """Optional components in shared pages whose state the cache lacked, as page indices [first, last)."""
+        return self.tables.missing
 
     @property
     def loading(self) -> bool:
@@ -198,6 +160,11 @@ class Lease:
     def rebuilt_tokens(self) -> int:
         """How many cached tokens run again to rebuild windows."""
         return self.cached_tokens - self.compute_from
+
+    def next_stop(self, computed_tokens: int) -> int | None:
+        """The first length after `computed_tokens` at which a run must stop so that a state or a window can be saved; None if
+        there is none. Cost: O(`save_at`)."""
+        return next((length for length in self.save_at if length > computed_tokens and length not in self.saved), None)
 
     def pages(self, component: str, first_page: int = 0) -> NDArray[np.int64]:
         """The page ids of a component by page index, from index `first_page` on, int64; -1 where a window has moved on.
@@ -221,7 +188,7 @@ class Lease:
             raise LeaseError(f"{self} was released: its pages are the tree's, or free")
         if self.failure is not None:
             raise TransferError(self.failure)
-        table = self.tables.get(self.cache.owner_of.get(component, component)) if isinstance(component, str) else None
+        table = self.tables.get(component) if isinstance(component, str) else None
         if table is None:
             raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self.tables)}")
         first_page = integer(first_page, "first_page", LeaseError)
@@ -231,6 +198,182 @@ class Lease:
             ids[max(0, first - first_page) : max(0, last - first_page)] = -1
         ids.flags.writeable = False
         return ids
+
+    # What its cache has it do. Arguments are right already.
+
+    def begin(self, *, rebuilds: bool) -> None:
+        """Lock what it resumes from (a load does that itself), allocate its running state, and lay out its tables.
+
+        Raises OutOfPagesError or StaleBoundaryError; `end` then frees what it has got.
+        """
+        loading = self.load is not None
+        if not loading:
+            self.boundary = self._locks.lock(self.boundary, rebuilds=rebuilds)
+        if self._states is not None:
+            self._states.start()
+            if loading or self._locks.has_windows:
+                tree = self._resources.tree
+                source = (tree.pages_with_loads if loading else tree.pages)(self.boundary, self._states.name)
+                self._states.source = int(source[0]) if source.size else None
+        self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
+
+    def follow_load(self) -> None:
+        """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
+        assert self.load is not None
+        self.load.follow()
+        if self.load.error is None:
+            self.boundary = self.load.boundary
+            self._take_tree_pages()
+
+    def end_load(self) -> None:
+        """What it waited for has ended: it holds the tree's pages from now on, or has failed."""
+        load, self.load = self.load, None
+        assert load is not None
+        self.failure = load.error
+        if load.error is None:
+            try:
+                self.boundary = self._locks.lock(load.boundary, rebuilds=False)
+            except StaleBoundaryError as error:
+                self._locks.release()
+                self.failure = f"what {self} loaded back is gone: {error}"
+            else:
+                self._take_tree_pages()
+        load.release()
+
+    def _take_tree_pages(self) -> None:
+        loading, tree = self.load is not None, self._resources.tree
+        self.tables.take_tree_pages(self.boundary, loading=loading)
+        if self._states is not None and self._states.source is not None:
+            pages = tree.pages_with_loads if loading else tree.pages
+            self._states.source = int(pages(self.boundary, self._states.name)[0])
+
+    def drop_load(self) -> None:
+        """It waits no longer for what it was loading."""
+        load, self.load = self.load, None
+        if load is not None:
+            assert self._resources.controller is not None
+            self._resources.controller.release(load)
+
+    def require_state(self, length_tokens: int) -> None:
+        """Raise LeaseError if it cannot run up to so many tokens, for it gave its running state up."""
+        if self._states is not None and self._states.running is None and length_tokens > self.committed:
+            raise LeaseError(
+                f"{self} gave up its running state of {self._states.name!r} at {self.committed} tokens and cannot go on to "
+                f"{length_tokens}; acquire another to go on"
+            )
+
+    def grow(self, length_tokens: int) -> None:
+        """See PrefixCache.allocate."""
+        if length_tokens > self.length:
+            self.require_state(length_tokens)
+        with ExitStack() as undo:
+            added = self.tables.grow(self._resources.layout.pages(length_tokens))
+            undo.callback(self.tables.shrink, added)
+            if self._states is not None and self._states.running is not None:
+                undo.callback(self._states.keep_only, set(self._states.saves))  # a policy may raise when a page is looked for
+                self._grow_states(max(self.length, length_tokens))
+            undo.pop_all()
+        self.length = max(self.length, length_tokens)
+
+    def _grow_states(self, length: int) -> None:
+        states = self._states
+        assert states is not None
+        states.allocate_saves(at for at in self.save_at if self.committed < at <= length and at not in self.saved)
+        if self.save_output:
+            states.follow_output(length, self.committed)
+            states.free_superseded(self.length - self._resources.draft_tokens)
+
+    def advance(self, computed_tokens: int) -> None:
+        """See PrefixCache.advance."""
+        self.computed = max(self.computed, computed_tokens)
+        layout, locks = self._resources.layout, self._locks
+        if layout.windows:
+            self.tables.free_windows_before(
+                min([layout.whole(self.computed), *(at for at in self.save_at if at not in self.saved)])
+            )
+        is_past = locks.has_windows and self.computed > locks.windows_at
+        if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
+            locks.release_windows()
+
+    def cut(self, length_tokens: int) -> None:
+        """See PrefixCache.truncate."""
+        self.tables.cut(self._resources.layout.pages(length_tokens))
+        if self._states is not None:
+            self._states.cut(length_tokens)
+        self.length = length_tokens
+        self.key = self.key.prefix(min(length_tokens, self.key.length))
+        self.computed = min(self.computed, length_tokens)
+
+    def hold_only_for(self, length_tokens: int) -> None:
+        """See PrefixCache.acquire_to_fill: nothing of a window but what this length needs, and no saves on the way."""
+        self.save_at = ()
+        self.tables.hold_windows_for(length_tokens)
+
+    def publish(self, publication: Publication) -> None:
+        """See PrefixCache.commit."""
+        key, end = publication.key, self._resources.layout.whole(publication.key.length)
+        if self.generation.ended:
+            self._resources.counters.drop("commit of what was invalidated")
+        else:
+            states = publication.states
+            remaining = states if self._states is None else self._states.due(states)
+            self._count_unsaved(states, end)
+            for stop in self._stops(remaining, end, publication.resumable):
+                due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
+                keep_windows = (stop in self.save_at or publication.resumable) and bool(self._resources.layout.windows)
+                self._publish_up_to(key.prefix(stop), due, publication.without, keep_windows=keep_windows)
+            if self._states is not None:
+                self._states.free_superseded(end, states)
+        if key.length >= self.key.length:
+            self.key = key
+        self.advance(key.length)
+
+    def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
+        """Places at which a state is needed to resume, which this commit passes without one."""
+        point, tree = self._resources.layout.point, self._resources.tree
+        if point is not None and tree.pool(point).component.required:
+            for length in self.save_at:
+                if self.committed < length <= end and length not in states:
+                    self._resources.counters.drop("state not saved where it was due")
+
+    def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
+        """Lengths to insert up to: where windows are kept, where there are states, and the end."""
+        stops = set(states)
+        if self._resources.layout.windows:
+            stops |= {length for length in self.save_at if length <= end and length not in self.saved}
+            if resumable and end == self.committed:
+                stops.add(end)
+        if end > self.committed:
+            stops.add(end)
+        return sorted(stops - {0})
+
+    def _publish_up_to(self, key: Key, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
+        parts, stop = self._resources, key.length
+        pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
+        by_component = {} if self._states is None or not due else {self._states.name: due}
+        result = parts.tree.insert(key, pages, by_component, after=self.boundary, without=without, priority=self.priority)
+        keep_windows = keep_windows and all(name in result.canonical for name, _ in parts.layout.windows)
+        if self._states is not None:
+            self._states.forget(due)
+        self.tables.put_canonical(result.canonical, stop, keep_windows=keep_windows)
+        parts.counters.duplicate_pages += parts.device.free_unused(result)
+        self.saved.update(length for length in self.save_at if length == stop or length in due)
+        boundary = result.boundary
+        if stop >= self.committed:
+            self.committed = stop
+            self.boundary = boundary = self._locks.lock_paths(boundary)
+        if keep_windows:
+            self._locks.lock_windows(boundary)
+        if parts.controller is not None:
+            parts.controller.committed(boundary)
+
+    def end(self) -> None:
+        """Free all that is its own, and release its locks. It stands nowhere any more."""
+        self.drop_load()
+        self.tables.free()
+        if self._states is not None:
+            self._states.free()
+        self._locks.release()
 
     def __enter__(self) -> Lease:
         return self

@@ -12,15 +12,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import flag, integer, items
-from unified_tree.component import Component, Path, Point, Trailing
-from unified_tree.controllers.cache import holding
-from unified_tree.controllers.cache.admission import admit
-from unified_tree.controllers.cache.arrivals import Arrivals
-from unified_tree.controllers.cache.generations import Generations
+from unified_tree.controllers.cache.admission import Admission
+from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
-from unified_tree.controllers.cache.publishing import checked, publish
-from unified_tree.controllers.cache.stats import CacheStats, Counters, cache_stats
-from unified_tree.controllers.cache.weights_versions import WeightsVersions
+from unified_tree.controllers.cache.leases import Leases
+from unified_tree.controllers.cache.publication import Publication
+from unified_tree.controllers.cache.resources import CacheResources
+from unified_tree.controllers.cache.stats import CacheCounters, CacheStats
+from unified_tree.controllers.cache.weights import Weights
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.host.tier_pages import TierPages
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.component import Component
     from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
-    from unified_tree.receipt import InsertResult
     from unified_tree.settings import TreeSettings
 
 
@@ -102,8 +101,8 @@ class PrefixCache:
             for name, count in (page_counts or {}).items()
         }
         self.rebuild = flag(rebuild, "rebuild", ConfigurationError)
-        self.save_limit = integer(save_limit, "save_limit", ConfigurationError)
-        self.draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
+        save_limit = integer(save_limit, "save_limit", ConfigurationError)
+        draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
         if host is not None and not isinstance(host, HostTier):
             raise ConfigurationError(f"host must be a HostTier, not {host!r}")
         self.tree = UnifiedTree(
@@ -114,33 +113,33 @@ class PrefixCache:
             host_page_counts=host.page_counts if host is not None else None,
             settings=settings,
         )
-        self.page_size = page_size
-        owners = [c for c in self.tree.components if c.shares is None]
-        self.paths = tuple(c.name for c in owners if isinstance(c.coverage, Path))
-        self.windows = tuple((c.name, c.coverage.window_tokens) for c in owners if isinstance(c.coverage, Trailing))
-        points = [c.name for c in owners if isinstance(c.coverage, Point)]
-        if len(points) > 1:
-            raise ConfigurationError(
-                f"one Point component may have pages of its own, the others share them; there are {points}"
-            )
-        self.point = points[0] if points else None
-        self.owner_of = {c.name: c.shares or c.name for c in self.tree.components}
-        self.saves = self.point is not None or bool(self.windows)
-        self.save_grid_tokens = self.tree.state.save_grid_tokens
-        self.counters = Counters()
-        self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
+        self.layout = CacheLayout.of(self.tree.components, page_size, self.tree.state.save_grid_tokens)
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
+        self.weights = Weights(self.tree, self.ranks, max_versions)
+        self.counters = CacheCounters()
+        self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
-        self._leases: set[Lease] = set()
-        self._arrivals = Arrivals(self)
-        self._closed = False
-        self.generations = Generations()
-        self.weights = WeightsVersions(self.ranks, max_versions)
         self.storage: StorageController | None = None
+        resources = CacheResources(
+            tree=self.tree,
+            layout=self.layout,
+            device=self.device,
+            controller=self.controller,
+            counters=self.counters,
+            draft_tokens=draft_tokens,
+        )
+        self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
+        self._leases = Leases(self.controller, self.counters)
+        self._closed = False
         if storage is not None:
             self.attach_storage(storage)
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page."""
+        return self.layout.page_size
 
     def attach_storage(self, tier: StorageTier) -> None:
         """Put a store behind the host tier, or another in place of the one there is. Leases go on undisturbed.
@@ -154,11 +153,8 @@ class PrefixCache:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
         if self.storage is not None and self.storage.tier is tier:
             raise ConfigurationError("this store is attached already; to attach it anew would close its engine")
-        attached = StorageController(
-            self.tree, self.controller.host, tier, self.counters, self.generation, self.weights, self.ranks
-        )
+        attached = StorageController(self.tree, self.controller.host, tier, self.counters, self.weights, self.ranks)
         self.detach_storage()
-        self.ranks.note(f"attach {tier.weights_version}")
         self.weights.attached(tier.weights_version)
         self.storage = self.controller.storage = attached
 
@@ -211,6 +207,7 @@ class PrefixCache:
         save_output: bool = True,
         request: Hashable | None = None,
         may_load: bool = True,
+        reserve_tokens: int = 0,
     ) -> Lease:
         """A lease on the longest usable prefix of `key`, at most its length less one.
 
@@ -222,37 +219,60 @@ class PrefixCache:
             save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
             request: whose prefetch was for this prompt; it ends here.
             may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
+            reserve_tokens: allocate pages for so many tokens at once, as `allocate` would: so a scheduler admits a request
+                only if its prompt has room. Not for a window that is shorter than that and a prompt that runs in chunks.
 
-        Raises, with nothing changed, OutOfPagesError if there is no page for the running state, InvalidKeyError for negative
-        token ids, LeaseError for other arguments that mean nothing and once the cache is closed. Cost: a match and a lock.
+        Raises, with nothing changed but what was evicted, OutOfPagesError if there is no page for the running state or no room
+        for what is reserved, InvalidKeyError for negative token ids, LeaseError for other arguments that mean nothing and once
+        the cache is closed. Cost: a match and a lock.
         """
         if self._closed:
             raise LeaseError("the cache is closed; it takes no more requests")
-        if not isinstance(key, Key) or key.length == 0:
-            raise LeaseError(f"acquire takes a Key of at least one token, not {key!r}")
-        key.require_tokens()
+        _check_prompt(key)
         lengths = [integer(length, "a checkpoint", LeaseError) for length in items(checkpoints, "checkpoints", LeaseError)]
         priority = integer(priority, "priority", LeaseError, minimum=MIN_PRIORITY)
         save_output = flag(save_output, "save_output", LeaseError)
         may_load = flag(may_load, "may_load", LeaseError)
+        reserve_tokens = integer(reserve_tokens, "reserve_tokens", LeaseError)
         if not _is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
-        lease = admit(self, key, lengths, priority, save_output, may_load=may_load)
+        lease = self._admission.admit(key, lengths, priority=priority, save_output=save_output, may_load=may_load)
         with ExitStack() as undo:
             undo.callback(self.release, lease)
             self._leases.add(lease)
-            if lease.load is not None:
-                self._arrivals.expect(lease)
+            if reserve_tokens:
+                lease.grow(reserve_tokens)
             if not self.ranks.is_alone:
                 self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
-                self._arrivals.fetched(lease, self.storage.prefetching.requests.leave(request))
+                self._leases.prefetched(lease, self.storage.prefetching.requests.leave(request))
             undo.pop_all()
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
         counters.hit_tokens += lease.compute_from
         counters.rebuilt_tokens += lease.rebuilt_tokens
+        return lease
+
+    def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
+        """A lease whose pages the caller fills with state from elsewhere, up to a length: a prefix linker, a remote prefill.
+
+        It resumes from what is on device, holds pages for `length_tokens` (of windows only what that length needs), saves
+        nothing on the way, and is not counted as a request. Fill the pages from `cached_tokens` on, `commit` and `release`.
+
+        Raises as `acquire`. Cost: as `acquire` and `allocate`.
+        """
+        if self._closed:
+            raise LeaseError("the cache is closed; it takes no more requests")
+        _check_prompt(key)
+        length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
+        lease = self._admission.admit(key, may_load=False, may_rebuild=False)
+        with ExitStack() as undo:
+            undo.callback(self.release, lease)
+            self._leases.add(lease)
+            lease.hold_only_for(length_tokens)
+            lease.grow(length_tokens)
+            undo.pop_all()
         return lease
 
     def poll(self) -> None:
@@ -265,7 +285,7 @@ class PrefixCache:
         try:
             self.controller.poll()
         finally:
-            self._arrivals.take_ended()
+            self._leases.poll()
         if self.storage is not None:
             self.storage.poll()
 
@@ -274,8 +294,8 @@ class PrefixCache:
 
         Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
         """
-        self._check(lease)
-        self._arrivals.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
+        self._leases.require(lease)
+        self._leases.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
@@ -283,8 +303,17 @@ class PrefixCache:
         Raises, with nothing changed, OutOfPagesError if a pool cannot give that many, LeaseError for no number of tokens and
         for more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
         """
-        self._check(lease)
-        holding.grow(self, lease, integer(length_tokens, "length_tokens", LeaseError))
+        self._leases.require(lease)
+        lease.grow(integer(length_tokens, "length_tokens", LeaseError))
+
+    def can_allocate(self, lease: Lease, length_tokens: int) -> bool:
+        """Whether every pool has the pages free or evictable that `allocate` would take now. Changes nothing.
+
+        What is evictable may stand above what is locked; then `allocate` may still raise. Cost: O(components).
+        """
+        self._leases.require(lease)
+        needs = lease.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
+        return all(self.device.fits(name, count) for name, count in needs.items())
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
         """The tokens [0, computed_tokens) are computed: give back window pages that neither the next token nor a place
@@ -292,13 +321,13 @@ class PrefixCache:
 
         Raises LeaseError, with nothing changed, for more tokens than it has pages for. Cost: O(pages given back).
         """
-        self._check(lease)
+        self._leases.require(lease)
         computed_tokens = integer(computed_tokens, "computed_tokens", LeaseError)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
-        holding.require_state(self, lease, computed_tokens)
-        self._arrivals.settle(lease)
-        holding.advance(self, lease, computed_tokens)
+        lease.require_state(computed_tokens)
+        self._leases.wait(lease)
+        lease.advance(computed_tokens)
 
     def commit(
         self,
@@ -327,34 +356,58 @@ class PrefixCache:
         lease's, and for fewer tokens than are committed and computed; TransferError if what it stands on did not come.
         Cost: as an insert a place that is kept.
         """
-        self._check(lease)
-        publication = checked(self, lease, tokens, states, without, resumable)
-        self._arrivals.settle(lease)
-        publish(self, lease, publication)
+        self._leases.require(lease)
+        publication = Publication.checked(lease, self.layout, tokens, states, without, resumable)
+        self._leases.wait(lease)
+        lease.publish(publication)
+
+    def preempt(
+        self,
+        lease: Lease,
+        tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
+        states: Mapping[int, int] | None = None,
+    ) -> int:
+        """Publish all that was computed so that the same request resumes there, and release the lease.
+
+        Windows are kept at the end of the whole pages, and the running state if `tokens` ends at the end of a page on the grid
+        on which states are saved. Elsewhere no state can be kept that is valid at the end: stop a prefill at a multiple of
+        `layout.save_grid_tokens` before it is preempted, or it resumes from the last state that was saved.
+
+        Args:
+            tokens, states: as in `commit`.
+
+        Returns up to which length tokens were published. Raises as `commit`, and the lease is held still. Cost: as `commit`.
+        """
+        self._leases.require(lease)
+        publication = Publication.checked(lease, self.layout, tokens, states, (), True)
+        length, page = publication.key.length, lease.state_page
+        if page is not None and length not in publication.states and length % self.layout.save_grid_tokens == 0:
+            publication.states[length] = page
+        self._leases.wait(lease)
+        lease.publish(publication)
+        committed = lease.committed
+        self.release(lease)
+        return committed
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
         """Take back the tokens from `length_tokens` on, which were never committed (rejected draft tokens).
 
         Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
         """
-        self._check(lease)
+        self._leases.require(lease)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError)
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
-        self._arrivals.settle(lease)
-        holding.cut(self, lease, length_tokens)
+        self._leases.wait(lease)
+        lease.cut(length_tokens)
 
     def release(self, lease: Lease) -> None:
         """End a lease: what it committed stays in the tree, all else goes back to its pool.
 
         Raises LeaseError if it was released before or belongs to another cache.
         """
-        self._check(lease)
-        if lease.load is not None:
-            self._arrivals.drop(lease)
-        holding.give_back(self, lease)
-        self._leases.discard(lease)
-        lease.cache = None
+        self._leases.require(lease)
+        self._leases.remove(lease)
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
         """A new weights version, for one namespace or for all: what was computed before is never matched again.
@@ -373,21 +426,18 @@ class PrefixCache:
         for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
             if given is not None and type(given) is not str:
                 raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
-        self.ranks.note(f"invalidate {namespace!r} {weights_version!r}")
-        self.tree.invalidate(namespace)
-        self.generations.end(namespace)
-        self.weights.invalidated(namespace, weights_version)
-        self._arrivals.fail(namespace)
+        self.weights.invalidate(namespace, weights_version)
+        self._leases.fail(namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The weights version that a namespace is in; an invalidation ends it. Cost: O(1)."""
-        return self.generations.now(namespace)
+        return self.weights.generation(namespace)
 
     def drain(self) -> None:
         """Finish all transfers, prefetches and persists that have been started or are due, and apply them. Blocks."""
         if self.controller is not None:
             self.controller.drain()
-            self._arrivals.take_ended()
+            self._leases.poll()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -395,7 +445,7 @@ class PrefixCache:
         """Copy every boundary to host, as far as it has room, and on to the store, and wait for that."""
         if self.controller is not None:
             self.controller.flush()
-            self._arrivals.take_ended()
+            self._leases.poll()
             if self.storage is not None:
                 self.storage.flush()
 
@@ -410,7 +460,7 @@ class PrefixCache:
         with ExitStack() as closing:  # the last first
             closing.callback(self.ranks.close)
             if self.controller is not None:
-                closing.callback(self._arrivals.take_all)
+                closing.callback(self._leases.end_loads)
                 closing.callback(self.controller.close)
             closing.callback(self.detach_storage)
 
@@ -425,19 +475,13 @@ class PrefixCache:
 
     def stats(self) -> CacheStats:
         """Totals so far and the pools as they are. Cost: O(components)."""
-        return cache_stats(self)
+        return CacheStats.of(self)
 
-    def _check(self, lease: Lease) -> None:
-        if not isinstance(lease, Lease):
-            raise LeaseError(f"a Lease is needed, not {lease!r}")
-        if lease.cache is not self:
-            raise LeaseError(f"{lease} was released before" if lease.released else f"{lease} belongs to another cache")
 
-    def take_in(self, result: InsertResult) -> None:
-        """Free what an insert handed back."""
-        for pages in (result.duplicates, result.replaced):
-            self.device.give_back(pages)
-            self.counters.duplicate_pages += sum(ids.size for ids in pages.values())
+def _check_prompt(key: Key) -> None:
+    if not isinstance(key, Key) or key.length == 0:
+        raise LeaseError(f"a Key of at least one token is needed, not {key!r}")
+    key.require_tokens()
 
 
 def _is_hashable(name: object) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from unified_tree.effect import EffectKind
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.receipt import EvictResult
+
+LOG = logging.getLogger("unified_tree.cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +113,51 @@ class CacheStats:
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
 
+    @classmethod
+    def of(cls, cache: PrefixCache) -> CacheStats:
+        """The figures of a cache now. Cost: O(components)."""
+        counters, tree, controller = cache.counters, cache.tree, cache.controller
+        pools = {}
+        for name, allocator in cache.device.allocators.items():
+            pool = tree.pool(name)
+            pools[name] = PoolStats(
+                total=allocator.page_count,
+                used=allocator.used_pages,
+                tree=pool.used_pages,
+                leased=allocator.used_pages - pool.used_pages,
+                protected=pool.protected_pages,
+                stranded=pool.stranded_pages,
+                page_bytes=pool.component.page_bytes,
+                victims=counters.victims.get((Tier.DEVICE, name), 0),
+            )
+        host_pools = {}
+        for name, allocator in controller.host.allocators.items() if controller is not None else ():
+            pool = tree.pool(name, Tier.HOST)
+            host_pools[name] = HostPoolStats(
+                total=allocator.page_count,
+                used=allocator.used_pages,
+                tree=pool.used_pages,
+                protected=pool.protected_pages,
+                copied=pool.copied_pages,
+                page_bytes=pool.component.page_bytes,
+                victims=counters.victims.get((Tier.HOST, name), 0),
+            )
+        return cls(
+            **{name: getattr(counters, name) for name in TOTALS},
+            nodes=tree.node_count,
+            leases=cache.lease_count,
+            load_wait_s=counters.load_wait_ns / 1e9,
+            backed_up=counters.transfers.get(EffectKind.BACKUP, TransferStats()),
+            loaded=counters.transfers.get(EffectKind.LOAD, TransferStats()),
+            drops=dict(counters.drops),
+            pools=pools,
+            host_pools=host_pools,
+            storage=cache.storage.figures() if cache.storage is not None else None,
+        )
+
 
 @dataclass(slots=True)
-class Counters:
+class CacheCounters:
     """What a cache counts as it goes; see CacheStats."""
 
     requests: int = 0
@@ -150,59 +195,12 @@ class Counters:
         )
 
     def drop(self, reason: str) -> None:
-        """Something was not done, or came to nothing."""
-        self.drops[reason] = self.drops.get(reason, 0) + 1
+        """Something was not done, or came to nothing. It is logged, too."""
+        count = self.drops.get(reason, 0) + 1
+        self.drops[reason] = count
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: what repeats each step does not fill a log
+            LOG.info("%s (%d so far)", reason, count)
 
 
-def cache_stats(cache: PrefixCache) -> CacheStats:
-    """See PrefixCache.stats."""
-    c, tree, controller = cache.counters, cache.tree, cache.controller
-    pools = {}
-    for name, allocator in cache.device.allocators.items():
-        pool = tree.pool(name)
-        pools[name] = PoolStats(
-            total=allocator.page_count,
-            used=allocator.used_pages,
-            tree=pool.used_pages,
-            leased=allocator.used_pages - pool.used_pages,
-            protected=pool.protected_pages,
-            stranded=pool.stranded_pages,
-            page_bytes=pool.component.page_bytes,
-            victims=c.victims.get((Tier.DEVICE, name), 0),
-        )
-    host_pools = {}
-    for name, allocator in controller.host.allocators.items() if controller is not None else ():
-        pool = tree.pool(name, Tier.HOST)
-        host_pools[name] = HostPoolStats(
-            total=allocator.page_count,
-            used=allocator.used_pages,
-            tree=pool.used_pages,
-            protected=pool.protected_pages,
-            copied=pool.copied_pages,
-            page_bytes=pool.component.page_bytes,
-            victims=c.victims.get((Tier.HOST, name), 0),
-        )
-    return CacheStats(
-        requests=c.requests,
-        prompt_tokens=c.prompt_tokens,
-        hit_tokens=c.hit_tokens,
-        host_hit_tokens=c.host_hit_tokens,
-        storage_hit_tokens=c.storage_hit_tokens,
-        rebuilt_tokens=c.rebuilt_tokens,
-        evictions=c.evictions,
-        tombstones=c.tombstones,
-        deleted_nodes=c.deleted_nodes,
-        lost=c.lost,
-        duplicate_pages=c.duplicate_pages,
-        refused=c.refused,
-        nodes=tree.node_count,
-        leases=cache.lease_count,
-        loads=c.loads,
-        load_wait_s=c.load_wait_ns / 1e9,
-        backed_up=c.transfers.get(EffectKind.BACKUP, TransferStats()),
-        loaded=c.transfers.get(EffectKind.LOAD, TransferStats()),
-        drops=dict(c.drops),
-        pools=pools,
-        host_pools=host_pools,
-        storage=cache.storage.figures() if cache.storage is not None else None,
-    )
+TOTALS = tuple(counter.name for counter in fields(CacheCounters) if counter.type == "int" and counter.name != "load_wait_ns")
+"""Counters that CacheStats shows as they are."""

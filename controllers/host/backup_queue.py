@@ -14,7 +14,7 @@ from unified_tree.effect import EffectKind
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import Counters
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.effect import Effect
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class BackupQueue:
     """Boundaries waiting to be backed up, in the order they came, each once; and, with write-back, the coldest ones."""
 
-    def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: Counters) -> None:
+    def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: CacheCounters) -> None:
         self._tree = tree
         self._device = device
         self._host = host
@@ -34,7 +34,7 @@ class BackupQueue:
         self._counters = counters
         self._waiting: dict[Boundary, None] = {}
         self._cursors: dict[str, Place | None] = {}
-        self._pinned = dict.fromkeys(device.allocators, 0)
+        self._locked = dict.fromkeys(device.allocators, 0)
         self._optional = [c.name for c in tree.components if not c.required]
         self._low_water = {
             name: int(tier.low_water * allocator.page_count)
@@ -63,7 +63,7 @@ class BackupQueue:
     def _deficit(self, name: str) -> int:
         """How many pages of a device pool ought to be copied or free, and are neither nor on their way to be."""
         pool = self._tree.pool(name)
-        ready = self._device.allocators[name].free_pages + pool.copied_pages + pool.stranded_pages + self._pinned[name]
+        ready = self._device.allocators[name].free_pages + pool.copied_pages + pool.stranded_pages + self._locked[name]
         return self._low_water[name] - ready
 
     def add_coldest(self) -> None:
@@ -92,7 +92,7 @@ class BackupQueue:
                 return
 
     def begin(self) -> Iterator[Effect]:
-        """Start what was asked for, as far as the limits on pinned pages go."""
+        """Start what was asked for, as far as the limits on locked pages go."""
         for boundary in list(self._waiting):
             if self._at_limit():
                 return
@@ -103,7 +103,7 @@ class BackupQueue:
 
     def _at_limit(self) -> bool:
         for name, allocator in self._device.allocators.items():
-            if allocator.page_count is not None and self._pinned[name] > self._tier.max_backup_share * allocator.page_count:
+            if allocator.page_count is not None and self._locked[name] > self._tier.max_backup_share * allocator.page_count:
                 return True
         return False
 
@@ -122,15 +122,15 @@ class BackupQueue:
         except OutOfPagesError:
             self._counters.drop("host full")
             return None
-        self._count_pinned(effect, 1)
+        self._count_locked(effect, 1)
         return effect
 
     def ended(self, effect: Effect) -> None:
         """A backup ended."""
         if effect.kind is EffectKind.BACKUP:
-            self._count_pinned(effect, -1)
+            self._count_locked(effect, -1)
 
-    def _count_pinned(self, effect: Effect, sign: int) -> None:
+    def _count_locked(self, effect: Effect, sign: int) -> None:
         for copy in effect.copies:
-            if copy.component in self._pinned:
-                self._pinned[copy.component] += sign * copy.source.size
+            if copy.component in self._locked:
+                self._locked[copy.component] += sign * copy.source.size

@@ -36,7 +36,7 @@ class HostTier:
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many prompts must have ended in the boundary's node.
         low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can
             drop pages at once.
-        max_backup_share: the share of a device pool that backups may pin at a time.
+        max_backup_share: the share of a device pool that backups may lock at a time.
         queue_limit: boundaries that may wait for their backup; with one more the oldest is forgotten and counted in
             `CacheStats.drops`. `flush` waits until there is room instead.
         look_at: with WRITE_BACK: values of a pool that a poll looks at, at most, to keep its low-water mark; the next poll goes

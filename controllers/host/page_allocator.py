@@ -51,7 +51,13 @@ class PageAllocator:
         if page_count < 0:
             raise PageError(f"{self.name}: cannot allocate {page_count} pages")
         if page_count > self.free_pages:
-            raise OutOfPagesError(f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free")
+            raise OutOfPagesError(
+                f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free",
+                component=self.name,
+                needed=page_count,
+                free=self.free_pages,
+                total=self.page_count,
+            )
         try:
             if page_count > self._stack_size:
                 self._bring_up(page_count - self._stack_size)

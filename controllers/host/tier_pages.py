@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.stats import Counters
-    from unified_tree.receipt import EvictResult
+    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.receipt import EvictResult, InsertResult
     from unified_tree.tree import UnifiedTree
 
 
@@ -25,7 +25,7 @@ class TierPages:
         other: the pools of the other tier, whose pages may come free with a victim; None if there is no other.
     """
 
-    def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: Counters) -> None:
+    def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
         self._tree = tree
         self._tier = tier
         self._counters = counters
@@ -45,7 +45,7 @@ class TierPages:
             for name, count in needs.items():
                 taken[name] = self.allocators[name].allocate(count)
         except OutOfPagesError:
-            self.give_back(taken)
+            self.free_all(taken)
             raise
         return taken
 
@@ -53,17 +53,25 @@ class TierPages:
         """Take pages back; see PageAllocator.free."""
         self.allocators[name].free(ids)
 
-    def give_back(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
+    def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Take pages of several pools back."""
         for name, ids in pages.items():
             self.allocators[name].free(ids)
 
-    def take_in(self, result: EvictResult) -> None:
+    def free_evicted(self, result: EvictResult) -> None:
         """Take back what an eviction on this tier freed here and on the other tier."""
-        self.give_back(result.freed)
+        self.free_all(result.freed)
         if result.freed_elsewhere:
             assert self.other is not None, "without another tier nothing is freed there"
-            self.other.give_back(result.freed_elsewhere)
+            self.other.free_all(result.freed_elsewhere)
+
+    def free_unused(self, result: InsertResult) -> int:
+        """Take back what an insert handed back; returns how many pages."""
+        count = 0
+        for pages in (result.duplicates, result.replaced):
+            self.free_all(pages)
+            count += sum(ids.size for ids in pages.values())
+        return count
 
     def reserve(self, needs: Mapping[str, int]) -> None:
         """See to it that each pool has so many free pages. Raises OutOfPagesError with nothing changed.
@@ -76,7 +84,7 @@ class TierPages:
         self._evict(short, needs)
         for name in short:
             if self.allocators[name].free_pages < needs[name]:
-                self._refuse("but what could be evicted stands above what is locked", name, needs)
+                raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
     def check(self, needs: Mapping[str, int]) -> list[str]:
         """The pools that are short of free pages. Raises OutOfPagesError if evicting could not help. Changes nothing."""
@@ -84,9 +92,7 @@ class TierPages:
         for name in short:
             allocator, evictable = self.allocators[name], self._tree.evictable_pages(name, self._tier)
             if needs[name] - allocator.free_pages > evictable:
-                self._refuse(
-                    f"{allocator.free_pages} are free and {evictable} evictable of {allocator.page_count}", name, needs
-                )
+                raise self._refusal(name, needs[name], "the rest is locked, leased or on its way")
         return short
 
     def fits(self, name: str, page_count: int) -> bool:
@@ -100,10 +106,20 @@ class TierPages:
             self._evict((name,), {name: 1})
         return allocator.free_pages > 0
 
-    def _refuse(self, why: str, name: str, needs: Mapping[str, int]) -> None:
+    def _refusal(self, name: str, needed: int, why: str) -> OutOfPagesError:
         if self._tier is Tier.DEVICE:
             self._counters.refused += 1
-        raise OutOfPagesError(f"{name}: {needs[name]} pages needed on {self._tier.name.lower()}, {why}")
+        allocator, evictable = self.allocators[name], self._tree.evictable_pages(name, self._tier)
+        return OutOfPagesError(
+            f"{name}: {needed} pages needed on {self._tier.name.lower()}, {allocator.free_pages} are free and {evictable} "
+            f"evictable of {allocator.page_count}; {why}",
+            component=name,
+            tier=self._tier,
+            needed=needed,
+            free=allocator.free_pages,
+            evictable=evictable,
+            total=allocator.page_count,
+        )
 
     def _evict(self, names: Iterable[str], needs: Mapping[str, int]) -> None:
         for name in names:
@@ -111,5 +127,5 @@ class TierPages:
             if missing <= 0:
                 continue  # came free with the victims of another pool
             result = self._tree.evict({name: missing}, self._tier)
-            self.take_in(result)
+            self.free_evicted(result)
             self._counters.evicted(self._tier, name, result)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.component import Path, Point
-from unified_tree.controllers.cache.admission import admit
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
@@ -116,7 +115,7 @@ class LinkedPrefixes:
         self.counts = LinkStats()
         linked = {pool.name for pool in pools}
         self._lacking = [c.name for c in cache.tree.components if c.name not in linked]
-        self._invalidations = cache.generations.count(invalidation_limit)
+        self._invalidations = cache.weights.count_invalidations(invalidation_limit)
         self._salt = PrefixSalt(weights_version, format_digest(pools), self._invalidations.of)
         self._wait_s = wait_s
         self._min_tokens = min_tokens
@@ -143,9 +142,9 @@ class LinkedPrefixes:
         """Where a prompt's windows and states must be saved to be stored: its last whole chunk. For `PrefixCache.acquire`,
         beside the scheduler's own checkpoints. Empty where every whole chunk can be stored.
         """
-        if not self.cache.saves:
+        if not self.cache.layout.saves:
             return ()
-        grid = math.lcm(self.linker.chunk_tokens, self.cache.save_grid_tokens)
+        grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.save_grid_tokens)
         return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
 
     def ready(self, request: Hashable) -> bool:
@@ -241,14 +240,10 @@ class LinkedPrefixes:
         rebuilt = there.rebuild.length - there.rebuild_tokens if cache.rebuild else 0
         if found - max(there.device.length, there.reachable.length, rebuilt) < self._min_tokens:
             return False
-        lease = None
         try:
-            lease = admit(cache, key, (), 0, False, may_load=False, may_rebuild=False)
-            self._lay_out(lease, found)
+            lease = cache.acquire_to_fill(key, found)
         except OutOfPagesError:
             self.counts.no_room += 1
-            if lease is not None:
-                cache.release(lease)
             return False
         begin, chunk = lease.cached_tokens, self.linker.chunk_tokens
         first = begin // chunk * chunk
@@ -296,17 +291,6 @@ class LinkedPrefixes:
             self.counts.stores_failed += 1
         self.linker.release(name)
 
-    def _lay_out(self, lease: Lease, found: int) -> None:
-        """Have a lease hold nothing of a window that is not needed at `found`, and save nothing.
-
-        Raises OutOfPagesError where the device has no room for the rest.
-        """
-        lease.save_at = ()
-        for name, window in self.cache.windows:
-            table = lease.tables[name]
-            self.cache.device.free(name, table.skip_to(max(0, found - window) // self.cache.page_size))
-        self.cache.allocate(lease, found)
-
     def _pages_of(self, lease: Lease, pool: LinkedPool, first_token: int, end: int) -> NDArray[np.int64]:
         if isinstance(pool.coverage, Point):
             return np.array([lease.state_page], np.int64)
@@ -344,7 +328,7 @@ def _tokens(key: Key) -> NDArray[np.int64]:
 
 
 def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[LinkedPool]) -> None:
-    saved = {*(name for name, _ in cache.windows), *([cache.point] if cache.point else [])}
+    saved = {*(name for name, _ in cache.layout.windows), *([cache.layout.point] if cache.layout.point else [])}
     left_out = sorted(saved - {pool.name for pool in pools})
     if left_out:
         raise ConfigurationError(

@@ -23,7 +23,7 @@ def storable(
     Without windows and states the last one stands for all. Cost: with these a match a boundary, else a look at the lease.
     """
     boundary, found = lease.boundary, []
-    if not cache.saves:
+    if not cache.layout.saves:
         end = _reach(cache, pools, boundary, boundary.length) // chunk_tokens * chunk_tokens
         return [(boundary, end)] if end > stored else []
     limit = boundary.length // chunk_tokens * chunk_tokens

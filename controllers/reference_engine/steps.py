@@ -109,8 +109,8 @@ def _publish(engine: Engine, request: Request, running: Running, end: int, *, wa
     if end <= lease.committed and end not in lease.save_at:
         cache.advance(lease, end)
     elif page is not None:
-        assert cache.point is not None
-        running.rows.save_state(cache.point, page)
+        assert cache.layout.point is not None
+        running.rows.save_state(cache.layout.point, page)
         cache.commit(lease, request.tokens[:end], {end: page}, without=not_drafted(engine, running))
     elif wanted:
         cache.commit(lease, request.tokens[:end], without=not_drafted(engine, running))
@@ -126,4 +126,4 @@ def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:
 def can_give_state(engine: Engine, running: Running) -> bool:
     """Whether the running state is worth publishing as it is, the request having ended."""
     lease, end = running.lease, running.computed
-    return end % engine.cache.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved
+    return end % engine.cache.layout.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved

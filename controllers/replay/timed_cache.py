@@ -76,7 +76,7 @@ class TimedCache:
         pools = self.cache.stats().pools
         pages = (
             UNLIMITED if (pool := pools[name]).total is None else pool.total - pool.leased - pool.protected
-            for name in self.cache.paths
+            for name in self.cache.layout.paths
         )
         return min(pages) * self.cache.page_size
 

@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 from unified_tree.controllers.storage_tier.policies import PrefetchMode
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import Counters
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
 
@@ -29,7 +29,9 @@ class PrefetchRequests:
         may_give_up: whether a request may go on while its prefetch has not ended; not where ranks must do the same.
     """
 
-    def __init__(self, policy: PrefetchPolicy, clock: Callable[[], float], counters: Counters, *, may_give_up: bool) -> None:
+    def __init__(
+        self, policy: PrefetchPolicy, clock: Callable[[], float], counters: CacheCounters, *, may_give_up: bool
+    ) -> None:
         self._policy = policy
         self._clock = clock
         self._counters = counters

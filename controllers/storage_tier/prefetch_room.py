@@ -77,7 +77,7 @@ class PrefetchRoom:
 
     def give_back(self, pages: Pages) -> None:
         """Pages that were taken go back to their pools."""
-        self._host.give_back(pages)
+        self._host.free_all(pages)
 
     def release(self, claim: Mapping[str, int], taken: Pages) -> None:
         """A prefetch takes nothing more, and what it took was given back or belongs to somebody else."""

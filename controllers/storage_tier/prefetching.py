@@ -308,7 +308,7 @@ class Prefetching:
         prefetch.fetch = None
         self._room.give_back(left)
         self._room.release(fetch.claim, fetch.pages)
-        controller.host.give_back(result.unused)
+        controller.host.free_all(result.unused)
         before = prefetch.tokens
         self._measure(prefetch, length_pages * size)
         self.tokens += max(0, prefetch.tokens - before)

@@ -6,7 +6,7 @@ are pinned or belong to nobody else. What comes from the store is verified befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ from unified_tree.controllers.storage_tier.stored_composition import StoredCompo
 from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import Counters
-    from unified_tree.controllers.cache.weights_versions import WeightsVersions
+    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.cache.weights import Weights
     from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
@@ -39,8 +39,7 @@ class StorageController:
         host: its host pools' free lists.
         tier: settings; its engine and jobs are closed with the controller.
         counters: where figures go.
-        generation: says which weights version of a namespace the tree holds now.
-        weights: what a store calls them.
+        weights: which version each namespace is in, and what a store calls it.
         ranks: what must be heard before an answer of the store counts.
 
     Raises ConfigurationError for what the engine cannot keep or was not opened for, pools or memory that do not fit the
@@ -52,16 +51,15 @@ class StorageController:
         tree: UnifiedTree,
         host: TierPages,
         tier: StorageTier,
-        counters: Counters,
-        generation: Callable[[str], object],
-        weights: WeightsVersions,
+        counters: CacheCounters,
+        weights: Weights,
         ranks: RankAgreement,
     ) -> None:
         self.tree = tree
         self.host = host
         self.tier = tier
         self.counters = counters
-        self.generation = generation
+        self.generation = weights.generation
         self.ranks = ranks
         self.composition = StoredComposition(tree.components, tree.page_size, tier.pools, tier.memory, tier.written)
         records = self.composition.records
@@ -88,7 +86,7 @@ class StorageController:
 
     def chain(self, namespace: str) -> KeyChain | None:
         """The keys of a namespace under the weights it has now; None as long as these have no name."""
-        version = self._weights.of(namespace)
+        version = self._weights.name(namespace)
         return None if version is None else KeyChain(page_size=self.tree.page_size, weights_version=version)
 
     def prefetch(self, request: Hashable, key: Key) -> bool:

@@ -111,7 +111,7 @@ class Life:
 
     def forget(self) -> None:
         tree = self.cache.tree
-        self.cache.device.take_in(tree.evict({"full": tree.pool("full").used_pages}, Tier.DEVICE))
+        self.cache.device.free_evicted(tree.evict({"full": tree.pool("full").used_pages}, Tier.DEVICE))
 
     def settle(self) -> None:
         def is_quiet() -> bool:

@@ -21,7 +21,7 @@ def test_the_window_stays_pinned() -> None:
     held = lease.pages("swa").tolist()
     cache.commit(lease, tokens, {6: lease.save_pages[6]}, resumable=False)
     assert cache.stats().pools["swa"].protected >= 3
-    cache.device.give_back(cache.tree.evict({"swa": 32}).freed)
+    cache.device.free_all(cache.tree.evict({"swa": 32}).freed)
     assert all(cache.tree.pool("swa").ledger.owns(page) for page in held[-3:])
     assert lease.pages("swa").tolist()[-3:] == held[-3:]
     cache.release(lease)

@@ -23,7 +23,7 @@ def test_it_is_committed() -> None:
     cache = PrefixCache([FULL], 1, {"full": 20}, host=host)
     publish(cache, [1, 2, 3, 4, 5, 6])
     cache.drain()
-    cache.device.take_in(cache.tree.evict({"full": 20}))
+    cache.device.free_evicted(cache.tree.evict({"full": 20}))
     lease = cache.acquire(Key([1, 2, 3, 9]))
     assert (lease.cached_tokens, lease.loading) == (3, True)
     cache.wait_layer(lease, 0)

@@ -20,6 +20,6 @@ def test_it_is_on_host_after_the_commit() -> None:
     cache.drain()
     pools = cache.stats().host_pools
     assert (pools["full"].used, pools["mamba"].used) == (4, 1)
-    cache.device.take_in(cache.tree.evict({"mamba": 4, "full": 32}))
+    cache.device.free_evicted(cache.tree.evict({"mamba": 4, "full": 32}))
     assert cache.tree.match_prefix(Key(np.arange(11))).reachable.length == 8
     cache.close()

@@ -59,7 +59,7 @@ def test_bad_arguments_change_nothing(arguments: dict[str, Any], tiers: int) -> 
     assert cache.acquire(Key([*TOKENS, 9])).cached_tokens == 8
 
 
-@pytest.mark.parametrize("call", ["lock", "pages", "pages_with_loads", "pin"])
+@pytest.mark.parametrize("call", ["lock", "pages", "pages_with_loads", "lock_present"])
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_an_error_from_within_gives_everything_back(

@@ -191,7 +191,7 @@ class Runner:
                     self._expect(request, component.name, ids[i], layer, min(end, (i + 1) * size))
 
     def _compute_states(self, request: Request, begin: int, length: int) -> None:
-        lease, name = request.lease, self.cache.point
+        lease, name = request.lease, self.cache.layout.point
         if name is None:
             return
         assert lease.state_page is not None
@@ -337,7 +337,7 @@ class Runner:
             if tier is Tier.DEVICE or cache.controller is not None:
                 pages = self._pages(tier)
                 for name in pages.allocators:
-                    pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+                    pages.free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
         assert tree.node_count == 0, tree.dump()
         stats = cache.stats()
         used = [pool.used for pool in stats.pools.values()] + [pool.used for pool in stats.host_pools.values()]

@@ -153,7 +153,7 @@ class ScheduledCache:
         assert controller is not None
         for pages, tier in ((self.cache.device, Tier.DEVICE), (controller.host, Tier.HOST)) * 2:
             for name in pages.allocators:
-                pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+                pages.free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
 
     def found_again(self, tokens: Tokens) -> int:
         """How much of a prompt comes back from the store alone."""

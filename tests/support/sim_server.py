@@ -314,7 +314,7 @@ class SimServer:
             return ""
         length = self.rng.randrange(floor, max(request.computed, lease.length) + 1)
         whole = length // size * size
-        if any(lease.tables[name].held_from * size > max(0, whole - window) for name, window in self.cache.windows):
+        if any(lease.tables[name].held_from * size > max(0, whole - window) for name, window in self.cache.layout.windows):
             return ""
         if length > lease.length:
             return ""
@@ -447,7 +447,7 @@ class SimServer:
         every = {Tier.DEVICE: self.cache.device, Tier.HOST: controller.host}
         for tier in tiers * 2:
             for name in every[tier].allocators:
-                every[tier].take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+                every[tier].free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
 
     def recall(self) -> str:
         """An old text goes on when nobody but the store knows of it, and has some time for its prefetch; seldom."""

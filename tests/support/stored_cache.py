@@ -217,7 +217,7 @@ class StoredCache:
         assert controller is not None
         for pages, tier in ((self.cache.device, Tier.DEVICE), (controller.host, Tier.HOST)) * 2:
             for name in pages.allocators:
-                pages.take_in(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
+                pages.free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
 
     def prefetch(self, tokens: Sequence[int], namespace: str = "", request: Any = "request") -> bool:
         """Begin a prefetch."""

@@ -189,7 +189,7 @@ class Bench:
         for name in names or [c.name for c in self.composition.components if c.shares is None]:
             count = self.cache.tree.evictable_pages(name, Tier.DEVICE)
             if count:
-                self.cache.device.take_in(self.cache.tree.evict({name: count}))
+                self.cache.device.free_evicted(self.cache.tree.evict({name: count}))
 
     def close(self) -> Tally:
         """End it; every page must be back. Returns what was compared."""

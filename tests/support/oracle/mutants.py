@@ -198,11 +198,11 @@ def _path_overwritten_in_rebuild(patch: Any) -> None:
     original = SequenceRows.write
 
     def write(self: SequenceRows, component: str, *args: Any) -> None:
-        kept = self.lease.write_from[component]
+        kept = self.lease.tables.write_from[component]
         if component == "full":
-            self.lease.write_from[component] = 0
+            self.lease.tables.write_from[component] = 0
         original(self, component, *args)
-        self.lease.write_from[component] = kept
+        self.lease.tables.write_from[component] = kept
 
     patch.setattr(SequenceRows, "write", write)
 
@@ -212,9 +212,9 @@ def _rebuild_reads_what_it_computes(patch: Any) -> None:
     original = FullAttention.open
 
     def open_forgetting(self: FullAttention, layer: Any, rows: SequenceRows, start: int, end: int) -> Any:
-        kept, rows.lease.write_from[self.component] = rows.lease.write_from[self.component], 0
+        kept, rows.lease.tables.write_from[self.component] = rows.lease.tables.write_from[self.component], 0
         save = original(self, layer, rows, start, end)
-        rows.lease.write_from[self.component] = kept
+        rows.lease.tables.write_from[self.component] = kept
         return save
 
     patch.setattr(FullAttention, "open", open_forgetting)

@@ -82,7 +82,7 @@ class OracleEngine(Engine):
         """Fill what is new."""
         assert request.running is not None
         lease = request.running.lease
-        before = {name: table.size for name, table in lease.tables.items()}
+        before = {name: lease.tables[name].size for name in lease.tables}
         grown = super().grow(request, end)
         if grown:
             self._poison(lease, before)
@@ -93,7 +93,7 @@ class OracleEngine(Engine):
             table = lease.tables[name]
             new = torch.from_numpy(table.slice(size, table.size).copy())
             for component, pool in self.pools.items():
-                if self.cache.owner_of[component] == name:
+                if self.cache.layout.owner_of[component] == name:
                     for part in pool.format.parts:
                         for layer_id in pool.format.layer_ids:
                             pool.tensor(layer_id, part.name)[new] = float("nan")

@@ -209,7 +209,7 @@ def test_a_rebuilt_window_reads_the_cached_path() -> None:
     window = swa(4, rebuild_tokens=4)
     cache = make([FULL, window])
     publish(cache, TOKENS[:20])
-    cache.device.give_back(cache.tree.evict({"swa": 9}).freed)
+    cache.device.free_all(cache.tree.evict({"swa": 9}).freed)
     with cache.acquire(Key(TOKENS[:21])) as lease:
         assert (lease.cached_tokens, lease.compute_from, lease.rebuilt_tokens) == (20, 14, 6)
         assert lease.write_from == {"full": 20, "swa": 16}
@@ -217,7 +217,7 @@ def test_a_rebuilt_window_reads_the_cached_path() -> None:
         assert cache.stats().rebuilt_tokens == 6
     plain = make([FULL, window], rebuild=False)
     publish(plain, TOKENS[:20])
-    plain.device.give_back(plain.tree.evict({"swa": 9}).freed)
+    plain.device.free_all(plain.tree.evict({"swa": 9}).freed)
     assert plain.acquire(Key(TOKENS[:21])).cached_tokens == 0
 
 
@@ -242,7 +242,7 @@ def test_rejected_draft_tokens_are_taken_back() -> None:
 def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
     cache = make([FULL, OWN_DRAFT])
     publish(cache, TOKENS[:8])
-    cache.device.give_back(cache.tree.evict({"draft": 4}).freed)
+    cache.device.free_all(cache.tree.evict({"draft": 4}).freed)
     with cache.acquire(Key(TOKENS[:12])) as lease:
         assert lease.cached_tokens == 8
         assert lease.pages("draft").tolist() == [-1] * 4
@@ -258,7 +258,7 @@ def test_a_lease_never_names_pages_that_were_freed() -> None:
     other = cache.acquire(Key([*TOKENS[:4], 1]))
     cache.release(other)
     cache.allocate(lease, 6)
-    cache.device.give_back(cache.tree.evict({"draft": 4}).freed)
+    cache.device.free_all(cache.tree.evict({"draft": 4}).freed)
     cache.commit(lease, TOKENS[:6])
     ledger = cache.tree.pool("draft").ledger
     assert all(page < 0 or ledger.owns(page) for page in lease.pages("draft").tolist())
@@ -422,7 +422,7 @@ def test_stats_add_up() -> None:
 def test_explain_says_why_a_prompt_does_not_hit() -> None:
     cache = make([FULL, MAMBA])
     publish(cache, TOKENS[:8])
-    cache.device.give_back(cache.tree.evict({"mamba": 1}).freed)
+    cache.device.free_all(cache.tree.evict({"mamba": 1}).freed)
     [loss, _] = cache.explain(Key(TOKENS[:9])).losses
     assert (loss.component, loss.begin, loss.end) == ("mamba", 0, 8)
 

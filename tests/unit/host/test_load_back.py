@@ -84,7 +84,7 @@ def test_all_of_a_boundary_or_nothing() -> None:
     tiered.settle()
     tiered.forget()
     assert tiered.cache.controller is not None
-    tiered.cache.controller.host.take_in(tiered.cache.tree.evict({"mamba": 1}, Tier.HOST))
+    tiered.cache.controller.host.free_evicted(tiered.cache.tree.evict({"mamba": 1}, Tier.HOST))
     assert tiered.serve("abcd??") == 0, "the older state is gone, and without it its path is worth nothing"
     assert tiered.cache.stats().loads == 0
     assert tiered.serve("abcdefgh??") == 8

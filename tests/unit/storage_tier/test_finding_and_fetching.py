@@ -160,7 +160,7 @@ def test_a_state_comes_back_though_the_host_has_the_paths(kinds: str) -> None:
     for pages, tier in ((cache.cache.device, Tier.DEVICE), (controller.host, Tier.HOST)):
         for c in cache.components:
             if c.name in pages.allocators and (tier is Tier.DEVICE or not isinstance(c.coverage, Path)):
-                pages.take_in(tree.evict({c.name: tree.pool(c.name, tier).used_pages}, tier))
+                pages.free_evicted(tree.evict({c.name: tree.pool(c.name, tier).used_pages}, tier))
     assert reachable(cache) < whole <= cache.reach(PROMPT)
     before = cache.store.count("get", "full")
     cache.prefetch(PROMPT)
@@ -193,7 +193,7 @@ def test_what_is_on_device_is_not_fetched() -> None:
     cache = stored([FULL])
     tree, controller = cache.cache.tree, cache.cache.controller
     assert controller is not None
-    controller.host.take_in(tree.evict({"full": tree.pool("full", Tier.HOST).used_pages}, Tier.HOST))
+    controller.host.free_evicted(tree.evict({"full": tree.pool("full", Tier.HOST).used_pages}, Tier.HOST))
     assert cache.reach(PROMPT) == 0
     assert not cache.prefetch(PROMPT)
     assert cache.hit(PROMPT) == 40

@@ -275,7 +275,7 @@ def test_a_state_that_is_not_on_host_leaves_the_path() -> None:
     cache.compute(PROMPT, checkpoints=[40])
     tree, controller = cache.cache.tree, cache.cache.controller
     assert controller is not None
-    controller.host.take_in(tree.evict({"mamba": 9}, Tier.HOST))
+    controller.host.free_evicted(tree.evict({"mamba": 9}, Tier.HOST))
     boundary = tree.match_prefix(Key(PROMPT), limit=40).reachable
     assert [tree.pages(boundary, name, Tier.HOST).size for name in ("full", "mamba")] == [20, 0]
     cache.attach()

@@ -8,7 +8,7 @@ import pytest
 
 from unified_tree import Component, ConfigurationError, Key, Path
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.cache.weights_versions import WeightsVersions
+from unified_tree.controllers.cache.weights_names import WeightsNames
 from unified_tree.controllers.ranks import LocalConsensus
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 
@@ -19,8 +19,8 @@ NAMESPACES = ["", "a", "b", "c", "d", "lora \udc80"]
 def test_a_name_that_was_true_once_is_never_true_again(most: int) -> None:
     """Ranks make the same calls; another deployment makes its own, by the same names where they are given."""
     rng = Random(most)
-    ranks = [WeightsVersions(SingleRank("here"), most) for _ in range(2)]
-    other = WeightsVersions(SingleRank("elsewhere"), most)
+    ranks = [WeightsNames(SingleRank("here"), most) for _ in range(2)]
+    other = WeightsNames(SingleRank("elsewhere"), most)
     for version in (*ranks, other):
         version.attached("w 0")
     old: dict[str, set[str | None]] = {namespace: set() for namespace in NAMESPACES}
@@ -46,7 +46,7 @@ def test_a_name_that_was_true_once_is_never_true_again(most: int) -> None:
 
 
 def test_what_is_forgotten_shares_nothing_and_takes_others_along() -> None:
-    versions = WeightsVersions(SingleRank("here"), 1)
+    versions = WeightsNames(SingleRank("here"), 1)
     versions.attached("w 0")
     versions.invalidated("a", "w 1")
     assert (versions.of("a"), versions.of("b")) == ("w 1", "w 0")
@@ -61,7 +61,7 @@ def test_what_is_forgotten_shares_nothing_and_takes_others_along() -> None:
 
 def test_there_is_no_name_before_ranks_have_met() -> None:
     consensus = LocalConsensus(draw=lambda count: bytes(range(count)))
-    versions = WeightsVersions(MultiRank(consensus), 3)
+    versions = WeightsNames(MultiRank(consensus), 3)
     versions.attached("w 0")
     versions.invalidated("a", None)
     assert (versions.of("a"), versions.of("b")) == (None, "w 0")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
 
 
-class WeightsVersions:
+class WeightsNames:
     """One name for all namespaces, and others for those that were invalidated on their own since it was given.
 
     Args:

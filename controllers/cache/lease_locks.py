@@ -1,0 +1,76 @@
+"""What one lease locks in the tree: the paths below it, and the windows and the state that it resumed from or published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.layout import CacheLayout
+    from unified_tree.controllers.cache.resources import CacheResources
+    from unified_tree.receipt import Boundary, Receipt
+
+
+class LeaseLocks:
+    """The receipts of one lease.
+
+    Attributes:
+        windows_at: at which length windows and state are locked; where they were, once they are not.
+    """
+
+    __slots__ = ("_layout", "_path", "_tree", "_windows", "windows_at")
+
+    def __init__(self, resources: CacheResources) -> None:
+        self._tree = resources.tree
+        self._layout: CacheLayout = resources.layout
+        self._path: Receipt | None = None
+        self._windows: Receipt | None = None
+        self.windows_at = 0
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows or a state are locked."""
+        return self._windows is not None
+
+    def lock(self, boundary: Boundary, *, rebuilds: bool) -> Boundary:
+        """Lock what a run from a boundary stands on: the paths, and the windows and the state if it does not rebuild them.
+
+        Returns the boundary by the name that holds while it is locked. Raises StaleBoundaryError.
+        """
+        boundary = self.lock_paths(boundary)
+        layout = self._layout
+        if boundary.length and not rebuilds and layout.saves:
+            names = [name for name, _ in layout.windows] + ([layout.point] if layout.point else [])
+            self._windows = self._tree.lock(boundary, components=names)
+            self.windows_at = boundary.length
+        return boundary
+
+    def lock_paths(self, boundary: Boundary) -> Boundary:
+        """Lock the paths up to a boundary before those locked so far are released. Returns and raises as `lock`."""
+        before, self._path = self._path, self._tree.lock(boundary, components=self._layout.paths)
+        if before is not None:
+            before.release()
+        return self._path.boundary
+
+    def lock_windows(self, boundary: Boundary) -> None:
+        """Lock the windows at a boundary before those locked so far are released. Below those nothing changes: a state that
+        comes late must not take the lock back."""
+        if boundary.length < self.windows_at:
+            return
+        before = self._windows
+        self._windows = self._tree.lock(boundary, components=[name for name, _ in self._layout.windows])
+        self.windows_at = boundary.length
+        if before is not None:
+            before.release()
+
+    def release_windows(self) -> None:
+        """Release windows and state."""
+        if self._windows is not None:
+            self._windows.release()
+            self._windows = None
+
+    def release(self) -> None:
+        """Release everything."""
+        if self._path is not None:
+            self._path.release()
+            self._path = None
+        self.release_windows()

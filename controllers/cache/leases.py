@@ -1,0 +1,115 @@
+"""The leases of one cache that are not released, and of these the ones that wait for what they load back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.errors import LeaseError, TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
+
+
+class Leases:
+    """Every lease from its `add` to its `remove`.
+
+    Args:
+        controller: loads back; None without a host tier.
+        counters: where figures go.
+    """
+
+    def __init__(self, controller: HybridCacheController | None, counters: CacheCounters) -> None:
+        self._controller = controller
+        self._counters = counters
+        self._open: dict[Lease, None] = {}
+        self._waiting: dict[Lease, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._open)
+
+    def require(self, lease: Lease) -> None:
+        """Raise LeaseError for a lease that was released, or is another cache's."""
+        try:
+            if lease in self._open:
+                return
+            released = lease.released
+        except (AttributeError, TypeError):
+            raise LeaseError(f"a Lease is needed, not {lease!r}") from None
+        raise LeaseError(f"{lease} was released before" if released else f"{lease} belongs to another cache")
+
+    def add(self, lease: Lease) -> None:
+        """A lease was made."""
+        self._open[lease] = None
+        if lease.load is not None:
+            self._waiting[lease] = 0
+
+    def prefetched(self, lease: Lease, tokens: int) -> None:
+        """So many tokens of what it loads were prefetched for it."""
+        if lease in self._waiting:
+            self._waiting[lease] = tokens
+
+    def remove(self, lease: Lease) -> None:
+        """A lease ends, perhaps before its load."""
+        self._waiting.pop(lease, None)
+        lease.end()
+        del self._open[lease]
+        lease.cache = None
+
+    def poll(self) -> None:
+        """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.
+
+        Cost: O(leases that wait).
+        """
+        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_news]:
+            if lease.load is not None and lease.load.ended:
+                self._end_load(lease)
+            else:
+                lease.follow_load()
+
+    def end_loads(self) -> None:
+        """As `poll`; nothing is on its way any more."""
+        for lease in list(self._waiting):
+            self._end_load(lease)
+
+    def wait_layer(self, lease: Lease, layer_id: int) -> None:
+        """See PrefixCache.wait_layer."""
+        if lease.load is not None:
+            assert self._controller is not None
+            self._controller.wait_layer(lease.load, layer_id)
+        elif lease.failure is not None:
+            raise TransferError(lease.failure)
+
+    def wait(self, lease: Lease) -> None:
+        """Return when all has come that a lease loads back. Raises TransferError if it did not come."""
+        if lease.load is not None:
+            assert self._controller is not None
+            if not lease.load.ended:
+                self._controller.wait(lease.load)
+            self.poll()  # also others': pages that were not needed after all are free by now
+        if lease.failure is not None:
+            raise TransferError(lease.failure)
+
+    def fail(self, namespace: str | None) -> None:
+        """What is being loaded for a namespace, or for all, has been invalidated. Cost: O(leases that wait)."""
+        for lease in self._waiting:
+            if lease.load is not None and namespace in (None, lease.key.namespace):
+                lease.load.fail(f"{lease} was loading what has been invalidated since")
+
+    def _end_load(self, lease: Lease) -> None:
+        prefetched_tokens = self._waiting.pop(lease)
+        assert lease.load is not None
+        tokens = lease.load.tokens
+        lease.end_load()
+        if lease.failure is not None:
+            self._counters.hit_tokens -= tokens
+            self._counters.drop("lease lost its load")
+        else:
+            self._counters.host_hit_tokens += tokens
+            self._counters.storage_hit_tokens += min(tokens, prefetched_tokens)

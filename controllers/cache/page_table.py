@@ -1,0 +1,76 @@
+"""The pages of one component that a request holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class PageTable:
+    """The pages of one component by page index; -1 where the lease holds none (a window that moved on).
+
+    Attributes:
+        private_from: pages of this index and above are the lease's own; those below are the tree's, locked.
+        held_from: the first index held.
+        size: one past the last index held.
+    """
+
+    __slots__ = ("_ids", "held_from", "private_from", "size")
+
+    def __init__(self) -> None:
+        self._ids = np.empty(0, np.int64)
+        self.held_from = 0
+        self.private_from = 0
+        self.size = 0
+
+    def put(self, first: int, ids: NDArray[np.int64]) -> None:
+        """Write page ids at the indices from `first` on."""
+        last = first + ids.size
+        self.cover(last)
+        self._ids[first:last] = ids
+        self.size = max(self.size, last)
+
+    def cover(self, size: int) -> None:
+        """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
+        if size > self._ids.size:
+            grown = np.full(max(size, 2 * self._ids.size), -1, np.int64)
+            grown[: self._ids.size] = self._ids
+            self._ids = grown
+
+    def slice(self, first: int, last: int) -> NDArray[np.int64]:
+        """The ids of the indices [first, last): a view, which later changes show in."""
+        return self._ids[first:last]
+
+    def private(self) -> NDArray[np.int64]:
+        """The lease's own pages: a copy."""
+        return self._ids[max(self.held_from, self.private_from) : self.size].copy()
+
+    def drop_front(self, first_kept: int) -> NDArray[np.int64]:
+        """Stop holding the indices below `first_kept`; returns the private pages among them, which the lease must free."""
+        first_kept = min(first_kept, self.size)
+        if first_kept <= self.held_from:
+            return self._ids[:0]
+        private = self._ids[max(self.held_from, self.private_from) : first_kept].copy()
+        self._ids[self.held_from : first_kept] = -1
+        self.held_from = first_kept
+        self.private_from = max(self.private_from, first_kept)
+        return private
+
+    def skip_to(self, first_held: int) -> NDArray[np.int64]:
+        """Hold nothing below an index that may lie beyond the end; returns the private pages that the lease must free."""
+        private = self.drop_front(first_held)
+        if first_held > self.size:
+            self.held_from = self.private_from = self.size = first_held
+        return private
+
+    def drop_back(self, size: int) -> NDArray[np.int64]:
+        """Stop holding the indices from `size` on, all private; returns their pages."""
+        size = max(size, self.held_from)
+        dropped = self._ids[size : self.size].copy()
+        self._ids[size : self.size] = -1
+        self.size = min(size, self.size)
+        return dropped

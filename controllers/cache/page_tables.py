@@ -1,0 +1,204 @@
+"""The page tables of one lease: which pages a request's run reads and writes, of every path and window.
+
+Pages below `PageTable.private_from` are the tree's and locked, those above are the lease's own. Only this file writes the
+tables, and every page that one of them stops holding goes to its pool or to the tree here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.component import Path, Point
+from unified_tree.controllers.cache.page_table import PageTable
+from unified_tree.errors import OutOfPagesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.cache.resources import CacheResources
+    from unified_tree.receipt import Boundary
+
+    Pages = Callable[[Boundary, str], NDArray[np.int64]]
+
+
+class PageTables:
+    """One table for every path and window with pages of its own.
+
+    Attributes:
+        write_from: by component, the first token whose state is to be written.
+        missing: optional components in shared pages whose state is not in the pages held, as page indices [first, last).
+    """
+
+    __slots__ = ("_device", "_layout", "_tables", "_tree", "missing", "write_from")
+
+    def __init__(self, resources: CacheResources) -> None:
+        self._layout = resources.layout
+        self._device = resources.device
+        self._tree = resources.tree
+        self._tables: dict[str, PageTable] = {}
+        self.write_from: dict[str, int] = {}
+        self.missing: dict[str, tuple[int, int]] = {}
+
+    def __getitem__(self, component: str) -> PageTable:
+        return self._tables[component]
+
+    def get(self, component: str) -> PageTable | None:
+        """The table of a component, or of the one whose pages it shares; None for one that has none."""
+        return self._tables.get(self._layout.owner_of.get(component, component))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def lay_out(self, boundary: Boundary, compute_from: int, *, rebuilds: bool, loading: bool) -> None:
+        """Enter what is cached up to a boundary or on its way, and from which token on each component is to be written.
+
+        Args:
+            rebuilds: windows are not cached; running the tokens from `compute_from` on makes them.
+        """
+        layout, pages = self._layout, self._pages(loading)
+        last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
+        for name in layout.paths:
+            table = self._tables[name] = PageTable()
+            table.private_from = last
+            _put_path(table, pages(boundary, name), last)
+            self.write_from[name] = boundary.length
+        for name, window in layout.windows:
+            table = self._tables[name] = PageTable()
+            table.private_from = first_run
+            if rebuilds:
+                table.held_from = table.size = first_run
+                self.write_from[name] = layout.whole(max(0, boundary.length - window))
+            else:
+                ids = pages(boundary, name)
+                table.put(last - ids.size, ids)
+                table.held_from = last - ids.size
+                self.write_from[name] = boundary.length
+        if layout.point is not None:
+            self.write_from[layout.point] = compute_from
+        if layout.sharers:
+            for component in layout.sharers:
+                self.write_from[component.name] = self.write_from[layout.owner_of[component.name]]
+            self._note_missing(boundary, pages)
+
+    def take_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
+        """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than it did."""
+        layout, pages = self._layout, self._pages(loading)
+        last = boundary.length // layout.page_size
+        for name in layout.paths:
+            _put_path(self._tables[name], pages(boundary, name), last)
+        for name, _ in layout.windows:
+            ids = pages(boundary, name)
+            self._tables[name].put(last - ids.size, ids)
+        self._note_missing(boundary, pages)
+
+    def _pages(self, loading: bool) -> Pages:
+        return self._tree.pages_with_loads if loading else self._tree.pages
+
+    def _note_missing(self, boundary: Boundary, pages: Pages) -> None:
+        """Which sharers' state is not in the pages the lease holds."""
+        last = boundary.length // self._layout.page_size
+        self.missing.clear()
+        for component in self._layout.sharers:
+            if not component.required and not isinstance(component.coverage, Point):
+                there = pages(boundary, component.name).size
+                missing = (there, last) if isinstance(component.coverage, Path) else (0, last - there)
+                if missing[0] < missing[1]:
+                    self.missing[component.name] = missing
+
+    def needs(self, page_count: int) -> dict[str, int]:
+        """How many pages of each pool growing to so many would take."""
+        return {name: page_count - table.size for name, table in self._tables.items() if page_count > table.size}
+
+    def grow(self, page_count: int) -> dict[str, int]:
+        """Hold so many pages in every table; returns how many are new, by component.
+
+        Raises OutOfPagesError with nothing changed. Cost: O(new pages), and O(log n) a victim.
+        """
+        needs = self.needs(page_count)
+        if needs:
+            self._device.check(needs)
+            try:
+                for name in needs:
+                    self._tables[name].cover(page_count)
+            except MemoryError as error:
+                raise OutOfPagesError(f"there is no memory for page tables of {page_count} pages") from error
+            for name, ids in self._device.allocate_all(needs).items():
+                self._tables[name].put(page_count - ids.size, ids)
+        return needs
+
+    def shrink(self, added: Mapping[str, int]) -> None:
+        """Undo a `grow`."""
+        for name, count in added.items():
+            table = self._tables[name]
+            self._device.free(name, table.drop_back(table.size - count))
+
+    def cut(self, page_count: int) -> None:
+        """Hold no more than so many pages in any table; the rest are the lease's own."""
+        for name, table in self._tables.items():
+            self._device.free(name, table.drop_back(page_count))
+
+    def free_windows_before(self, length_tokens: int) -> None:
+        """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
+        for name, window in self._layout.windows:
+            first = max(0, length_tokens - window) // self._layout.page_size
+            self._device.free(name, self._tables[name].drop_front(first))
+
+    def hold_windows_for(self, length_tokens: int) -> None:
+        """Hold nothing of a window but what this length needs, which may lie beyond the tables' ends."""
+        for name, window in self._layout.windows:
+            first = max(0, length_tokens - window) // self._layout.page_size
+            self._device.free(name, self._tables[name].skip_to(first))
+
+    def windows_are_beyond(self, page: int) -> bool:
+        """Whether no window's table holds a page below this index."""
+        return all(self._tables[name].held_from >= page for name, _ in self._layout.windows)
+
+    def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
+        """The pages that an insert up to a length takes: of paths those behind `committed`, of windows the last ones."""
+        size = self._layout.page_size
+        last, first = length_tokens // size, min(committed, length_tokens) // size
+        pages = {}
+        for name in self._layout.paths:
+            table = self._tables[name]
+            if self._tree.pool(name).component.required or not (table.slice(0, last) < 0).any():
+                pages[name] = table.slice(first, last).copy()
+        if keep_windows:
+            for name, window in self._layout.windows:
+                table = self._tables[name]
+                begin = max(max(0, length_tokens - window) // size, table.held_from, min(table.private_from, last))
+                pages[name] = table.slice(begin, last).copy()
+        return pages
+
+    def put_canonical(self, canonical: Mapping[str, NDArray[np.int64]], length_tokens: int, *, keep_windows: bool) -> None:
+        """Name the tree's pages up to a length that was inserted; window pages before what it needs are freed."""
+        last = length_tokens // self._layout.page_size
+        for name in self._layout.paths:
+            if name in canonical:
+                table, ids = self._tables[name], canonical[name]
+                table.put(last - ids.size, ids)
+                table.private_from = max(table.private_from, last)
+        if not keep_windows:
+            return
+        for name, window in self._layout.windows:
+            table, ids = self._tables[name], canonical[name]
+            if ids.size:
+                table.put(last - ids.size, ids)
+            stale = table.drop_front(max(0, length_tokens - window) // self._layout.page_size)
+            table.private_from = max(table.private_from, last)
+            self._device.free(name, stale)
+
+    def free(self) -> None:
+        """Free the lease's own pages."""
+        for name, table in self._tables.items():
+            self._device.free(name, table.private())
+
+
+def _put_path(table: PageTable, ids: NDArray[np.int64], last: int) -> None:
+    """A path's pages from the first token on; an optional one may end before `last`."""
+    table.put(0, ids)
+    if ids.size < last:
+        table.put(ids.size, np.full(last - ids.size, -1, np.int64))

@@ -1,0 +1,132 @@
+"""A commit, checked whole before the first insert, so that none of its inserts can be refused after another was made: the
+pages are the lease's own, the path up to what is committed is locked, and what the caller says was compared with both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unified_tree.arguments import flag, integer, items
+from unified_tree.component import Path
+from unified_tree.errors import InsertError, LeaseError
+from unified_tree.keys import Key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.cache.layout import CacheLayout
+    from unified_tree.controllers.cache.lease import Lease
+
+    Tokens = NDArray[np.integer[Any]] | Sequence[int] | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A commit that was checked against its lease: nothing in it can be refused any more.
+
+    Attributes:
+        key: of all tokens computed.
+        states: pages by length, ascending.
+        without: components that the pages do not hold.
+        resumable: whether windows are kept at the end.
+    """
+
+    key: Key
+    states: dict[int, int]
+    without: tuple[str, ...]
+    resumable: bool
+
+    @classmethod
+    def checked(
+        cls,
+        lease: Lease,
+        layout: CacheLayout,
+        tokens: Tokens,
+        states: Mapping[int, int] | None,
+        without: Sequence[str],
+        resumable: bool | None,
+    ) -> Publication:
+        """What a commit asks for. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
+        key = _extended_key(lease, tokens)
+        if key.length > lease.length:
+            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
+        if key.length < min(lease.committed, lease.computed):
+            raise LeaseError(
+                f"{lease} has {lease.computed} tokens computed, so a commit of the first {key.length} takes nothing back and "
+                "adds nothing; `truncate` takes back what was not committed"
+            )
+        lease.require_state(key.length)
+        if resumable is not None:
+            resumable = flag(resumable, "resumable", LeaseError)
+        else:
+            is_end = lease.save_output or layout.whole(key.length) == layout.whole(lease.prompt_tokens)
+            resumable = key.length >= lease.prompt_tokens and is_end
+        return cls(
+            key=key,
+            states=_checked_states(lease, layout, {} if states is None else states, key.length),
+            without=_checked_names(layout, without),
+            resumable=resumable,
+        )
+
+
+def _extended_key(lease: Lease, tokens: Tokens) -> Key:
+    """The key of all tokens computed, which must go on from what is committed."""
+    old = lease.key
+    if isinstance(tokens, int | float | np.number):
+        length = integer(tokens, "tokens", LeaseError)
+        if length > old.length:
+            raise LeaseError(f"{lease} knows {old.length} tokens, so {length} cannot be committed by number; give the tokens")
+        return old.prefix(length)
+    key = Key(tokens, old.namespace, bigram=old.bigram)
+    key.require_tokens(lease.committed)
+    if not key.starts_with(old.prefix(min(old.length, key.length, max(lease.committed, lease.computed)))):
+        raise LeaseError(f"the tokens committed differ from those of {lease} within its first {lease.computed}")
+    return key
+
+
+def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int], computed: int) -> dict[int, int]:
+    """Each state page must be the lease's own for that length, at a page's end; the running state's is where the run is."""
+    if not isinstance(states, Mapping):
+        raise LeaseError(f"states must be a mapping from lengths to pages, not {states!r}")
+    if not states:
+        return {}
+    if layout.point is None:
+        raise LeaseError(f"states were given, but no component has any: {dict(states)}")
+    given = {
+        integer(length, "the length of a state", LeaseError): integer(page, "the page of a state", LeaseError)
+        for length, page in states.items()
+    }
+    if len(set(given.values())) != len(states):
+        raise LeaseError(f"a state page is given twice: {dict(states)}")
+    end = layout.whole(computed)
+    for length, page in given.items():
+        if not 0 < length <= end or length % layout.page_size:
+            raise LeaseError(
+                f"a state at {length} is not at the end of one of the {end // layout.page_size} whole pages computed"
+            )
+        if page != lease.state_page and page != lease.save_pages.get(length):
+            raise LeaseError(
+                f"page {page} of {layout.point!r} is not what {lease} saves the state at {length} in; "
+                f"it has {lease.save_pages} and, for the running state, {lease.state_page}"
+            )
+        if page == lease.state_page and length != computed:
+            raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")
+    return dict(sorted(given.items()))
+
+
+def _checked_names(layout: CacheLayout, without: Sequence[str]) -> tuple[str, ...]:
+    """Components that may be missing from pages."""
+    if without == ():
+        return ()
+    names = tuple(items(without, "without", LeaseError))
+    components = {component.name: component for component in layout.components}
+    for name in names:
+        component = components.get(name) if isinstance(name, str) else None
+        if component is None:
+            raise InsertError(f"without: there is no component {name!r}; there are {', '.join(components)}")
+        if component.required and isinstance(component.coverage, Path):
+            raise InsertError(f"without: {name} is a required path, so no pages can be committed without it")
+    return names

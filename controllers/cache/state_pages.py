@@ -1,0 +1,132 @@
+"""The pages of one lease for a state that is valid at exactly one length (Mamba, linear attention).
+
+The run updates the state in one page, `running`, whose first content is copied from the cached state. Where a state is to be
+saved the engine copies it into a page of `saves`. Each place within the prompt has a page of its own. Behind the prompt the
+saved state follows the output: each new place on the grid supersedes the one before. Speculation runs ahead of what is
+certain, though, and takes back what was rejected: the page of the place before is kept until so many tokens have been run
+beyond the new place that no rejection leads back there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unified_tree.controllers.cache.resources import CacheResources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCopy:
+    """Copy a cached state before running: page `source` of the component's pool into the lease's own page `target`."""
+
+    component: str
+    source: int
+    target: int
+
+
+class StatePages:
+    """The state pages of one lease.
+
+    Args:
+        name: of the `Point` component with pages of its own.
+        prompt_tokens: where the output begins.
+
+    Attributes:
+        running: the running state's page; None once it was published, which ends the run.
+        source: the cached state's page, to be copied into `running` first; None without one.
+        saves: pages to save states in, by length.
+    """
+
+    __slots__ = ("_device", "_grid", "_prompt_tokens", "name", "running", "saves", "source")
+
+    def __init__(self, resources: CacheResources, name: str, prompt_tokens: int) -> None:
+        self._device = resources.device
+        self._grid = resources.layout.save_grid_tokens
+        self._prompt_tokens = prompt_tokens
+        self.name = name
+        self.running: int | None = None
+        self.source: int | None = None
+        self.saves: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Allocate the running state's page. Raises OutOfPagesError."""
+        self._device.reserve({self.name: 1})
+        self.running = int(self._device.allocate(self.name, 1)[0])
+
+    def copies(self) -> tuple[StateCopy, ...]:
+        """What to copy before running; none where the run begins with an empty state."""
+        if self.source is None or self.running is None:
+            return ()
+        return (StateCopy(component=self.name, source=self.source, target=self.running),)
+
+    def allocate_saves(self, due: Iterable[int]) -> None:
+        """Allocate pages for states to be saved at these lengths of the prompt. A pool that is short saves fewer."""
+        for length in due:
+            if length not in self.saves and self._device.try_reserve(self.name):
+                self.saves[length] = int(self._device.allocate(self.name, 1)[0])
+
+    def follow_output(self, length: int, committed: int) -> None:
+        """Have a page for the last place on the grid that the output has pages for: a new one, or that of the place before
+        the last."""
+        latest = length // self._grid * self._grid
+        if latest <= max(self._prompt_tokens, committed) or latest in self.saves:
+            return
+        earlier = self.of_output(self.saves)
+        if len(earlier) < 2 and self._device.try_reserve(self.name):
+            self.saves[latest] = int(self._device.allocate(self.name, 1)[0])
+        elif earlier:
+            self.saves[latest] = self.saves.pop(earlier[0])
+
+    def of_output(self, lengths: Iterable[int]) -> list[int]:
+        """Which of these lengths lie behind the prompt, ascending."""
+        return sorted(length for length in lengths if length > self._prompt_tokens)
+
+    def free_superseded(self, certain_tokens: int, published: Iterable[int] = ()) -> None:
+        """Free the pages of the output's states before the last one that is certain, among those kept or `published`.
+
+        Args:
+            certain_tokens: what was run and will not be taken back.
+        """
+        kept = self.of_output(self.saves)
+        certain = [length for length in self.of_output((*kept, *published)) if length <= certain_tokens]
+        if certain:
+            self._free(length for length in kept if length < certain[-1])
+
+    def due(self, states: Mapping[int, int]) -> dict[int, int]:
+        """Of the output's states only the last is published: the one before it was kept for the case that tokens are
+        rejected."""
+        superseded = self.of_output(states)[:-1]
+        return {length: page for length, page in states.items() if length not in superseded}
+
+    def forget(self, states: Mapping[int, int]) -> None:
+        """These pages belong to the tree from now on, or are duplicates."""
+        given = set(states.values())
+        self.saves = {length: page for length, page in self.saves.items() if page not in given}
+        if self.running in given:
+            self.running = None
+
+    def cut(self, length_tokens: int) -> None:
+        """Free the pages for states behind a length."""
+        self._free(length for length in self.saves if length > length_tokens)
+
+    def keep_only(self, lengths: Iterable[int]) -> None:
+        """Free the pages for states at all other lengths."""
+        kept = set(lengths)
+        self._free(length for length in self.saves if length not in kept)
+
+    def _free(self, lengths: Iterable[int]) -> None:
+        pages = [self.saves.pop(length) for length in list(lengths)]
+        if pages:
+            self._device.free(self.name, np.array(pages, np.int64))
+
+    def free(self) -> None:
+        """Free all of them."""
+        pages = [*self.saves.values(), *([] if self.running is None else [self.running])]
+        self.saves, self.running = {}, None
+        if pages:
+            self._device.free(self.name, np.array(pages, np.int64))

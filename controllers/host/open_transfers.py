@@ -1,0 +1,259 @@
+"""The effects of a tree on their way through a transfer engine, from their beginning to the moment in which they count.
+
+A transfer is queued, given to the engine with all others of its tick in one call, and ends here once, by the engine's
+completion or because nothing more will be heard of it. It counts when it has ended on every rank, and after what it stands on,
+whatever the order an engine tells them in. An engine is not believed more than it must be: what it does not take, in whatever
+way it says so, and what it says has ended without a completion, ends here as failed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.transfer_engines import Direction, PoolCopy, Transfer
+from unified_tree.effect import EffectKind
+from unified_tree.errors import TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.transfer_engines import Completion, TransferEngine
+    from unified_tree.effect import Effect
+
+WITHOUT_COMPLETION = "the engine said that it had ended, and gave no completion"
+UNKNOWN = "cancelled: the controller was closed before it was known how this ended"
+
+
+class Stage(Enum):
+    """Where a transfer is."""
+
+    QUEUED = "queued"
+    IN_ENGINE = "in the engine"
+    ENDED = "ended here"
+
+
+class OpenTransfer:
+    """One effect on its way.
+
+    Attributes:
+        ticket: its number for the engine; what stands on another transfer has the higher one.
+        effect: what is copied.
+        number: among those of its kind on all ranks.
+        error: how it ended here; None if well, or if it has not.
+        is_cancelled: nobody waits for it any more.
+        loads: those that wait for it.
+        above: transfers that stand on it and have ended before it, with how they did.
+    """
+
+    __slots__ = ("above", "effect", "error", "is_cancelled", "loads", "number", "stage", "ticket")
+
+    def __init__(self, ticket: int, effect: Effect, number: int) -> None:
+        self.ticket = ticket
+        self.effect = effect
+        self.number = number
+        self.stage = Stage.QUEUED
+        self.error: str | None = None
+        self.is_cancelled = False
+        self.loads: list[Load] = []
+        self.above: list[tuple[OpenTransfer, str | None]] = []
+
+    @property
+    def kind(self) -> str:
+        """What the other ranks know it as."""
+        return "backup" if self.effect.kind is EffectKind.BACKUP else "load"
+
+
+class OpenTransfers:
+    """All that are open.
+
+    Args:
+        engine: moves the bytes; closed with this.
+        ranks: what must be heard before an ended copy counts.
+        counters: where figures go.
+        finished: called with every transfer when it counts, and its error; it acknowledges or aborts the effect.
+    """
+
+    def __init__(
+        self,
+        engine: TransferEngine,
+        ranks: RankAgreement,
+        counters: CacheCounters,
+        finished: Callable[[OpenTransfer, str | None], None],
+    ) -> None:
+        self._engine = engine
+        self._ranks = ranks
+        self._counters = counters
+        self._finished = finished
+        self._numbers = count(1)
+        self._open: dict[int, OpenTransfer] = {}
+        self._by_effect: dict[Effect, OpenTransfer] = {}
+        self._queue: list[Transfer] = []
+        self._in_engine: dict[int, OpenTransfer] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, ticket: int) -> OpenTransfer | None:
+        """An open transfer by its number."""
+        return self._open.get(ticket)
+
+    def begin(self, effect: Effect) -> OpenTransfer:
+        """Queue an effect's copies for the next `submit`. Cost: O(components)."""
+        ticket = next(self._numbers)
+        opened = OpenTransfer(ticket, effect, 0)
+        opened.number = self._ranks.begin(opened.kind)
+        direction = Direction.BACKUP if effect.kind is EffectKind.BACKUP else Direction.LOAD
+        copies = tuple(PoolCopy(component=c.component, source=c.source, target=c.target) for c in effect.copies)
+        self._queue.append(Transfer(ticket=ticket, direction=direction, copies=copies))
+        self._open[ticket] = self._by_effect[effect] = opened
+        return opened
+
+    def below(self, effect: Effect) -> list[OpenTransfer]:
+        """The open transfers that bring the rest of what an effect's boundary needs, in the order they were begun."""
+        found: dict[int, OpenTransfer] = {}
+        pending = list(effect.after)
+        while pending:
+            other = self._by_effect.get(pending.pop())
+            if other is not None and other.ticket not in found:
+                found[other.ticket] = other
+                pending.extend(other.effect.after)
+        return [found[ticket] for ticket in sorted(found)]
+
+    def submit(self) -> None:
+        """Give the engine this tick's transfers, loads and backups in one call.
+
+        Raises what the engine raises; what it did not take has ended as failed then.
+        """
+        if not self._queue:
+            return
+        transfers, self._queue = self._queue, []
+        tickets = [transfer.ticket for transfer in transfers]
+        for ticket in tickets:
+            opened = self._in_engine[ticket] = self._open[ticket]
+            opened.stage = Stage.IN_ENGINE
+        try:
+            self._engine.submit(transfers)
+        except TransferError as error:
+            self._fail(tickets, str(error))
+            raise
+        except BaseException as error:  # raised on; whether the engine has taken some of them is not known
+            try:
+                self._cancel_and_wait(tickets)
+            finally:
+                self._fail(tickets, f"{type(error).__name__}: {error}")
+            raise
+
+    def _cancel_and_wait(self, tickets: Iterable[int]) -> None:
+        """Apply how these ended, as far as the engine knows of them; what it moves of them ends before this returns."""
+        for ticket in tickets:
+            self._engine.cancel(ticket)
+            with suppress(TransferError):  # it was not taken
+                self._engine.wait(ticket)
+        self._take_completions()
+
+    def poll(self) -> None:
+        """Apply what has ended, here and on the other ranks. Never blocks. Cost: O(what ended)."""
+        self._take_completions()
+        if not self._closed:
+            self._ranks.tick()
+
+    def _take_completions(self) -> None:
+        for completion in self._engine.poll():
+            opened = self._expected(completion)
+            if opened is not None:
+                self._end(opened, completion.error)
+
+    def _expected(self, completion: Completion) -> OpenTransfer | None:
+        """The transfer that a completion is for, out of the engine now; None, and counted, for one that is not there."""
+        opened = self._in_engine.get(completion.ticket)
+        if opened is None:
+            self._counters.drop("completion not expected")
+        return opened
+
+    def cancel(self, opened: OpenTransfer) -> None:
+        """Have a transfer end soon; one that the engine was not given yet ends here, for it need not take it."""
+        opened.is_cancelled = True
+        if opened.stage is Stage.IN_ENGINE:
+            self._engine.cancel(opened.ticket)
+        elif opened.stage is Stage.QUEUED:
+            self._queue = [transfer for transfer in self._queue if transfer.ticket != opened.ticket]
+            self._end(opened, "cancelled")
+
+    def wait_layer(self, opened: OpenTransfer, layer_id: int) -> None:
+        """The gate of one load; see TransferEngine.wait_layer. An engine may have forgotten those whose completion it gave."""
+        if opened.stage is Stage.IN_ENGINE:
+            self._engine.wait_layer(opened.ticket, layer_id)
+        elif opened.error is not None:
+            raise TransferError(f"transfer {opened.ticket}: layer {layer_id} will not come: {opened.error}")
+
+    def wait(self, last: int) -> None:
+        """Return when the engine has ended every load up to this ticket, and apply that."""
+        waited = [t for t, opened in self._in_engine.items() if t <= last and opened.effect.kind is EffectKind.LOAD]
+        for ticket in sorted(waited):
+            self._engine.wait(ticket)
+        self.poll()
+        self._fail(waited, WITHOUT_COMPLETION)
+
+    def drain(self) -> None:
+        """Return when the engine has ended everything it was given, and apply that."""
+        self._engine.drain()
+        self.poll()
+        self._fail(list(self._in_engine), WITHOUT_COMPLETION)
+
+    def _fail(self, tickets: Iterable[int], error: str) -> None:
+        """Of these, what the engine was given and said nothing of will never be heard of again."""
+        for ticket in sorted(tickets):
+            if ticket in self._in_engine:
+                self._end(self._in_engine[ticket], error)
+
+    def _end(self, opened: OpenTransfer, error: str | None) -> None:
+        """A transfer ended here; it is finished when it has ended on every rank."""
+        self._in_engine.pop(opened.ticket, None)
+        opened.stage, opened.error = Stage.ENDED, error
+        self._ranks.end(opened.kind, opened.number, error, partial(self._finish, opened))
+
+    def _finish(self, opened: OpenTransfer, error: str | None) -> None:
+        """It ended everywhere: it counts, once what it stands on does."""
+        below = next((self._by_effect[other] for other in opened.effect.after if other in self._by_effect), None)
+        if below is not None:
+            below.above.append((opened, error))
+            return
+        del self._open[opened.ticket]
+        del self._by_effect[opened.effect]
+        if not self._ranks.is_alone:
+            self._ranks.note(f"{opened.effect.boundary} {error is None}")
+        self._finished(opened, error)
+        for above, its_error in opened.above:
+            self._finish(above, its_error)
+
+    def close(self) -> None:
+        """Stop the engine. What it has told ends that way, all else as cancelled; the other ranks are not asked."""
+        self._closed = True
+        self._queue.clear()
+        try:
+            self._engine.close()
+        finally:
+            self._finish_all()
+
+    def _finish_all(self) -> None:
+        outcomes: dict[OpenTransfer, str | None] = {}
+        if self._ranks.is_alone:
+            outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is Stage.ENDED}
+        for completion in self._engine.poll():
+            opened = self._expected(completion)
+            if opened is not None:
+                del self._in_engine[opened.ticket]
+                outcomes[opened] = completion.error
+        self._in_engine.clear()
+        for opened in self._open.values():
+            opened.above.clear()
+        for ticket in sorted(self._open):
+            self._finish(self._open[ticket], outcomes.get(self._open[ticket], UNKNOWN))
