@@ -99,6 +99,16 @@ def test_the_components_do_not_import_the_controllers(path: Path) -> None:
         assert not any(name.startswith("unified_tree.controllers") for name in names)
 
 
+def test_only_a_lease_writes_a_lease() -> None:
+    for path in LIBRARY:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+            for target in targets:
+                if isinstance(target, ast.Attribute):
+                    owner = ast.unparse(target.value)
+                    assert not (owner == "lease" or owner.endswith(".lease")), f"{relative(path)}: {ast.unparse(node)}"
+
+
 @pytest.mark.parametrize("modules", ["unified_tree", "unified_tree.components", "unified_tree.controllers"])
 def test_bookkeeping_needs_no_torch(modules: str) -> None:
     heavy = "{'torch', 'transformers', 'matplotlib', 'rich', 'click'}"

@@ -86,7 +86,7 @@ class Admission:
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
                     parts.tree.match_prefix(key, limit=limit)
                 if parts.layout.saves:
-                    lease.save_at = self._save_points(lease, match, checkpoints)
+                    lease.plan_saves(self._save_points(lease, match, checkpoints))
                 undo.pop_all()
         except (OutOfPagesError, TransferError) as error:
             if not loads:

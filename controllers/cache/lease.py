@@ -217,6 +217,10 @@ class Lease:
                 self._states.source = int(source[0]) if source.size else None
         self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
 
+    def plan_saves(self, lengths: tuple[int, ...]) -> None:
+        """Save states and keep windows at these lengths, ascending."""
+        self.save_at = lengths
+
     def follow_load(self) -> None:
         """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
         assert self.load is not None
@@ -374,6 +378,7 @@ class Lease:
         if self._states is not None:
             self._states.free()
         self._locks.release()
+        self.cache = None
 
     def __enter__(self) -> Lease:
         return self

@@ -60,7 +60,6 @@ class Leases:
         self._waiting.pop(lease, None)
         lease.end()
         del self._open[lease]
-        lease.cache = None
 
     def poll(self) -> None:
         """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.
