@@ -54,10 +54,10 @@ def test_the_error_says_which_pool_is_short_and_by_how_much() -> None:
 def test_whether_a_lease_can_grow_is_known_before() -> None:
     cache = PrefixCache([FULL, swa(4)], 2, {"full": 8, "swa": 4})
     lease = cache.acquire(Key(PROMPT))
-    for length in range(0, 24):
+    before = used(cache)
+    for length in range(24):
         can = cache.can_allocate(lease, length)
         assert can == (length <= 8), "the window's pool is the shorter one"
-    before = used(cache)
     assert used(cache) == before
     with pytest.raises(OutOfPagesError, match="swa"):
         cache.allocate(lease, 9)
