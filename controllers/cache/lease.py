@@ -282,8 +282,10 @@ class Lease:
     def _grow_states(self, length: int) -> None:
         states = self._states
         assert states is not None
-        states.allocate_saves(at for at in self.save_at if self.committed < at <= length and at not in self.saved)
-        if self.save_output:
+        due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
+        if due:
+            states.allocate_saves(due)
+        if self.save_output and length > self.prompt_tokens:
             states.follow_output(length, self.committed)
             states.free_superseded(self.length - self._resources.draft_tokens)
 

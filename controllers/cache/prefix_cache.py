@@ -379,12 +379,11 @@ class PrefixCache:
         Returns up to which length tokens were published. Raises as `commit`, and the lease is held still. Cost: as `commit`.
         """
         self._leases.require(lease)
-        publication = Publication.checked(lease, self.layout, tokens, states, (), True)
-        length, page = publication.key.length, lease.state_page
-        if page is not None and length not in publication.states and length % self.layout.save_grid_tokens == 0:
-            publication.states[length] = page
-        self._leases.wait(lease)
-        lease.publish(publication)
+        checked = Publication.checked(lease, self.layout, tokens, states, (), True)
+        length, states = checked.key.length, checked.states
+        if lease.state_page is not None and length not in states and length % self.layout.save_grid_tokens == 0:
+            states = {**states, length: lease.state_page}
+        self.commit(lease, tokens, states, resumable=True)
         committed = lease.committed
         self.release(lease)
         return committed
@@ -468,6 +467,11 @@ class PrefixCache:
     def lease_count(self) -> int:
         """Leases not released yet."""
         return len(self._leases)
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases not released yet, in the order in which they were acquired. Cost: O(leases)."""
+        return tuple(self._leases)
 
     def explain(self, key: Key) -> Explanation:
         """Why a prompt would not resume further; see UnifiedTree.explain."""

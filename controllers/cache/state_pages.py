@@ -93,6 +93,8 @@ class StatePages:
             certain_tokens: what was run and will not be taken back.
         """
         kept = self.of_output(self.saves)
+        if not kept:
+            return
         certain = [length for length in self.of_output((*kept, *published)) if length <= certain_tokens]
         if certain:
             self._free(length for length in kept if length < certain[-1])

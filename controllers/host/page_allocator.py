@@ -70,6 +70,10 @@ class PageAllocator:
         self.used_pages += page_count
         return ids
 
+    def is_allocated(self, page: int) -> bool:
+        """Whether a page is handed out now. Cost: O(1)."""
+        return bool(self._allocated.all_are(np.array([page], np.int64), members=True))
+
     def _bring_up(self, page_count: int) -> None:
         """Put so many pages never used under those given back. Raises MemoryError or PageError with nothing changed."""
         first, unused = self._unused, self._unused + page_count

@@ -1,0 +1,13 @@
+"""For who looks for a wrong hit: a cache that seals pages when they are published, and who owns a page.
+
+Everything here reads the cache through its public methods, costs time, and is not meant for normal service.
+"""
+
+if __name__ != "unified_tree.controllers.debugging":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.debugging, not as {__name__}")
+
+from unified_tree.controllers.debugging.page_owner import PageOwner, page_owner
+from unified_tree.controllers.debugging.page_seals import PageSeal, WrongPage
+from unified_tree.controllers.debugging.sealed_prefix_cache import SealedPrefixCache
+
+__all__ = ["PageOwner", "PageSeal", "SealedPrefixCache", "WrongPage", "page_owner"]

@@ -1,0 +1,163 @@
+"""A PrefixCache that seals every page it publishes and compares every page it hands out: it finds who overwrote what.
+
+Wrong hits have three causes: an engine that writes below `write_from`, a copy that went wrong, and a mistake in the library.
+All three show as a page that no longer holds what was published for its prefix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.component import Point
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.debugging.page_seals import PageSeals, WrongPage
+from unified_tree.controllers.storage.key_chain import KeyChain
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.component import Component
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.debugging.page_seals import ReadPage
+    from unified_tree.keys import Key
+
+LOG = logging.getLogger("unified_tree.debugging")
+
+
+class SealedPrefixCache(PrefixCache):
+    """A PrefixCache for debugging; use it in its place.
+
+    Args:
+        components, page_size, page_counts, options: as of PrefixCache.
+        read_page: the bytes of a device page now, over all layers of a component: `read_page("full", 7)`. Of a component that
+            shares pages, its own bytes in the owner's page. Everything computed must have been written when it is called.
+        max_seals: pages remembered; the oldest go first. Some 300 bytes each.
+
+    Attributes:
+        wrong_pages: every page found wrong so far. Each is logged as an error, too (logger `unified_tree.debugging`).
+
+    Cost: hashing the bytes of all pages published and handed out.
+
+    >>> import numpy as np
+    >>> from unified_tree import Component, Key, Path
+    >>> pool = np.zeros((8, 4))
+    >>> cache = SealedPrefixCache(
+    ...     [Component(name="full", coverage=Path())], 2, {"full": 8}, read_page=lambda component, page: pool[page]
+    ... )
+    >>> with cache.acquire(Key([1, 2, 3]), request="first", reserve_tokens=2) as lease:
+    ...     pool[lease.pages("full")] = 1.0
+    ...     cache.commit(lease, 2)
+    >>> pool[:] = 2.0  # somebody writes where nobody should
+    >>> with cache.acquire(Key([1, 2, 3]), request="second") as lease:
+    ...     [(wrong.component, wrong.length_tokens, wrong.sealed.writer) for wrong in cache.wrong_pages]
+    [('full', 2, 'first')]
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        page_size: int,
+        page_counts: Mapping[str, int] | None = None,
+        *,
+        read_page: ReadPage,
+        max_seals: int = 1 << 20,
+        **options: Any,
+    ) -> None:
+        super().__init__(components, page_size, page_counts, **options)
+        self.wrong_pages: list[WrongPage] = []
+        self._seals = PageSeals(read_page, max_seals)
+        self._chain = KeyChain(page_size=page_size, weights_version="")
+        self._names: dict[Lease, Hashable] = {}
+        self._loading: set[Lease] = set()
+
+    def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
+        """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
+        lease = super().acquire(key, checkpoints, **options)
+        self._names[lease] = options.get("request")
+        if lease.loading:
+            self._loading.add(lease)
+        else:
+            self._check(lease, "on device")
+        return lease
+
+    def poll(self) -> None:
+        """See PrefixCache.poll."""
+        super().poll()
+        for lease in [lease for lease in self._loading if not lease.loading]:
+            self._loading.discard(lease)
+            if lease.failure is None:
+                self._check(lease, "loaded back")
+
+    def commit(
+        self,
+        lease: Lease,
+        tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
+        states: Mapping[int, int] | None = None,
+        *,
+        without: Sequence[str] = (),
+        resumable: bool | None = None,
+    ) -> None:
+        """See PrefixCache.commit. Pages that the tree takes are sealed; those that it had are compared."""
+        before = {name: (lease.tables[name].private_from, lease.pages(name)) for name in lease.tables}
+        super().commit(lease, tokens, states, without=without, resumable=resumable)
+        digests = self._chain.digests(lease.key.prefix(lease.committed))
+        for component in self.tree.components:
+            owner = self.layout.owner_of[component.name]
+            if owner in before and component.name not in without:
+                first, old = before[owner]
+                new = lease.pages(component.name)
+                last = min(lease.tables[owner].private_from, len(digests), new.size)
+                pages = [(digests[at], int(new[at])) for at in range(first, last) if new[at] >= 0]
+                own = {int(old[at]) for at in range(first, min(last, old.size))}
+                self._seals.put(component.name, [each for each in pages if each[1] in own], self._names.get(lease))
+                self._report(lease, component.name, [each for each in pages if each[1] not in own], digests, "on device")
+        for length, page in (states or {}).items():
+            self._seal_state(lease, length, page, digests)
+
+    def _seal_state(self, lease: Lease, length: int, page: int, digests: list[bytes]) -> None:
+        """A state that was committed, if the tree took it."""
+        if not 0 < length <= lease.committed:
+            return
+        at = self.tree.match_prefix(lease.key.prefix(length), touch=False).device
+        for component in self.tree.components:
+            is_point = isinstance(component.coverage, Point) and at.length == length
+            if is_point and self.tree.pages(at, component.name).tolist() == [page]:
+                prefix = digests[length // self.page_size - 1]
+                self._seals.put(component.name, [(prefix, page)], self._names.get(lease))
+
+    def release(self, lease: Lease) -> None:
+        """See PrefixCache.release."""
+        super().release(lease)
+        self._names.pop(lease, None)
+        self._loading.discard(lease)
+
+    def _check(self, lease: Lease, source: str) -> None:
+        """Compare what a lease resumes from."""
+        last = lease.cached_tokens // self.page_size
+        if not last:
+            return
+        digests = self._chain.digests(lease.key.prefix(lease.cached_tokens))
+        for component in self.tree.components:
+            if self.layout.owner_of[component.name] in lease.tables:
+                ids = lease.pages(component.name)[:last]
+                pages = [(digests[at], int(ids[at])) for at in range(ids.size) if ids[at] >= 0]
+                self._report(lease, component.name, pages, digests, source)
+        for copy in lease.state_copies:
+            self._report(lease, copy.component, [(digests[-1], copy.source)], digests, source)
+
+    def _report(self, lease: Lease, component: str, pages: list[tuple[bytes, int]], digests: list[bytes], source: str) -> None:
+        for index, page, seal in self._seals.differing(component, pages):
+            wrong = WrongPage(
+                component=component,
+                page=page,
+                length_tokens=(digests.index(pages[index][0]) + 1) * self.page_size,
+                namespace=lease.key.namespace,
+                reader=self._names.get(lease),
+                source=source,
+                sealed=seal,
+            )
+            self.wrong_pages.append(wrong)
+            LOG.error("%s", wrong)
