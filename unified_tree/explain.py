@@ -19,11 +19,11 @@ class Loss:
 
     Attributes:
         component: its name, or `unknown` for tokens no node knows: never seen, or deleted since.
-        tier: DEVICE if the host still has it (or could), HOST if it is on neither; None for `unknown`.
+        kept_on: the tier that still has it, HOST; None if no tier has.
     """
 
     component: str
-    tier: Tier | None
+    kept_on: Tier | None
     begin: int
     end: int
 
@@ -31,6 +31,13 @@ class Loss:
     def tokens(self) -> int:
         """How many tokens are lost."""
         return self.end - self.begin
+
+    def __str__(self) -> str:
+        span = f"[{self.begin}, {self.end}), {self.tokens} tokens"
+        if self.component == "unknown":
+            return f"{span}: never seen, or deleted since"
+        where = "on no tier" if self.kept_on is None else f"on {self.kept_on.name.lower()}, not on device"
+        return f"{span}: {self.component} is {where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +57,9 @@ class Explanation:
     losses: tuple[Loss, ...]
 
     def __str__(self) -> str:
-        head = f"resumable {self.device_length} on device, {self.reachable_length} with host; paths {self.path_length}"
-        lines = [
-            f"  {loss.component}{'' if loss.tier is None else ' on ' + loss.tier.name.lower()}: "
-            f"[{loss.begin}, {loss.end}), {loss.tokens} tokens"
-            for loss in self.losses
-        ]
-        return "\n".join([head, *lines])
+        loaded = f", {self.reachable_length} once loaded from host" if self.reachable_length > self.device_length else ""
+        head = f"{self.device_length} tokens can be resumed on device{loaded}; the paths cover {self.path_length}"
+        return "\n".join([head, *(f"  {loss}" for loss in self.losses)])
 
 
 def explain(state: TreeState, key: Key) -> Explanation:
@@ -74,9 +77,10 @@ def explain(state: TreeState, key: Key) -> Explanation:
             with_host = reach if tier is Tier.HOST else _reach_alone(state, node, known, i, device_only=False)
             end = known if tier is Tier.HOST else with_host
             if reach < end:
-                losses.append(Loss(component=component.name, tier=tier, begin=reach, end=end))
+                kept_on = Tier.HOST if tier is Tier.DEVICE else None
+                losses.append(Loss(component=component.name, kept_on=kept_on, begin=reach, end=end))
     if known < key.length:
-        losses.append(Loss(component="unknown", tier=None, begin=known, end=key.length))
+        losses.append(Loss(component="unknown", kept_on=None, begin=known, end=key.length))
     return Explanation(
         device_length=found.device.length,
         reachable_length=found.reachable.length,

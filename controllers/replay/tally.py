@@ -9,7 +9,6 @@ import numpy as np
 from unified_tree.controllers.replay.latency import LatencyTally
 from unified_tree.controllers.replay.row_result import Timeline
 from unified_tree.keys import Key
-from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +82,7 @@ class Tally:
         self.reachable_tokens[request.index] = explanation.reachable_length
         self.path_tokens[request.index] = explanation.path_length
         for loss in explanation.losses:
-            if loss.tier is not Tier.DEVICE:  # what the host still has is not lost
+            if loss.kept_on is None:  # what the host still has is not lost
                 self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
 
     def fetched(self, request: Request, waited_s: float) -> None:

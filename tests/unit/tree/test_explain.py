@@ -9,7 +9,7 @@ from unified_tree import Explanation, Key, Tier
 
 
 def losses(explanation: Explanation) -> list[tuple[str, Tier | None, int, int]]:
-    return [(loss.component, loss.tier, loss.begin, loss.end) for loss in explanation.losses]
+    return [(loss.component, loss.kept_on, loss.begin, loss.end) for loss in explanation.losses]
 
 
 def test_a_whole_hit_has_no_losses() -> None:
@@ -42,8 +42,8 @@ def test_a_missing_state_is_named() -> None:
     grove.put("abcdef", [2])
     explanation = grove.tree.explain(key("abcdef"))
     assert (explanation.device_length, explanation.path_length) == (2, 6)
-    assert ("mamba", Tier.HOST, 2, 6) in losses(explanation)
-    assert "mamba on host: [2, 6), 4 tokens" in str(explanation)
+    assert ("mamba", None, 2, 6) in losses(explanation)
+    assert "[2, 6), 4 tokens: mamba is on no tier" in str(explanation)
 
 
 def test_each_component_answers_for_itself() -> None:
@@ -61,7 +61,11 @@ def test_what_the_host_still_has_is_lost_on_device_only() -> None:
     grove.evict(1, "mamba")
     explanation = grove.tree.explain(key("abcd"))
     assert (explanation.device_length, explanation.reachable_length) == (0, 4)
-    assert losses(explanation) == [("mamba", Tier.DEVICE, 0, 4)]
+    assert losses(explanation) == [("mamba", Tier.HOST, 0, 4)]
+    assert str(explanation).splitlines() == [
+        "0 tokens can be resumed on device, 4 once loaded from host; the paths cover 4",
+        "  [0, 4), 4 tokens: mamba is on host, not on device",
+    ]
 
 
 def test_an_optional_component_loses_nothing() -> None:
