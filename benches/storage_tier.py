@@ -167,7 +167,7 @@ class Server:
                     needs[c.name] = min(count, -(-window // PAGE_SIZE))
                 case _:
                     needs[c.name] = 1
-        result = self.cache.tree.graft(key, host.allocate_all(needs))
+        result = self.cache.tree.transfers.graft(key, host.allocate_all(needs))
         host.give_back(result.unused)
         return result.boundary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from unified_tree.component import Component, Path, Point, Trailing, validate_components
+from unified_tree.component import Component, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
 from unified_tree.errors import ConfigurationError
@@ -84,11 +84,11 @@ class Composition:
 
     def bytes_per_token(self) -> dict[str, float]:
         """Bytes a token, by component; of a window, bytes of a token inside it. States are in `bytes_per_state`."""
-        return {c.name: c.page_bytes / self.page_size for c in self.components if not isinstance(c.coverage, Point)}
+        return {c.name: c.page_bytes / self.page_size for c in self.components if not c.coverage.is_exact}
 
     def bytes_per_state(self) -> dict[str, int]:
         """Bytes of one saved state, by `Point` component."""
-        return {c.name: c.page_bytes for c in self.components if isinstance(c.coverage, Point)}
+        return {c.name: c.page_bytes for c in self.components if c.coverage.is_exact}
 
     def pool_page_bytes(self) -> dict[str, int]:
         """Bytes of one device page, by component that owns pages, its sharers' bytes included."""
@@ -106,9 +106,9 @@ class Composition:
         """
         total = 0
         for component in self.components:
-            if not component.required or isinstance(component.coverage, Path):
+            if not component.required or component.coverage.is_path:
                 continue
-            if isinstance(component.coverage, Point) or component.rebuild_tokens is None:
+            if component.rebuild_tokens is None:
                 return None
             total += component.rebuild_tokens
         return total
@@ -159,7 +159,7 @@ class Composition:
             page_counts={} if page_counts is None else dict(page_counts),
         )
         owners = tuple(c for c in self.components if c.shares is None)
-        windows = [c.coverage.window_tokens for c in self.components if isinstance(c.coverage, Trailing)]
+        windows = [c.coverage.window_tokens or 0 for c in self.components]
         return split(
             device_bytes,
             owners=owners,
@@ -171,5 +171,5 @@ class Composition:
 
     def path_only(self) -> Composition:
         """The same composition with windows and states made optional, so that only the `Path` components gate a match."""
-        components = tuple(c if isinstance(c.coverage, Path) else replace(c, required=False) for c in self.components)
+        components = tuple(c if c.coverage.is_path else replace(c, required=False) for c in self.components)
         return replace(self, components=components)

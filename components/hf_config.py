@@ -14,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
-from unified_tree.component import Path
 from unified_tree.components.composition import Composition
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
@@ -210,7 +209,7 @@ def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | N
             raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {draft!r}")
         return draft
     model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
-    if not all(isinstance(component.coverage, Path) for component in model.components):
+    if not all(component.coverage.is_path for component in model.components):
         raise ConfigurationError(f"draft {model.name}: has windows or states; only a draft of full attention can share pages")
     formats = [component.format for component in model.components if component.format is not None]
     layer_ids, shard = formats[0].layer_ids, formats[0].shard

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unified_tree.brood import child_at
-from unified_tree.errors import UnifiedTreeError
 from unified_tree.keys import Key
 from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
@@ -280,9 +279,7 @@ def collect(
     Args:
         pages_of: says which pages a component has at a node, if not those it has on the tier.
     """
-    if component not in state.index:
-        raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(state.index)}")
-    i = state.index[component]
+    i = state.index_of(component)
     node, length = locks.find(boundary)
     if node is None:
         return []

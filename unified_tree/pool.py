@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.component import Path
 from unified_tree.errors import PageError
 from unified_tree.node import Value
 from unified_tree.order import Order, Place, following
@@ -57,7 +56,7 @@ class Pool:
 
     def __init__(self, component: Component, tier: Tier, policy: EvictionPolicy, page_count: int | None) -> None:
         self.component = component
-        self.is_path = isinstance(component.coverage, Path)
+        self.is_path = component.coverage.is_path
         self.tier = tier
         self._policy: Standard = policy if isinstance(policy, Standard) else Guarded(policy)
         self.ledger = PageLedger(component.name, page_count)

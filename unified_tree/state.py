@@ -11,7 +11,8 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from unified_tree.brood import adopt, release
-from unified_tree.component import Component, Path, Point, Trailing
+from unified_tree.component import Component
+from unified_tree.errors import UnifiedTreeError
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
@@ -79,12 +80,12 @@ class TreeState:
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
-        self.is_path = [isinstance(c.coverage, Path) for c in self.components]
+        self.is_path = [c.coverage.is_path for c in self.components]
         self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
         self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
-        self.paths = tuple(i for i, c in indexed if isinstance(c.coverage, Path))
-        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if isinstance(c.coverage, Trailing))
-        self.points = tuple(i for i, c in indexed if isinstance(c.coverage, Point))
+        self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
+        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
+        self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
         owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
         self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
         self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
@@ -108,6 +109,13 @@ class TreeState:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
         self.path_can_strand = self.gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+
+    def index_of(self, component: str) -> int:
+        """A component's index. Raises UnifiedTreeError for an unknown one."""
+        i = self.index.get(component)
+        if i is None:
+            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
+        return i
 
     def pools(self, tier: Tier) -> list[Pool]:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point
 from unified_tree.controllers.cache.lease import Lease, PageTable, StateCopy
+from unified_tree.coverage import Path, Point
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
     cache.device.reserve({cache.point: 1})
     lease.state_page = int(cache.device.allocate(cache.point, 1)[0])
     if lease.window_receipt is not None or lease.load is not None:
-        pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
+        pages = cache.tree.pages if lease.load is None else cache.tree.transfers.pages_with_loads
         source = pages(lease.boundary, cache.point)
         if source.size:
             lease.state_copies = (StateCopy(component=cache.point, source=int(source[0]), target=lease.state_page),)
@@ -153,7 +153,7 @@ def _start_state(cache: PrefixCache, lease: Lease, key: Key, limit: int, *, touc
 def _lay_out(cache: PrefixCache, lease: Lease, rebuilds: bool) -> None:
     """Page tables with what is cached or on its way, and from which token on each component is to be written."""
     page = lease.boundary.length // cache.page_size
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
+    pages = cache.tree.pages if lease.load is None else cache.tree.transfers.pages_with_loads
     for name in cache.paths:
         table = lease.tables[name] = PageTable()
         ids = pages(lease.boundary, name)
@@ -181,7 +181,7 @@ def _lay_out(cache: PrefixCache, lease: Lease, rebuilds: bool) -> None:
 def _note_missing(cache: PrefixCache, lease: Lease) -> None:
     """Which sharers' state is not in the pages the lease holds."""
     page = lease.boundary.length // cache.page_size
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
+    pages = cache.tree.pages if lease.load is None else cache.tree.transfers.pages_with_loads
     lease.missing.clear()
     for component in cache.tree.components:
         if component.shares is None:
@@ -196,7 +196,7 @@ def _note_missing(cache: PrefixCache, lease: Lease) -> None:
 
 def _take_tree_pages(cache: PrefixCache, lease: Lease) -> None:
     """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than those loaded into."""
-    pages = cache.tree.pages if lease.load is None else cache.tree.pages_with_loads
+    pages = cache.tree.pages if lease.load is None else cache.tree.transfers.pages_with_loads
     page = lease.boundary.length // cache.page_size
     for name in (*cache.paths, *(name for name, _ in cache.windows)):
         ids = pages(lease.boundary, name)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import flag, integer, items
-from unified_tree.component import Component, Path, Point, Trailing
+from unified_tree.component import Component
 from unified_tree.controllers.cache import holding
 from unified_tree.controllers.cache.admission import admit
 from unified_tree.controllers.cache.arrivals import Arrivals
@@ -25,6 +25,7 @@ from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
 from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
+from unified_tree.coverage import Path, Point, Trailing
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.node import Tier

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.arguments import flag, integer, items
-from unified_tree.component import Path
 from unified_tree.controllers.cache.holding import advance, require_state
 from unified_tree.controllers.cache.saving import drop_superseded, output_lengths
+from unified_tree.coverage import Path
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
 

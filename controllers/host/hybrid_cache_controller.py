@@ -92,7 +92,7 @@ class HybridCacheController:
         for component in self.tree.components:
             if component.shares is not None:
                 sizes[component.shares] += component.page_bytes
-        return sum(sizes[name] * pages for name, pages in self.tree.load_needs(boundary).items())
+        return sum(sizes[name] * pages for name, pages in self.tree.transfers.load_needs(boundary).items())
 
     def load(self, boundary: Boundary, tokens: int, spare: Mapping[str, int]) -> Load:
         """Start to load back what a boundary lacks on device. What other loads bring already is waited for, not repeated.
@@ -109,15 +109,15 @@ class HybridCacheController:
             self.device.reserve({**needs, **{name: needs.get(name, 0) + count for name, count in spare.items()}})
             return self.device.allocate_all(needs)
 
-        effect = self.tree.load(boundary, supply)
+        effect = self.tree.transfers.load(boundary, supply)
         standing_on = self._standing_on(effect)
         if not self._cancelled.isdisjoint(standing_on):
-            self.device.give_back(self.tree.abort(effect))
+            self.device.give_back(self.tree.transfers.abort(effect))
             raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
         ticket = self._submit(effect)
         tickets = [*sorted(standing_on), ticket]
         size_bytes = self._size_bytes(effect)
-        load = Load(tickets, self.tree.lock_present(boundary), tokens, size_bytes)
+        load = Load(tickets, self.tree.transfers.lock_present(boundary), tokens, size_bytes)
         for waited in tickets:
             self._loads.setdefault(waited, []).append(load)
         self._counters.loads += 1
@@ -295,7 +295,7 @@ class HybridCacheController:
             if self.storage is not None and effect.kind is EffectKind.BACKUP:
                 self.storage.backed_up(effect.boundary)
         else:
-            pages.give_back(self.tree.abort(effect))
+            pages.give_back(self.tree.transfers.abort(effect))
             self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self.backups.ended(effect)
         for load in self._loads.pop(ticket, []):
@@ -307,7 +307,7 @@ class HybridCacheController:
         size_bytes = self._size_bytes(effect)
         page_count = sum(copy.source.size for copy in effect.copies)
         self._counters.moved(effect.kind, page_count, size_bytes)
-        return self.tree.acknowledge(effect)
+        return self.tree.transfers.acknowledge(effect)
 
     def _arrived(self, load: Load, ticket: int, error: str | None) -> None:
         """One transfer that a load waits for ended: hold on to what it brought."""
@@ -315,20 +315,20 @@ class HybridCacheController:
         if error is not None and load.error is None:
             load.error = f"the load of {load.boundary} failed: {error}"
         try:
-            load.hold(self.tree.lock_present(load.boundary))
+            load.hold(self.tree.transfers.lock_present(load.boundary))
         except StaleBoundaryError as stale:
             load.error = load.error or str(stale)
             load.let_go()
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to here."""
-        if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self.tree.is_boundary(boundary):
+        if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self.tree.transfers.is_boundary(boundary):
             self.backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt goes on from a device boundary."""
         selective = self.tier.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
-        if selective and boundary.length and self.tree.hits(boundary) >= self.tier.selective_hits:
+        if selective and boundary.length and self.tree.transfers.hits(boundary) >= self.tier.selective_hits:
             self.backups.add(boundary)
 
     def drain(self) -> None:
@@ -345,7 +345,7 @@ class HybridCacheController:
 
         The queue is filled as often as its limit demands, and emptied in between.
         """
-        for boundary in [] if self._closed else self.tree.boundaries():
+        for boundary in [] if self._closed else self.tree.transfers.boundaries():
             if self.backups.is_full:
                 self.drain()
             self.backups.add(boundary)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point
 from unified_tree.controllers.cache.admission import admit
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.prefix_linker.storable import storable
 from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
+from unified_tree.coverage import Path, Point
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:

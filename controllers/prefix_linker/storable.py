@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
+from unified_tree.coverage import Path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,12 +18,12 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from unified_tree.component import Point, Trailing
 from unified_tree.controllers.pools import PageFormat, Part
 from unified_tree.controllers.reference_engine.attention_layers import FullAttention, IndexKeys, SlidingWindow
 from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
 from unified_tree.controllers.reference_engine.layer_pass import LayerState
 from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
+from unified_tree.coverage import Point, Trailing
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import WHOLE
 

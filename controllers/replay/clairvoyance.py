@@ -13,8 +13,8 @@ from __future__ import annotations
 from sys import byteorder
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
+from unified_tree.coverage import Path
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:

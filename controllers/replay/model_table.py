@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from unified_tree.component import Path, Trailing
+from unified_tree.coverage import Path, Trailing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

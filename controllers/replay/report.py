@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from unified_tree.component import Path, Trailing
 from unified_tree.controllers.replay.row import path_pools
+from unified_tree.coverage import Path, Trailing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,7 +8,6 @@ from enum import Enum
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.linked_fetches import LinkedFetches
@@ -19,6 +18,7 @@ from unified_tree.controllers.replay.server import Server
 from unified_tree.controllers.replay.tally import Tally
 from unified_tree.controllers.replay.timed_cache import TimedCache
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.coverage import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

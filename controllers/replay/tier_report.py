@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from unified_tree.component import Path, Trailing
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.replay.report import GIB, policy_table, short_count
+from unified_tree.coverage import Path, Trailing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.replay.page_content import component_digest, page_contents, prefix_digests
+from unified_tree.coverage import Path, Point, Trailing
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 
@@ -91,7 +91,7 @@ class VerifiedPages:
     def fetched(self, prompt: Int64s) -> None:
         """A prompt's prefetch is over: compare what the host has along the prompt."""
         key = Key(prompt)
-        reach = self._cache.tree.host_path_end(key)
+        reach = self._cache.tree.transfers.host_path_end(key)
         digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
         last = reach.length // self._cache.page_size
         for component in self._cache.tree.components:

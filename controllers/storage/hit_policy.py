@@ -15,7 +15,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.component import Component, Path, Trailing
+from unified_tree.component import Component
+from unified_tree.coverage import Path, Trailing
 from unified_tree.errors import ConfigurationError
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
@@ -19,6 +18,7 @@ from unified_tree.controllers.storage_tier.prefetching import Prefetching
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
+from unified_tree.coverage import Path
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import Counters
@@ -114,7 +114,7 @@ class StorageController:
 
     def flush(self) -> None:
         """Store every boundary that is on host, also what came there before this store did, and wait for that. Blocks."""
-        for boundary in self.tree.boundaries():
+        for boundary in self.tree.transfers.boundaries():
             if self.persist_queue.is_full:
                 self.drain()
             self.persist_queue.add(boundary)

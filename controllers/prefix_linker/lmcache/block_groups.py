@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path, Point, Trailing
+from unified_tree.coverage import Path, Point, Trailing
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool

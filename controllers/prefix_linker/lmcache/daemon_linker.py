@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.coverage import Path
 from unified_tree.errors import LinkError
 
 if TYPE_CHECKING:

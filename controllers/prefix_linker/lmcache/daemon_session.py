@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.block_groups import block_groups
 from unified_tree.controllers.prefix_linker.lmcache.group_probe import check_object_groups
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
+from unified_tree.coverage import Path
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:

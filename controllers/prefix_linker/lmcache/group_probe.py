@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.component import Point, Trailing
 from unified_tree.controllers.prefix_linker.prefix_linker import Span
+from unified_tree.coverage import Point, Trailing
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:

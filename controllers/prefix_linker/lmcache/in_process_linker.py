@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.coverage import Path
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:

@@ -31,10 +31,11 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from unified_tree.component import Component, Path, Point, Trailing
+from unified_tree.component import Component
 from unified_tree.components import Composition, from_hf_config
 from unified_tree.components.layers import AttentionLayer, compose
 from unified_tree.components.serving import Serving
+from unified_tree.coverage import Path, Point, Trailing
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Part
 

@@ -168,8 +168,10 @@ def copied_size_wrong(tree: UnifiedTree) -> None:
 
 def marked_for_ever(tree: UnifiedTree) -> None:
     boundary = tree.match_prefix(key("abxx")).device
-    effect = tree.backup(boundary, {name: np.arange(900, 900 + n) for name, n in tree.backup_needs(boundary).items()})
-    tree.abort(effect)
+    effect = tree.transfers.backup(
+        boundary, {name: np.arange(900, 900 + n) for name, n in tree.transfers.backup_needs(boundary).items()}
+    )
+    tree.transfers.abort(effect)
     device(node_at(tree, "abxx"), 0).copying = (effect,)
 
 

@@ -13,7 +13,7 @@ from unified_tree import NOWHERE, Boundary, NodeId, Receipt, ReceiptError, Stale
 
 def sizes(grove: Grove, component: str = "full") -> tuple[int, int]:
     """Protected and evictable pages."""
-    return grove.tree.protected_pages(component), grove.tree.evictable_pages(component)
+    return grove.tree.pool(component).protected_pages, grove.tree.pool(component).evictable_pages
 
 
 def test_a_lock_pins_the_path() -> None:
