@@ -158,15 +158,7 @@ class Server:
         """As a backup would."""
         assert self.cache.controller is not None
         host, count = self.cache.controller.host, key.length // PAGE_SIZE
-        needs = {}
-        for c in self.components:
-            match c.coverage:
-                case ComponentPath():
-                    needs[c.name] = count
-                case Trailing(window_tokens=window):
-                    needs[c.name] = min(count, -(-window // PAGE_SIZE))
-                case _:
-                    needs[c.name] = 1
+        needs = {c.name: c.coverage.pages_needed(count * PAGE_SIZE, PAGE_SIZE) for c in self.components}
         result = self.cache.tree.transfers.graft(key, host.allocate_all(needs))
         host.give_back(result.unused)
         return result.boundary

@@ -25,7 +25,6 @@ from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, P
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
 from unified_tree.controllers.prefix_linker.storable import storable
 from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
-from unified_tree.coverage import Path, Point
 from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class LinkedPrefixes:
         for pool in self._pools:
             first, last = pool.page_range(begin, end)
             ids = tree.pages(boundary, pool.owner)
-            pages[pool.name] = ids[first:last] if isinstance(pool.coverage, Path) else ids[ids.size - (last - first) :]
+            pages[pool.name] = ids[first:last] if pool.coverage.is_path else ids[ids.size - (last - first) :]
         name, receipt = next(self._names), tree.lock(boundary, components=sorted({pool.owner for pool in self._pools}))
         self.linker.store(name, Span(tokens=_tokens(lease.key)[:end], salt=arrived.salt, begin=begin, end=end, pages=pages))
         self._stores[name] = (receipt, end - begin)
@@ -308,7 +307,7 @@ class LinkedPrefixes:
         self.cache.allocate(lease, found)
 
     def _pages_of(self, lease: Lease, pool: LinkedPool, first_token: int, end: int) -> NDArray[np.int64]:
-        if isinstance(pool.coverage, Point):
+        if pool.coverage.is_exact:
             return np.array([lease.state_page], np.int64)
         return _own(lease, pool.owner, *pool.page_range(first_token, end))
 

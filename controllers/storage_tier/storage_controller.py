@@ -18,7 +18,6 @@ from unified_tree.controllers.storage_tier.prefetching import Prefetching
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
-from unified_tree.coverage import Path
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import Counters
@@ -71,7 +70,7 @@ class StorageController:
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
         self.known = StoredMemory(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
-        self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
+        self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._required = {c.name for c in tree.components if c.required}
         self._weights = weights
         self.prefetching = Prefetching(self)

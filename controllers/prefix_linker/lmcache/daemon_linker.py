@@ -24,7 +24,6 @@ from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWa
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
-from unified_tree.coverage import Path
 from unified_tree.errors import LinkError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class DaemonLinker:
     def __init__(self, pools: Sequence[LinkedPool], settings: LmcacheSettings) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
-        self._paths_only = all(isinstance(pool.coverage, Path) for pool in pools)
+        self._paths_only = all(pool.coverage.is_path for pool in pools)
         self._settings = settings
         self._tag = secrets.token_hex(8)
         self._lookups: dict[str, _Lookup] = {}

@@ -19,7 +19,6 @@ from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, forma
 from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
-from unified_tree.coverage import Path
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class InProcessLinker:
     """
 
     def __init__(self, pools: Sequence[LinkedPool], settings: InProcessSettings) -> None:
-        beyond = [pool.name for pool in pools if not isinstance(pool.coverage, Path)]
+        beyond = [pool.name for pool in pools if not pool.coverage.is_path]
         if beyond:
             raise ConfigurationError(
                 f"lmcache: an engine in this process keeps the pages of every token, so not {', '.join(beyond)}; a daemon that "
