@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from unified_tree.component import Component, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
+from unified_tree.components.token_path import is_token_path
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat
 
@@ -145,20 +146,22 @@ class Composition:
             device_bytes: bytes for all pools together.
             tokens_between_boundaries: tokens of path for which one saved boundary is worth keeping, on average.
             running_requests: requests whose private window and state exist at the same time.
-            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1.
+            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1; of no effect where they hold
+                no state of their own (`token_path`).
             request_tokens: the smallest prompt that must fit; None for the longest window and a page.
             page_counts: page counts to take as they are; the rest is split among the other pools.
 
         Raises ConfigurationError, saying how many bytes are needed, where not even one request would fit.
         """
+        owners = tuple(c for c in self.components if c.shares is None)
+        is_stateless = all(is_token_path(c) for c in owners if c.coverage.is_path)
         policy = BudgetPolicy(
             tokens_between_boundaries=tokens_between_boundaries,
             running_requests=running_requests,
-            min_path_share=min_path_share,
+            min_path_share=min_path_share * (not is_stateless),
             request_tokens=request_tokens,
             page_counts={} if page_counts is None else dict(page_counts),
         )
-        owners = tuple(c for c in self.components if c.shares is None)
         windows = [c.coverage.window_tokens or 0 for c in self.components]
         return split(
             device_bytes,
