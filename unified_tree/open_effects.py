@@ -1,6 +1,6 @@
 """Effects: copies between device and host that the tree asks for, acknowledged or aborted exactly once.
 
-While an effect is open its sources are pinned and marked as being copied, so that no other effect copies them again, and
+While an effect is open its sources are locked and marked as being copied, so that no other effect copies them again, and
 its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
 so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. Of a
 value that has grown older pages since, another effect copies just those.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Missing = list[tuple[Value, int, int]]
 """Source values that the target tier lacks, as (value, first page, last page) within the value."""
 Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
-"""Target pages by component, or what makes them: it is given how many are needed, when all sources are pinned."""
+"""Target pages by component, or what makes them: it is given how many are needed, when all sources are locked."""
 
 
 class OpenEffects:

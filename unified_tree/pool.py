@@ -1,7 +1,7 @@
-"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are pinned.
+"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are locked.
 
 A value stands in the eviction order exactly while it could go: unlocked, and of a path only as a leaf of its tier. So the
-first in the order is the next victim, and nobody looks past what is pinned.
+first in the order is the next victim, and nobody looks past what is locked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pool:
 
     Attributes:
         order: the values that could go, the next victim first.
-        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the pinned; of these what no
+        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked; of these what no
             boundary needs. Exact at all times, the last as far as `UnifiedTree.settle` has got.
         copied_pages: those of values that are on the other tier too.
         copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.

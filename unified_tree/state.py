@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from typing import TYPE_CHECKING
 
-from unified_tree.brood import adopt, release
+from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
@@ -131,7 +131,7 @@ class TreeState:
     def grow(self, parent: Node, edge: bytes, end: int) -> Node:
         """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
-        adopt(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
+        attach(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
@@ -181,7 +181,7 @@ class TreeState:
 
     def remove(self, value: Value) -> list[Value]:
         """Take an unlocked value from its node, and on device what shares its pages. Returns all that went, owner first."""
-        assert value.locks == 0 and value.holders is None, "a locked value is never removed"
+        assert value.locks == 0 and value.locked_by is None, "a locked value is never removed"
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
         node.set_value(component, tier, None)
@@ -288,9 +288,9 @@ class TreeState:
         """Forget a node without values and children. Cost: O(log siblings)."""
         parent = node.parent
         assert parent is not None and node.first_child is None
-        self.retired.leaves(node)
+        self.retired.removed(node)
         self.resumability.deleted(node)
-        release(parent, node, self.first_page_bytes(node))
+        detach(parent, node, self.first_page_bytes(node))
         self.nodes.remove(node.id)
         self.blocked.discard(node)
         node.parent = None

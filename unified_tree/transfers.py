@@ -118,7 +118,7 @@ class Transfers:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `UnifiedTree.settle`."""
         state = self._state
         node = state.nodes.get(checked_boundary(boundary).node)
-        if node is None or node.end != boundary.length or state.retired.holds(node):
+        if node is None or node.end != boundary.length or state.retired.has(node):
             return False
         return not state.gated or state.resumability.is_covered(node)
 
@@ -131,7 +131,7 @@ class Transfers:
     def boundaries(self) -> list[Boundary]:
         """The boundaries at node ends, of plain paths only those at leaves. Cost: O(tree)."""
         state = self._state
-        live = (node for node in state.nodes if not state.retired.holds(node))
+        live = (node for node in state.nodes if not state.retired.has(node))
         return [
             Boundary(node.id, node.end)
             for node in live

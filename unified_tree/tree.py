@@ -12,10 +12,11 @@ from unified_tree import evicting, matching
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer
 from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
-from unified_tree.dump import dump
+from unified_tree.dump import dump, owner_of_page
 from unified_tree.errors import (
     ConfigurationError,
     InsertError,
+    PageError,
     ReceiptError,
 )
 from unified_tree.explain import Explanation, explain
@@ -89,7 +90,7 @@ class UnifiedTree:
         self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings())
         self._locks = Locks(self._state)
         self.transfers = Transfers(self._state, self._locks)
-        weakref.finalize(self, self._state.nodes.take_apart).atexit = False
+        weakref.finalize(self, self._state.nodes.release).atexit = False
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -113,7 +114,7 @@ class UnifiedTree:
 
     @property
     def locks(self) -> Locks:
-        """The receipts held now, for the same."""
+        """The receipts not released yet, for the same."""
         return self._locks
 
     def match_prefix(self, key: Key, *, limit: int | None = None, touch: bool = True) -> Match:
@@ -140,14 +141,14 @@ class UnifiedTree:
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
-        """Pin what a boundary needs on one tier until the receipt is released.
+        """Lock what a boundary needs on one tier until the receipt is released: its pages are not freed, moved or overwritten.
 
-        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned;
-        what is on device alone is not. The boundary can be named as long as its path is pinned, by the name given as well
+        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are locked;
+        what is on device alone is not. The boundary can be named as long as its path is locked, by the name given as well
         as by `Receipt.boundary`, whatever is cut or evicted around it.
 
         Args:
-            components: pin only these, and the paths they stand on; then only the paths' coverage is checked.
+            components: lock only these, and the paths they stand on; then only the paths' coverage is checked.
 
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
@@ -214,14 +215,14 @@ class UnifiedTree:
     def invalidate(self, namespace: str | None = None) -> None:
         """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
 
-        No match finds it from now on and boundaries into it are stale; locks on it hold until they are released. Its pages
-        stay in the tree until `evict` or `reclaim` hands them back, before anything else. Cost: O(1).
+        No match finds it from now on and boundaries into it are stale; locks on it stay until they are released. Its pages
+        stay in the tree until `evict` or `reclaim` frees them, before anything else. Cost: O(1).
         """
         self._state.retired.retire(self._state, namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
-        """Look at up to so many nodes that `invalidate` gave up, and take apart those that nothing holds; their pages are in
-        the result. What was locked comes back when it is unlocked.
+        """Look at up to so many nodes that `invalidate` retired, and remove those on which nothing is locked. Their pages are
+        in the result; the others are looked at again when they are unlocked.
 
         Cost: O(node_limit), however many there are.
         """
@@ -235,8 +236,11 @@ class UnifiedTree:
     def settle(self, limit: int | None = None) -> int:
         """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default of all.
 
-        When the window of a shared prompt goes, all its continuations are no boundaries any more, and their values stranded.
-        An operation marks what it touches and a bounded number besides; the rest waits, a share of every later operation.
+        A mark says whether a node ends at a boundary, and whether a value is stranded, which is to say that no boundary needs
+        it. Say a prompt of 1,000 tokens has a window of 100 at its end, and 5,000 continuations of 10 tokens each. When that
+        window is evicted, none of these is a boundary any more, and all their values are stranded. The eviction marks what it
+        touched and `TreeSettings.settle_limit` nodes besides, 16 by default; each later operation marks as many of the rest.
+
         Nothing depends on a mark but who is evicted first. Returns how many nodes were done: all marks are exact if that is
         less than the limit.
         Cost: O(log n) a node.
@@ -265,6 +269,29 @@ class UnifiedTree:
         """Every broken invariant; empty in a sound tree. Reads everything. Cost: O(tree)."""
         return list(violations(self._state, self._locks))
 
-    def dump(self) -> str:
-        """The tree as text, a node a line. Cost: O(tree)."""
-        return dump(self._state)
+    def dump(self, *, tokens: bool = False) -> str:
+        """The tree as text, a node a line: id, token range, and its values as `name:pages`, those on host with `h:` before.
+
+        A `*` stands for each lock, a `!` for a value that is stranded.
+
+        Args:
+            tokens: also list the tokens of each node (of a bigram the first) and the page ids of its values.
+
+        Cost: O(tree).
+        """
+        return dump(self._state, tokens=tokens)
+
+    def owner_of_page(self, component: str, page: int, tier: Tier = Tier.DEVICE) -> tuple[Boundary, Key] | None:
+        """Whose page this is: a boundary that ends with the page, and the key up to there; None if the tree has not got it.
+
+        Invalidated state that was not reclaimed yet still owns its pages. To look for a wrong hit. Cost: O(tree).
+
+        >>> import numpy as np
+        >>> from unified_tree import Component, Key, Path, UnifiedTree
+        >>> tree = UnifiedTree([Component(name="full", coverage=Path())], page_size=2)
+        >>> _ = tree.insert(Key([1, 2, 3, 4], "tenant"), {"full": np.array([7, 8])})
+        >>> tree.owner_of_page("full", 7)
+        (Boundary(node=1, length=2), Key(2 tokens, namespace='tenant'))
+        """
+        checked_resident(tier)
+        return owner_of_page(self._state, self._state.index_of(component), integer(page, "page", PageError), tier)

@@ -120,9 +120,11 @@ def test_a_draft_needs_a_layer_whose_pages_it_shares(draft: Any) -> None:
         from_hf_config(MistralConfig(sliding_window=4096).to_dict(), draft=draft)
 
 
-@pytest.mark.parametrize("config", [MambaConfig(intermediate_size=None), FalconMambaConfig(expand=16, intermediate_size=1536)])
+@pytest.mark.parametrize(
+    "config", [MambaConfig().to_dict() | {"intermediate_size": None}, FalconMambaConfig().to_dict() | {"expand": 16}]
+)
 def test_mamba_alone_stands_on_a_path_of_tokens(config: Any) -> None:
-    model = from_hf_config(config.to_dict(), page_size=16)
+    model = from_hf_config(config, page_size=16)
     assert [c.name for c in model.components] == ["tokens", "mamba"]
     assert model.bytes_per_state() == {"mamba": 32 * (1536 * 3 * 2 + 1536 * 16 * 4)}
     assert linear_flops(model) == 2 * 32 * 1536 * (3 * 768 + 4 + 2 * 48 + 2 * 16)
