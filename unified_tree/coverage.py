@@ -11,8 +11,8 @@ class here and a group there. One of another shape touches these places besides,
 
 - `TreeState._group_components`: its group.
 - `splitting`: how a value is divided when its node is cut; today a suffix of the node's pages goes to the lower part.
-- `matching`: what it asks of a length (`deepest_boundary`), and its pages (`collect`); `locking._lock_values` and
-  `effects._missing`: which values a boundary needs.
+- `matching`: what it asks of a length (`deepest_boundary`), and its pages (`collect`); `Locks._lock_all` and
+  `OpenEffects._missing`: which values a boundary needs; `explain`: how far it reaches alone.
 - `resumability`: the same for a node's end, in O(1), and which values no boundary needs (`mark_values`).
 - `insert_plan` and `inserting`: how its pages are given and where they are placed.
 - `invariants.shapes`: how many pages a value may have.

@@ -52,9 +52,8 @@ class Freed:
 
     def result(self) -> EvictResult:
         """What was freed so far."""
-        other = Tier.HOST if self._tier is Tier.DEVICE else Tier.DEVICE
         counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(other), *counts))
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.other), *counts))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:

@@ -63,10 +63,7 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) ->
         land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
     state.resumability.update(node)
     state.resumability.settle_share()
-    names = state.components
-    return GraftResult(
-        Boundary(node.id, end), {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}
-    )
+    return GraftResult(Boundary(node.id, end), state.by_name(unused))
 
 
 def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], end: int) -> dict[int, NDArray[np.int64]]:

@@ -293,7 +293,7 @@ def collect(
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
     begin = 0
     if not state.is_path[i]:
-        begin = max(0, length - dict(state.windows)[i]) // state.page_size * state.page_size
+        begin = state.components[i].coverage.first_page(length, state.page_size) * state.page_size
     chunks: list[bytes] = []
     at = node
     while (parent := at.parent) is not None and at.end > begin:

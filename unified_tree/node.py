@@ -40,6 +40,11 @@ class Tier(IntEnum):
     HOST = 1
     STORAGE = 2
 
+    @property
+    def other(self) -> Tier:
+        """Of the two whose pages nodes hold, the one that this is not."""
+        return Tier.DEVICE if self else Tier.HOST
+
 
 @mypyc_attr(acyclic=True)
 class Value(Ranked):

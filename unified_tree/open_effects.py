@@ -48,7 +48,6 @@ class OpenEffects:
     def begin(self, kind: EffectKind, boundary: Boundary, supply: Supply, components: Collection[str] | None) -> Effect:
         """See Transfers.backup and load."""
         state, target = self._state, target_of(kind)
-        source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
         receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.lock_present(boundary)]
         try:
@@ -63,7 +62,7 @@ class OpenEffects:
             state.pools(target)[state.index[name]].ledger.claim(ids)
         effect = Effect(kind, boundary, copies, after, spans, receipts, given)
         for span in spans:
-            value = span.node.values(source)[span.component]
+            value = span.node.values(target.other)[span.component]
             assert value is not None
             value.copying = (*value.copying, effect)
         self.open[effect] = None
@@ -94,8 +93,7 @@ class OpenEffects:
         self._state.resumability.settle_share()
         for receipt in effect.receipts:
             receipt.release()
-        names = self._state.components
-        return {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}
+        return self._state.by_name(unused)
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See Transfers.abort."""
@@ -113,7 +111,7 @@ class OpenEffects:
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
             for node in crossed(span):
-                value = node.values(Tier.HOST if target is Tier.DEVICE else Tier.DEVICE)[span.component]
+                value = node.values(target.other)[span.component]
                 if value is not None and effect in value.copying:
                     value.copying = tuple(other for other in value.copying if other is not effect)
 
@@ -155,11 +153,11 @@ class OpenEffects:
     def _missing(self, kind: EffectKind, boundary: Boundary, only: set[int] | None) -> tuple[Missing, tuple[Effect, ...]]:
         """What a boundary needs that the target tier lacks and no effect copies yet, and the effects that copy the rest."""
         state, target = self._state, target_of(kind)
-        source = Tier.HOST if target is Tier.DEVICE else Tier.DEVICE
         node, length = self._locks.find(boundary)
         if node is None:
             return [], ()
         wanted: list[Value] = []
+        source = target.other
         for i in state.paths:
             wanted += reversed(_lacking(node, i, source, target))
         for i in state.points:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
@@ -21,6 +23,8 @@ from unified_tree.retiring import Retired
 from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unified_tree.policies import EvictionPolicy
     from unified_tree.settings import TreeSettings
 
@@ -116,6 +120,10 @@ class TreeState:
         if i is None:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
         return i
+
+    def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
+        """Page ids by component name, given by component index and as bytes in several parts."""
+        return {self.components[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in parts.items()}
 
     def pools(self, tier: Tier) -> list[Pool]:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""
