@@ -13,7 +13,7 @@ from typing import Any
 from setuptools import Extension, setup
 
 HOT = (
-    "brood",
+    "children",
     "controllers/host/page_allocator",
     "cost",
     "evicting",

@@ -40,8 +40,8 @@ class Grown:
         self.tree = UnifiedTree(components, page_size, policy=policy)
         self.page_size = page_size
         self.stem = np.arange(900_000, 900_000 + max(STEM_TOKENS, page_size), dtype=np.int64)
-        self._windows = {c.name: c.coverage.window_tokens for c in components if isinstance(c.coverage, Trailing)}
-        self._states = [c.name for c in components if isinstance(c.coverage, Point)]
+        self._windows = {c.name: c.coverage.window_tokens for c in components if c.coverage.window_tokens}
+        self._states = [c.name for c in components if c.coverage.is_exact]
         self._taken: Counter[str] = Counter()
 
     def fresh(self, pool: str, count: int) -> Int64s:

@@ -158,16 +158,8 @@ class Server:
         """As a backup would."""
         assert self.cache.controller is not None
         host, count = self.cache.controller.host, key.length // PAGE_SIZE
-        needs = {}
-        for c in self.components:
-            match c.coverage:
-                case ComponentPath():
-                    needs[c.name] = count
-                case Trailing(window_tokens=window):
-                    needs[c.name] = min(count, -(-window // PAGE_SIZE))
-                case _:
-                    needs[c.name] = 1
-        result = self.cache.tree.graft(key, host.allocate_all(needs))
+        needs = {c.name: c.coverage.pages_needed(count * PAGE_SIZE, PAGE_SIZE) for c in self.components}
+        result = self.cache.tree.transfers.graft(key, host.allocate_all(needs))
         host.free_all(result.unused)
         return result.boundary
 

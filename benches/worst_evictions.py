@@ -136,21 +136,21 @@ class AcknowledgeAboveHost(WorstCase):
         """All of it comes from a store, so that none of it is on device."""
         grown = self.grown = Grown([FULL], self.page_size)
         page = np.arange(self.page_size, dtype=np.int64)
-        self.boundary = grown.tree.graft(Key(page), {"full": grown.fresh("host", 1)}).boundary
+        self.boundary = grown.tree.transfers.graft(Key(page), {"full": grown.fresh("host", 1)}).boundary
         for index in range(1, self.size + 1):
             key = np.concatenate((page, page + index * self.page_size))
-            grown.tree.graft(Key(key), {"full": grown.fresh("host", 1)})
+            grown.tree.transfers.graft(Key(key), {"full": grown.fresh("host", 1)})
 
     def calls(self) -> Iterator[Call]:
         """Load and evict in turns; one of them is timed."""
         tree = self.grown.tree
         for _ in range(self.max_calls):
-            effect = tree.load(self.boundary, self.grown.supply)
+            effect = tree.transfers.load(self.boundary, self.grown.supply)
             if self.variant == "acknowledge":
-                yield partial(tree.acknowledge, effect)
+                yield partial(tree.transfers.acknowledge, effect)
                 self.answer(tree.evict({"full": 1}))
             else:
-                tree.acknowledge(effect)
+                tree.transfers.acknowledge(effect)
                 yield partial(tree.evict, {"full": 1})
 
 

@@ -11,6 +11,7 @@ from unified_tree.components.indexer import indexer
 from unified_tree.components.mamba import mamba
 from unified_tree.components.models import composition_for, model_names
 from unified_tree.components.swa import swa
+from unified_tree.components.token_path import token_path
 
 __all__ = [
     "AttentionCost",
@@ -25,4 +26,5 @@ __all__ = [
     "model_names",
     "overlap",
     "swa",
+    "token_path",
 ]

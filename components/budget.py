@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unified_tree.component import Component, Path, Trailing
+from unified_tree.component import Component
 from unified_tree.errors import ConfigurationError
 
 
@@ -65,7 +65,7 @@ def split(
     def sized(path_pages: int, boundaries: int) -> dict[str, int]:
         pages = {}
         for c in owners:
-            wanted = path_pages if isinstance(c.coverage, Path) else _pages_for_boundaries(c, boundaries, path_pages, page_size)
+            wanted = path_pages if c.coverage.is_path else _pages_for_boundaries(c, boundaries, path_pages, page_size)
             pages[c.name] = fixed.get(c.name, max(minimum[c.name], wanted))
         return pages
 
@@ -87,21 +87,18 @@ def split(
 def _pages_for_one_request(component: Component, request_tokens: int, page_size: int) -> int:
     """Pages without which no request can run and be resumed: a window needs the page it is about to fill besides those it
     reads; a state is needed twice, the saved one and the request's own."""
-    if isinstance(component.coverage, Path):
-        return -(-request_tokens // page_size)
-    if isinstance(component.coverage, Trailing):
-        return -(-component.coverage.window_tokens // page_size) + 1
-    return 2
+    if component.coverage.is_path:
+        return component.coverage.pages_needed(request_tokens, page_size)
+    return component.coverage.boundary_pages(page_size) + 1
 
 
 def _pages_for_boundaries(component: Component, boundaries: int, path_pages: int, page_size: int) -> int:
-    if not isinstance(component.coverage, Trailing):
-        return boundaries
-    return min(boundaries * -(-component.coverage.window_tokens // page_size), path_pages)
+    pages = boundaries * component.coverage.boundary_pages(page_size)
+    return pages if component.coverage.is_exact else min(pages, path_pages)
 
 
 def _path_cost(owners: Sequence[Component], pages: Mapping[str, int], page_bytes: Mapping[str, int]) -> int:
-    return sum(pages[c.name] * page_bytes[c.name] for c in owners if isinstance(c.coverage, Path))
+    return sum(pages[c.name] * page_bytes[c.name] for c in owners if c.coverage.is_path)
 
 
 def _checked_page_counts(page_counts: Mapping[str, int], owners: Sequence[Component]) -> dict[str, int]:

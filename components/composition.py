@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from unified_tree.component import Component, Path, Point, Trailing, validate_components
+from unified_tree.component import Component, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
+from unified_tree.components.token_path import is_token_path
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat
 
@@ -84,11 +85,11 @@ class Composition:
 
     def bytes_per_token(self) -> dict[str, float]:
         """Bytes a token, by component; of a window, bytes of a token inside it. States are in `bytes_per_state`."""
-        return {c.name: c.page_bytes / self.page_size for c in self.components if not isinstance(c.coverage, Point)}
+        return {c.name: c.page_bytes / self.page_size for c in self.components if not c.coverage.is_exact}
 
     def bytes_per_state(self) -> dict[str, int]:
         """Bytes of one saved state, by `Point` component."""
-        return {c.name: c.page_bytes for c in self.components if isinstance(c.coverage, Point)}
+        return {c.name: c.page_bytes for c in self.components if c.coverage.is_exact}
 
     def pool_page_bytes(self) -> dict[str, int]:
         """Bytes of one device page, by component that owns pages, its sharers' bytes included."""
@@ -106,9 +107,9 @@ class Composition:
         """
         total = 0
         for component in self.components:
-            if not component.required or isinstance(component.coverage, Path):
+            if not component.required or component.coverage.is_path:
                 continue
-            if isinstance(component.coverage, Point) or component.rebuild_tokens is None:
+            if component.rebuild_tokens is None:
                 return None
             total += component.rebuild_tokens
         return total
@@ -145,21 +146,23 @@ class Composition:
             device_bytes: bytes for all pools together.
             tokens_between_boundaries: tokens of path for which one saved boundary is worth keeping, on average.
             running_requests: requests whose private window and state exist at the same time.
-            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1.
+            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1; of no effect where they hold
+                no state of their own (`token_path`).
             request_tokens: the smallest prompt that must fit; None for the longest window and a page.
             page_counts: page counts to take as they are; the rest is split among the other pools.
 
         Raises ConfigurationError, saying how many bytes are needed, where not even one request would fit.
         """
+        owners = tuple(c for c in self.components if c.shares is None)
+        is_stateless = all(is_token_path(c) for c in owners if c.coverage.is_path)
         policy = BudgetPolicy(
             tokens_between_boundaries=tokens_between_boundaries,
             running_requests=running_requests,
-            min_path_share=min_path_share,
+            min_path_share=min_path_share * (not is_stateless),
             request_tokens=request_tokens,
             page_counts={} if page_counts is None else dict(page_counts),
         )
-        owners = tuple(c for c in self.components if c.shares is None)
-        windows = [c.coverage.window_tokens for c in self.components if isinstance(c.coverage, Trailing)]
+        windows = [c.coverage.window_tokens or 0 for c in self.components]
         return split(
             device_bytes,
             owners=owners,
@@ -171,5 +174,5 @@ class Composition:
 
     def path_only(self) -> Composition:
         """The same composition with windows and states made optional, so that only the `Path` components gate a match."""
-        components = tuple(c if isinstance(c.coverage, Path) else replace(c, required=False) for c in self.components)
+        components = tuple(c if c.coverage.is_path else replace(c, required=False) for c in self.components)
         return replace(self, components=components)

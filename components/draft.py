@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.component import Component, Coverage, Path
+from unified_tree.component import Component
+from unified_tree.coverage import Coverage, Path
 from unified_tree.page_format import PageFormat, Part, Shard
 
 

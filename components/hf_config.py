@@ -14,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
-from unified_tree.component import Path
 from unified_tree.components.composition import Composition
 from unified_tree.components.config_fields import ConfigFields
 from unified_tree.components.draft import DraftModel
@@ -22,7 +21,7 @@ from unified_tree.components.families.deepseek_v4 import read_deepseek_v4
 from unified_tree.components.families.delta_net import read_kimi_linear, read_qwen3_5, read_qwen3_next
 from unified_tree.components.families.dense import read_llama, read_mistral, read_mixtral, read_qwen, read_qwen3_moe
 from unified_tree.components.families.latent import read_deepseek_v3, read_deepseek_v32, read_glm_moe_dsa
-from unified_tree.components.families.mamba_hybrids import read_bamba, read_falcon_h1, read_jamba
+from unified_tree.components.families.mamba_hybrids import read_bamba, read_falcon_h1, read_jamba, read_mamba
 from unified_tree.components.families.nemotron_h import read_nemotron_h
 from unified_tree.components.families.windowed import read_gemma3, read_gpt_oss, read_mimo_v2_flash
 from unified_tree.components.serving import Serving, dtype_name
@@ -37,12 +36,14 @@ READERS: Mapping[str, Callable[[ConfigFields, Serving], Composition]] = {
     "deepseek_v32": read_deepseek_v32,
     "deepseek_v4": read_deepseek_v4,
     "falcon_h1": read_falcon_h1,
+    "falcon_mamba": read_mamba,
     "gemma3_text": read_gemma3,
     "glm_moe_dsa": read_glm_moe_dsa,
     "gpt_oss": read_gpt_oss,
     "jamba": read_jamba,
     "kimi_linear": read_kimi_linear,
     "llama": read_llama,
+    "mamba": read_mamba,
     "mimo_v2_flash": read_mimo_v2_flash,
     "mistral": read_mistral,
     "mixtral": read_mixtral,
@@ -210,7 +211,7 @@ def _draft(draft: int | ConfigSource | None, tensor_parallel: int, rank: int | N
             raise ConfigurationError(f"draft must be a number of layers or a draft model's config, not {draft!r}")
         return draft
     model = from_hf_config(draft, page_size=1, tensor_parallel=tensor_parallel, rank=rank, kv_dtype=kv_dtype)
-    if not all(isinstance(component.coverage, Path) for component in model.components):
+    if not all(component.coverage.is_path for component in model.components):
         raise ConfigurationError(f"draft {model.name}: has windows or states; only a draft of full attention can share pages")
     formats = [component.format for component in model.components if component.format is not None]
     layer_ids, shard = formats[0].layer_ids, formats[0].shard

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unified_tree.component import Component, Path
+from unified_tree.component import Component
+from unified_tree.coverage import Path
 from unified_tree.page_format import PageFormat
 
 

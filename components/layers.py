@@ -20,6 +20,7 @@ from unified_tree.components.indexer import indexer
 from unified_tree.components.mamba import mamba
 from unified_tree.components.serving import Serving
 from unified_tree.components.swa import swa
+from unified_tree.components.token_path import token_path
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat, Part
 
@@ -76,26 +77,26 @@ Numbered: TypeAlias = tuple[int, AttentionLayer | IndexerLayer]
 def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving) -> Composition:
     """A composition of `full`, one `swa` a window, `indexer`, `mamba` and `draft`, as far as the layers have them.
 
+    Where no layer attends to the whole prefix, a `token_path` takes the place of `full`.
+
     Args:
         model_type: for errors.
         stack: what each of the model's layers keeps, in their order; an empty sequence for a layer that keeps nothing.
         serving: the deployment's choices.
 
-    Raises ConfigurationError for a model without a layer that attends to its whole prefix.
+    Raises ConfigurationError for a draft of a model without a layer that attends to its whole prefix.
     """
     page_size = DEFAULT_PAGE_SIZE if serving.page_size is None else serving.page_size
     stack = tuple(stack)
     numbered = [(layer_id, layer) for layer_id, layers in enumerate(stack) for layer in layers]
     attention = [(i, layer) for i, layer in numbered if isinstance(layer, AttentionLayer)]
     whole = [(i, layer) for i, layer in attention if layer.window_tokens is None]
-    if not whole:
-        raise ConfigurationError(
-            f"{model_type}: no layer attends to the whole prefix (all are windows or recurrent states), "
-            "and a tree needs at least one such layer to hold its path"
-        )
-    kept = _format("full", whole, page_size, serving)
-    components = [full(page_size=page_size, page_format=kept, flops_per_token=_flops(whole))]
-    costs = [AttentionCost(component="full", flops_per_entry=_scores(whole), max_entries=whole[0][1].max_entries)]
+    if whole:
+        kept = _format("full", whole, page_size, serving)
+        components = [full(page_size=page_size, page_format=kept, flops_per_token=_flops(whole))]
+        costs = [AttentionCost(component="full", flops_per_entry=_scores(whole), max_entries=whole[0][1].max_entries)]
+    else:
+        components, costs = [token_path()], []
 
     windows = sorted({layer.window_tokens for _, layer in attention if layer.window_tokens is not None})
     for window_tokens in windows:
@@ -121,7 +122,12 @@ def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving)
     states = [(i, layer) for i, layer in numbered if isinstance(layer, StateLayer)]
     if states:
         components.append(_mamba(states, page_size, serving))
-    one_draft_layer: list[Numbered] = [whole[0], *indexers[:1]]
+    if serving.draft and not whole:
+        raise ConfigurationError(
+            f"{model_type}: no layer attends to the whole prefix, so there are no pages that a draft's KV could share; "
+            "leave `draft` out"
+        )
+    one_draft_layer: list[Numbered] = [*whole[:1], *indexers[:1]]
     drafted = _draft_model(serving, one_draft_layer, len(stack))
     if drafted is not None:
         kept = drafted.page_format(page_size)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_tree.component import Component, Point
+from unified_tree.component import Component
+from unified_tree.coverage import Point
 from unified_tree.page_format import PageFormat, Part
 
 

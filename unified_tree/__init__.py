@@ -1,6 +1,7 @@
 """A prefix cache for hybrid language models: one radix tree over every kind of attention state."""
 
-from unified_tree.component import Component, Coverage, Path, Point, Trailing
+from unified_tree.component import Component
+from unified_tree.coverage import Coverage, Path, Point, Trailing
 from unified_tree.effect import Copy, Effect, EffectKind
 from unified_tree.errors import (
     ConfigurationError,
@@ -25,6 +26,7 @@ from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
 from unified_tree.settings import TreeSettings
+from unified_tree.transfers import Transfers
 from unified_tree.tree import UnifiedTree
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "TraceError",
     "Trailing",
     "TransferError",
+    "Transfers",
     "TreeSettings",
     "UnifiedTree",
     "UnifiedTreeError",

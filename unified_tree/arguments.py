@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from operator import index
 from typing import Any, Final
 
 import numpy as np
 
-from unified_tree.errors import UnifiedTreeError
+from unified_tree.errors import InvalidKeyError, StaleBoundaryError, UnifiedTreeError
+from unified_tree.keys import Key
+from unified_tree.node import NodeId, Tier
+from unified_tree.receipt import Boundary
 
 MAX_INTEGER: Final = (1 << 63) - 1
 
@@ -58,6 +62,36 @@ def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise error(f"{name} must be a sequence, not {values!r}")
     return list(values)
+
+
+def checked_boundary(boundary: Boundary) -> Boundary:
+    """`boundary` with plain integers. Raises StaleBoundaryError for what is none."""
+    if type(boundary) is Boundary and type(boundary[0]) is type(boundary[1]) is int:
+        return boundary
+    try:
+        node, length = boundary
+        return Boundary(NodeId(index(node)), index(length))
+    except (TypeError, ValueError):
+        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again") from None
+
+
+def checked_key(key: object) -> None:
+    """Raise InvalidKeyError for what is no Key: tokens alone, say."""
+    if not isinstance(key, Key):
+        raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")
+
+
+def checked_limit(key: Key, limit: int | None) -> int:
+    """How many of a key's elements count; None for all. Raises InvalidKeyError for what is no integer."""
+    if limit is None:
+        return key.length
+    return max(0, min(integer(limit, "limit", InvalidKeyError, minimum=-MAX_INTEGER), key.length))
+
+
+def checked_resident(tier: Tier) -> None:
+    """Raise UnifiedTreeError for storage, whose pages no node holds."""
+    if tier is Tier.STORAGE:
+        raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
 
 
 def _shown(value: int) -> str:

@@ -10,36 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.arguments import flag, number
+from unified_tree.coverage import COVERAGES, Coverage
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Every page of `[0, p)`: full attention, MLA latents, an indexer's keys, compressed KV."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trailing:
-    """The pages of the last `min(window_tokens, p)` tokens.
-
-    `window_tokens` counts the *past* tokens the next one needs. A model's `sliding_window` usually counts the query
-    itself, so it is one more. It need not be a multiple of the page size.
-    """
-
-    window_tokens: int
-
-    def __post_init__(self) -> None:
-        if type(self.window_tokens) is not int or self.window_tokens <= 0:
-            raise ConfigurationError(f"Trailing: window_tokens must be a positive integer, not {self.window_tokens!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One state saved at exactly `p`: Mamba, gated delta nets, other linear attention."""
-
-
-Coverage = Path | Trailing | Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +49,7 @@ class Component:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigurationError(f"a component's name must be a non-empty string, not {self.name!r}")
-        if type(self.coverage) not in (Path, Trailing, Point):  # a subclass may mean what the tree does not know
+        if type(self.coverage) not in COVERAGES:  # a subclass may mean what the tree does not know
             raise ConfigurationError(f"{self.name}: coverage must be Path(), Trailing(w) or Point(), not {self.coverage!r}")
         flag(self.required, f"{self.name}: required", ConfigurationError)
         number(self.flops_per_token, f"{self.name}: flops_per_token", ConfigurationError)
@@ -86,7 +59,7 @@ class Component:
             if type(getattr(self, field)) is not int or getattr(self, field) <= 0:
                 raise ConfigurationError(f"{self.name}: {field} must be a positive integer, not {getattr(self, field)!r}")
         if self.rebuild_tokens is not None and (
-            not isinstance(self.coverage, Trailing) or type(self.rebuild_tokens) is not int or self.rebuild_tokens <= 0
+            self.coverage.window_tokens is None or type(self.rebuild_tokens) is not int or self.rebuild_tokens <= 0
         ):
             raise ConfigurationError(
                 f"{self.name}: rebuild_tokens must be a positive integer of a Trailing component, not {self.rebuild_tokens!r}"
@@ -157,19 +130,11 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
             raise ConfigurationError(
                 f"{component.name}: shares {component.shares!r}, which is not a component with pages of its own"
             )
-        if type(owner.coverage) is not type(component.coverage):
-            raise ConfigurationError(f"{component.name}: shares the pages of {owner.name!r}, whose coverage is of another kind")
-        if (
-            isinstance(component.coverage, Trailing)
-            and isinstance(owner.coverage, Trailing)
-            and component.coverage.window_tokens > owner.coverage.window_tokens
-        ):
-            raise ConfigurationError(
-                f"{component.name}: needs {component.coverage.window_tokens} past tokens, but the pages it shares are kept for "
-                f"the {owner.coverage.window_tokens} of {owner.name!r} only"
-            )
+        reason = component.coverage.why_not_in(owner.coverage)
+        if reason is not None:
+            raise ConfigurationError(f"{component.name}: cannot share the pages of {owner.name!r}: {reason}")
         if component.required and not owner.required:
             raise ConfigurationError(f"{component.name}: is required but shares the pages of the optional {owner.name!r}")
-    if not any(isinstance(c.coverage, Path) and c.required and c.shares is None for c in components):
+    if not any(c.coverage.is_path and c.required and c.shares is None for c in components):
         raise ConfigurationError("a tree needs at least one required Path component with pages of its own")
     return tuple(components)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.node import Node, Tier, Value
 
 if TYPE_CHECKING:
@@ -23,11 +22,11 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     """
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
-    copy = value.node.values(Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE)[component]
+    copy = value.node.values(tier.other)[component]
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0
-    if isinstance(spec.coverage, Path):
+    if spec.coverage.is_path:
         tokens = value.page_count * state.page_size
     else:
         tokens = value.node.end - _boundary_above(value.node, state.settings.cost_steps)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Freed:
-    """Pages given up, by component index, and the tallies of an eviction."""
+    """Pages that an eviction freed, by component index, and its counts."""
 
     def __init__(self, state: TreeState, tier: Tier) -> None:
         self._state = state
@@ -52,9 +52,8 @@ class Freed:
 
     def result(self) -> EvictResult:
         """What was freed so far."""
-        other = Tier.HOST if self._tier is Tier.DEVICE else Tier.DEVICE
         counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(other), *counts))
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.other), *counts))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
@@ -69,7 +68,7 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult
 
 
 def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) -> None:
-    """Free `count` pages of one pool, what was given up first, or as many as can be."""
+    """Free `count` pages of one pool, retired nodes first, or as many as can be."""
     pool = state.pools(tier)[i]
     while freed.page_counts[i] < count:
         if state.retired.is_pending and _reclaim_some(state, i, count, freed):
@@ -83,11 +82,11 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) 
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
-        drop(state, victim, freed)
+        remove_victim(state, victim, freed)
 
 
 def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:
-    """Take apart some of what was given up; whether that freed pages of the pool."""
+    """Remove some retired nodes; whether that freed pages of the pool."""
     before = freed.page_counts[i]
     for _ in range(state.settings.evict_reclaim_limit):
         if freed.page_counts[i] >= count or not state.retired.is_pending:
@@ -107,7 +106,7 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
     return freed.result()
 
 
-def drop(state: TreeState, value: Value, freed: Freed) -> None:
+def remove_victim(state: TreeState, value: Value, freed: Freed) -> None:
     """Remove a value and what cannot stand without it. Cost: O(components log n), and `settle_limit` nodes of old debts."""
     node = value.node
     freed.add(state.remove(value))
@@ -134,7 +133,7 @@ def _lost_window(state: TreeState, gone: Value) -> bool:
 
 
 def _must_stay(state: TreeState, victim: Value) -> bool:
-    """Whether the node of a path victim would have to go with it, though something is pinned at it or hangs below it.
+    """Whether the node of a path victim would have to go with it, though something is locked at it or hangs below it.
 
     The victim is out of the order then, and comes back when that lock goes or a host copy comes.
     """

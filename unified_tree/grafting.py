@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unified_tree.component import Component, Path, Trailing
 from unified_tree.effect import Span
 from unified_tree.errors import InsertError
 from unified_tree.landing import land
@@ -41,7 +40,7 @@ class GraftResult(NamedTuple):
 
 
 def host_path_end(state: TreeState, key: Key, limit: int) -> Boundary:
-    """See UnifiedTree.host_path_end."""
+    """See Transfers.host_path_end."""
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
         return NOWHERE
@@ -53,7 +52,7 @@ def host_path_end(state: TreeState, key: Key, limit: int) -> Boundary:
 
 
 def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
-    """See UnifiedTree.graft."""
+    """See Transfers.graft."""
     end = key.length // state.page_size * state.page_size
     given = _checked(state, key, pages, end)
     state.clock += 1
@@ -64,10 +63,7 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) ->
         land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
     state.resumability.update(node)
     state.resumability.settle_share()
-    names = state.components
-    return GraftResult(
-        Boundary(node.id, end), {names[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in unused.items()}
-    )
+    return GraftResult(Boundary(node.id, end), state.by_name(unused))
 
 
 def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], end: int) -> dict[int, NDArray[np.int64]]:
@@ -81,7 +77,7 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
             raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
         i = state.index[name]
         given[i] = page_ids(name, ids)
-        most = _max_pages(state, state.components[i], end)
+        most = state.components[i].coverage.pages_needed(end, state.page_size)
         if not 0 < given[i].size <= most:
             raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
@@ -93,12 +89,6 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
                 f"{state.components[i].name}: the pages given begin at token {begin}, but the host has the path up to {reach}"
             )
     return given
-
-
-def _max_pages(state: TreeState, component: Component, end: int) -> int:
-    if isinstance(component.coverage, Path):
-        return end // state.page_size
-    return state.pages_of(min(component.coverage.window_tokens, end)) if isinstance(component.coverage, Trailing) else 1
 
 
 def _node_ending_at(state: TreeState, key: Key, end: int) -> Node:

@@ -63,8 +63,7 @@ class Insertion:
     def _by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         if not parts:
             return {}
-        joined = {self._state.components[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in parts.items()}
-        return {name: ids for name, ids in joined.items() if ids.size}
+        return {name: ids for name, ids in self._state.by_name(parts).items() if ids.size}
 
     def _compare(self, component: int, given: bytes, kept: bytes) -> None:
         """`given` was offered where the tree keeps `kept`: what differs is a duplicate."""

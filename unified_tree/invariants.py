@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unified_tree.brood import Berth, child_at
+from unified_tree.children import SiblingPlace, child_at
 from unified_tree.int64 import INT64_BYTES
 from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
 from unified_tree.resumability import is_needed
@@ -132,7 +132,7 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
             if twice:
                 yield f"{pool.component.name} on {tier.name}: pages owned twice: {twice[:5]}"
             if pool.used_pages != pages.total():
-                yield f"{pool.component.name} on {tier.name}: {pool.used_pages} pages booked, {pages.total()} held"
+                yield f"{pool.component.name} on {tier.name}: {pool.used_pages} pages booked, {pages.total()} owned"
             if pool.ledger.owned_count() != len(pages) or not all(pool.ledger.owns(page) for page in pages):
                 yield f"{pool.component.name} on {tier.name}: the ledger disagrees with the nodes"
     if state.host_value_count != sum(1 for _ in _values(state, Tier.HOST)):
@@ -142,12 +142,12 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
 def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
     """Counts equal the receipts and the locked children; protected sizes equal the locked values."""
     ends = Counter((node, i) for receipt in locks.open.values() for i, node in receipt.paths.items())
-    held = Counter(value for receipt in locks.open.values() for values in receipt.values.values() for value in values)
+    locked = Counter(value for receipt in locks.open.values() for values in receipt.values.values() for value in values)
     for tier in TIERS:
         protected = [0] * len(state.components)
         for value in _owned(state, tier):
             node, i = value.node, value.component
-            expected = held[value]
+            expected = locked[value]
             if tier is Tier.DEVICE and state.is_path[i]:
                 below = (child.device[i] for child in node.children())
                 expected += ends[node, i] + sum(v is not None and v.locks > 0 for v in below)
@@ -155,8 +155,8 @@ def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
                 yield f"{state.components[i].name} at {node} counts {value.locks} locks, not {expected}"
             if value.locks:
                 protected[i] += value.page_count
-            if (value.holders is not None) != (held[value] > 0):
-                yield f"{state.components[i].name} at {node}: its holders disagree with the receipts"
+            if (value.locked_by is not None) != (locked[value] > 0):
+                yield f"{state.components[i].name} at {node}: the receipts that lock it disagree with those that say so"
         for pool, pages in zip(state.pools(tier), protected, strict=True):
             if pool.protected_pages != pages:
                 yield f"{pool.component.name} on {tier.name}: {pool.protected_pages} pages booked as protected, {pages} are"
@@ -226,7 +226,7 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is marked by a copy of some of its pages, and only while that is open: then it holds its receipts."""
+    """A value is marked by a copy of some of its pages, and only while that is open, and so its receipts are."""
     for tier in TIERS:
         for value in _values(state, tier):
             begin = value.node.end - value.page_count * state.page_size
@@ -252,9 +252,9 @@ def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
             yield f"{node} is marked with {deviation}"
         parent = node.parent
         assert parent is not None
-        if parent.parent is not None and parent.brood is not None:
-            berth = node.berth
-            where = berth.rank if isinstance(berth, Berth) and berth.is_placed else NO_BOUNDARY
+        if parent.parent is not None and parent.child_index is not None:
+            sibling_place = node.sibling_place
+            where = sibling_place.rank if isinstance(sibling_place, SiblingPlace) and sibling_place.is_placed else NO_BOUNDARY
             if where != node.nearest_boundary:
                 yield f"{node} stands at {where} among its siblings, not at {node.nearest_boundary}"
 
@@ -278,15 +278,15 @@ def retired(state: TreeState, _locks: Locks) -> Iterator[str]:
     """Whatever was retired can be reached by `reclaim`: it is still to be walked, or stands at or above what is locked."""
     if state.retired.is_pending:
         return
-    held: set[Node] = set()
+    locked: set[Node] = set()
     for node in _nodes(state):
-        if state.retired.holds(node) and any(v is not None and v.locks for v in (*node.device, *node.host)):
+        if state.retired.has(node) and any(v is not None and v.locks for v in (*node.device, *node.host)):
             at: Node | None = node
-            while at is not None and at not in held:
-                held.add(at)
+            while at is not None and at not in locked:
+                locked.add(at)
                 at = at.parent
     for node in _nodes(state):
-        if state.retired.holds(node) and node not in held:
+        if state.retired.has(node) and node not in locked:
             yield f"{node} was retired and is reached by nothing"
 
 

@@ -1,11 +1,11 @@
-"""Locks: what pins the pages a boundary needs.
+"""Locks: a locked page is never freed, moved or overwritten.
 
-On device a path is pinned by counting: a node counts one per receipt that ends there and one per locked child, so a lock
+On device a path is locked by counting: a node counts one per receipt that ends there and one per locked child, so a lock
 stops as soon as it meets a path that is locked already. Everything else (windows, states, host copies, which may have holes)
-is pinned by name: the receipt lists the values, each value its receipts, and a split extends both.
+is locked one by one: the receipt lists the values, each value its receipts, and a split extends both.
 
 A lock ends at a node's end, and cuts the node if need be; the lower part keeps the id. A boundary inside it is therefore
-renamed in its receipt, and known under its old name, too, while the receipt is held.
+renamed in its receipt, and known under its old name, too, until the receipt is released.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Locks:
     """The receipts of one tree.
 
     Attributes:
-        open: receipts held now, by serial number.
-        renamed: the nodes that held boundaries end at which were inside another when they were locked, by their old names,
-            with how many receipts hold each.
+        open: receipts not released yet, by serial number.
+        renamed: the nodes at which locked boundaries end that were inside another node when they were locked, by their old
+            names, with how many receipts lock each.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -41,18 +41,18 @@ class Locks:
     def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
         """See UnifiedTree.lock."""
         state = self._state
-        wanted = None if components is None else {self._pinned_as(state.index[name], tier) for name in components}
+        wanted = None if components is None else {self._locked_as(state.index[name], tier) for name in components}
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(state, node, length)
         return self._issue(boundary, tier, node, wanted)
 
-    def _pinned_as(self, component: int, tier: Tier) -> int:
-        """Whose values hold a component's pages on a tier."""
+    def _locked_as(self, component: int, tier: Tier) -> int:
+        """The component whose values are locked for a component's pages on a tier."""
         return component if tier else self._state.owner_of[component]
 
     def lock_present(self, boundary: Boundary) -> Receipt:
-        """Pin what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
+        """Lock what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
         node, length = self.find(boundary)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
@@ -67,7 +67,7 @@ class Locks:
                 receipt.boundary = Boundary(node.id, boundary.length)
                 receipt.old_name = boundary
                 self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
-            self._pin(receipt, node, wanted)
+            self._lock_all(receipt, node, wanted)
         return receipt
 
     def find(self, boundary: Boundary) -> tuple[Node | None, int]:
@@ -80,7 +80,7 @@ class Locks:
             renamed = self.renamed.get(boundary)
             if renamed is not None and renamed[0].parent is not None:
                 node = renamed[0]
-        gone = node is None or state.retired.holds(node)
+        gone = node is None or state.retired.has(node)
         if node is None or gone or not 0 < boundary.length <= node.end or boundary.length % state.page_size:
             raise StaleBoundaryError(f"{boundary} is stale: its node is gone; match again")
         while boundary.length <= node.start:
@@ -103,27 +103,27 @@ class Locks:
             raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
         return node, length
 
-    def _pin(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
+    def _lock_all(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
         state, tier = self._state, receipt.tier
         for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
             if tier is Tier.HOST:
-                self._hold(receipt, i, window_values(node, node.end, i, node.end, tier))
+                self._lock_values(receipt, i, window_values(node, node.end, i, node.end, tier))
                 continue
             at = node
             while at.parent is not None and at.device[i] is None:
                 at = at.parent
             if at.parent is not None:
                 receipt.paths[i] = at
-                self._count_up(at, i)
+                self._lock_path(at, i)
         for i in state.owned_points[tier]:
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
-                self._hold(receipt, i, [value])
+                self._lock_values(receipt, i, [value])
         for i, window in state.owned_windows[tier]:
             if wanted is None or i in wanted:
-                self._hold(receipt, i, window_values(node, node.end, i, window, tier))
+                self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
 
-    def _count_up(self, node: Node, component: int) -> None:
+    def _lock_path(self, node: Node, component: int) -> None:
         pool = self._state.device_pools[component]
         value = node.device[component]
         while value is not None:
@@ -137,7 +137,7 @@ class Locks:
             node = node.parent
             value = node.device[component]
 
-    def _count_down(self, node: Node, component: int) -> None:
+    def _unlock_path(self, node: Node, component: int) -> None:
         state = self._state
         pool = state.device_pools[component]
         value = node.device[component]
@@ -154,35 +154,35 @@ class Locks:
             node = node.parent
             value = node.device[component]
 
-    def _hold(self, receipt: Receipt, component: int, values: list[Value]) -> None:
+    def _lock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
         for value in values:
-            if value.holders is None:
-                value.holders = {}
+            if value.locked_by is None:
+                value.locked_by = {}
                 pool.protected_pages += value.page_count
                 pool.leave(value)
-            value.holders[receipt.serial] = receipt
+            value.locked_by[receipt.serial] = receipt
             value.locks += 1
         if values:
             receipt.values[component] = values
 
-    def _let_go(self, receipt: Receipt, component: int) -> None:
+    def _unlock_values(self, receipt: Receipt, component: int) -> None:
         pool = self._state.pools(receipt.tier)[component]
         for value in receipt.values.pop(component):
-            assert value.holders is not None
-            del value.holders[receipt.serial]
+            assert value.locked_by is not None
+            del value.locked_by[receipt.serial]
             value.locks -= 1
             if not value.locks:
-                value.holders = None
+                value.locked_by = None
                 pool.protected_pages -= value.page_count
                 if not value.children:
                     pool.enter(value)
                 self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
-        """A value of a node can go again. Path values that could not go meanwhile for its sake come back to their order."""
+        """A value of a node is evictable again. Path values that had to stay for its sake return to their order."""
         state = self._state
-        if state.retired.holds(node):
+        if state.retired.has(node):
             state.retired.unlocked(node)
         if node not in state.blocked:
             return
@@ -199,8 +199,8 @@ class Locks:
         if component is not None:
             i = state.index.get(component)
             if i is None or (i not in receipt.paths and i not in receipt.values):
-                raise ReceiptError(f"{receipt} holds no component {component!r}")
-            if state.is_path[i] and any(not state.is_path[held] for held in receipt.values):
+                raise ReceiptError(f"{receipt} locks no component {component!r}")
+            if state.is_path[i] and any(not state.is_path[locked] for locked in receipt.values):
                 raise ReceiptError(
                     f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"
                 )
@@ -217,12 +217,12 @@ class Locks:
     def _forget_name(self, receipt: Receipt) -> None:
         if receipt.old_name is None:
             return
-        node, holders = self.renamed.pop(receipt.old_name)
-        if holders > 1:
-            self.renamed[receipt.old_name] = (node, holders - 1)
+        node, count = self.renamed.pop(receipt.old_name)
+        if count > 1:
+            self.renamed[receipt.old_name] = (node, count - 1)
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
         if component in receipt.paths:
-            self._count_down(receipt.paths.pop(component), component)
+            self._unlock_path(receipt.paths.pop(component), component)
         else:
-            self._let_go(receipt, component)
+            self._unlock_values(receipt, component)

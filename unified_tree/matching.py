@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unified_tree.brood import child_at
-from unified_tree.errors import UnifiedTreeError
+from unified_tree.children import child_at
 from unified_tree.keys import Key
 from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
@@ -34,7 +33,7 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     node = start
     while position < stop:
         child = None
-        if node.brood is None:  # few children: one whose whole edge agrees, else one whose first page does
+        if node.child_index is None:  # few children: one whose whole edge agrees, else one whose first page does
             child = node.first_child
             while child is not None and not data.startswith(child.edge, position):
                 child = child.next_sibling
@@ -68,7 +67,13 @@ def _common_bytes(data: bytes, edge: bytes, position: int, stop: int, page: int)
 
 
 def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
-    """Match `key` up to `limit` tokens; see UnifiedTree.match_prefix."""
+    """Match `key` up to `limit` tokens; see UnifiedTree.match_prefix.
+
+    Three boundaries come out. Say the key is 1,000 tokens long and all its path pages are known, those of the first 800 on
+    device and the rest on host; a window of 100 tokens is on device before token 300, and on host before token 1,000. Then
+    `device` is 300, where both are on device, and `reachable` is 1,000, where both are somewhere. `rebuild` is 800, the end of
+    the path on device, if the window before it can be computed again from that path, at a cost of `rebuild_tokens`.
+    """
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
         return _MISS
@@ -280,9 +285,7 @@ def collect(
     Args:
         pages_of: says which pages a component has at a node, if not those it has on the tier.
     """
-    if component not in state.index:
-        raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(state.index)}")
-    i = state.index[component]
+    i = state.index_of(component)
     node, length = locks.find(boundary)
     if node is None:
         return []
@@ -290,7 +293,7 @@ def collect(
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
     begin = 0
     if not state.is_path[i]:
-        begin = max(0, length - dict(state.windows)[i]) // state.page_size * state.page_size
+        begin = state.components[i].coverage.first_page(length, state.page_size) * state.page_size
     chunks: list[bytes] = []
     at = node
     while (parent := at.parent) is not None and at.end > begin:

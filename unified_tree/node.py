@@ -5,8 +5,8 @@ the node keeps its place and its other components. A value lists the page ids of
 for `Path`, the last k for `Trailing`, one state saved at the node's end for `Point`.
 
 Compiled, neither nodes nor values are containers to the garbage collector, so a full collection costs the same with a
-million of them as with none. They refer to each other in circles all the same, so whatever leaves the tree is taken
-apart by hand: a value when it is removed, a node when it is deleted, and all of them when the tree itself goes.
+million of them as with none. They refer to each other in cycles all the same, so these references are cut by hand: those
+of a value when it is removed, of a node when it is deleted, and of all that is left when the tree itself goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mypy_extensions import mypyc_attr
 from unified_tree.order import Ranked
 
 if TYPE_CHECKING:
-    from unified_tree.brood import Berth, Brood
+    from unified_tree.children import ChildIndex, SiblingPlace
     from unified_tree.effect import Effect
     from unified_tree.receipt import Receipt
 
@@ -40,6 +40,11 @@ class Tier(IntEnum):
     HOST = 1
     STORAGE = 2
 
+    @property
+    def other(self) -> Tier:
+        """Of the two whose pages nodes hold, the one that this is not."""
+        return Tier.DEVICE if self else Tier.HOST
+
 
 @mypyc_attr(acyclic=True)
 class Value(Ranked):
@@ -55,7 +60,7 @@ class Value(Ranked):
         stranded: no boundary needs it.
         copied: its pages are on the other tier too, all of them.
         copying: the open transfers that copy it to the other tier, each other pages of it.
-        holders: receipts that pin this value by name (all but device `Path`).
+        locked_by: the receipts that lock this value, by serial number (all but device `Path`, which counts).
         run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
             the component has without a gap on either tier, counted as far as its window reaches.
     """
@@ -67,7 +72,7 @@ class Value(Ranked):
         "copying",
         "created",
         "hits",
-        "holders",
+        "locked_by",
         "locks",
         "marks",
         "node",
@@ -97,7 +102,7 @@ class Value(Ranked):
         self.stranded = False
         self.copied = False
         self.copying: tuple[Effect, ...] = ()
-        self.holders: dict[int, Receipt] | None = None
+        self.locked_by: dict[int, Receipt] | None = None
         self.run_pages = 0
 
     @property
@@ -127,19 +132,19 @@ class Node:
         end: absolute length in tokens at the node's end.
         root: the root of its namespace; a root has none.
         first_child, next_sibling, previous_sibling: the children as a list; no two begin with the same page.
-        child_count: how many there are; `brood`: what finds one among many.
+        child_count: how many there are; `child_index`: what finds one among many, None for few.
         device, host: the values by component index, None for a tombstone.
-        resumable: whether every required component is covered at the node's end, over device and host.
+        resumable: whether the node ends at a boundary, a length one can resume from: every required component is covered
+            there, over device and host.
         nearest_boundary: the smallest `end` of a resumable node in this subtree, NO_BOUNDARY if there is none.
-        berth: its place among its siblings by `nearest_boundary`, if its parent has a brood.
+        sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
         is_dirty, cursor, again: bookkeeping under way; see Resumability.
     """
 
     __slots__ = (
         "again",
-        "berth",
-        "brood",
         "child_count",
+        "child_index",
         "cursor",
         "device",
         "edge",
@@ -154,6 +159,7 @@ class Node:
         "previous_sibling",
         "resumable",
         "root",
+        "sibling_place",
     )
 
     def __init__(self, node_id: NodeId, parent: Node | None, edge: bytes, end: int, component_count: int) -> None:
@@ -167,12 +173,12 @@ class Node:
         self.next_sibling: Node | None = None
         self.previous_sibling: Node | None = None
         self.child_count = 0
-        self.brood: Brood | None = None
+        self.child_index: ChildIndex | None = None
         self.device: tuple[Value | None, ...] = nothing
         self.host: tuple[Value | None, ...] = nothing
         self.resumable = False
         self.nearest_boundary = NO_BOUNDARY
-        self.berth: Berth | None = None
+        self.sibling_place: SiblingPlace | None = None
         self.is_dirty = False
         self.cursor: Node | None = None
         self.again = False
@@ -225,14 +231,14 @@ class Root(Node):
     Attributes:
         name: (namespace, whether its keys are bigrams).
         age: how often everything had been invalidated when it was made.
-        given_up: its namespace was invalidated.
+        is_retired: its namespace was invalidated.
     """
 
-    __slots__ = ("age", "given_up", "name")
+    __slots__ = ("age", "is_retired", "name")
 
     def __init__(self, name: tuple[str, bool], component_count: int, age: int) -> None:
         super().__init__(ROOT_ID, None, b"", 0, component_count)
         self.name = name
         self.age = age
-        self.given_up = False
+        self.is_retired = False
         self.resumable = True

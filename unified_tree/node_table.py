@@ -37,7 +37,7 @@ class NodeTable:
         return None if shelf is None else shelf.get(node_id)
 
     def add(self, node: Node) -> None:
-        """Take in a node whose id is new."""
+        """Add a node whose id is new."""
         number = node.id // IDS_A_SHELF
         shelf = self._shelves.get(number)
         if shelf is None:
@@ -46,7 +46,7 @@ class NodeTable:
         self._count += 1
 
     def remove(self, node_id: NodeId) -> None:
-        """Forget a node."""
+        """Remove a node."""
         number = node_id // IDS_A_SHELF
         shelf = self._shelves[number]
         del shelf[node_id]
@@ -54,16 +54,16 @@ class NodeTable:
         if not shelf:
             del self._shelves[number]
 
-    def take_apart(self) -> None:
-        """The tree is gone: break the circles between what is left, for the garbage collector does not see them."""
+    def release(self) -> None:
+        """Cut the references between the nodes of a tree that is gone: the garbage collector does not see these cycles."""
         for node in self:
             for value in (*node.device, *node.host):
                 if value is not None:
                     value.before = value.behind = value.above = None
                     value.copying = ()
-                    value.holders = None
+                    value.locked_by = None
             node.device = node.host = ()
             node.parent = node.first_child = node.next_sibling = node.previous_sibling = node.cursor = None
-            node.brood = node.berth = node.root = None
+            node.child_index = node.sibling_place = node.root = None
         self._shelves = {}
         self._count = 0

@@ -105,7 +105,7 @@ class PageFormat:
         shard: which part of the state; None where that is not stated, and then the pages can be kept on device and host but
             not in a store or by a linker, where other ranks would take them for theirs.
 
-    Raises ConfigurationError for anything that is not that.
+    Raises ConfigurationError for a field that is not as described.
     """
 
     component: str

@@ -1,7 +1,7 @@
-"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are pinned.
+"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are locked.
 
 A value stands in the eviction order exactly while it could go: unlocked, and of a path only as a leaf of its tier. So the
-first in the order is the next victim, and nobody looks past what is pinned.
+first in the order is the next victim, and nobody looks past what is locked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unified_tree.component import Path
 from unified_tree.errors import PageError
 from unified_tree.node import Value
 from unified_tree.order import Order, Place, following
@@ -35,7 +34,7 @@ class Pool:
 
     Attributes:
         order: the values that could go, the next victim first.
-        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the pinned; of these what no
+        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked; of these what no
             boundary needs. Exact at all times, the last as far as `UnifiedTree.settle` has got.
         copied_pages: those of values that are on the other tier too.
         copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.
@@ -57,7 +56,7 @@ class Pool:
 
     def __init__(self, component: Component, tier: Tier, policy: EvictionPolicy, page_count: int | None) -> None:
         self.component = component
-        self.is_path = isinstance(component.coverage, Path)
+        self.is_path = component.coverage.is_path
         self.tier = tier
         self._policy: Standard = policy if isinstance(policy, Standard) else Guarded(policy)
         self.ledger = PageLedger(component.name, page_count)

@@ -20,7 +20,8 @@ record = tuple.__new__
 
 
 class Boundary(NamedTuple):
-    """A length at which every required component is covered: `length` tokens, ending in or at the end of `node`.
+    """A length one can resume from, for every required component is covered there: `length` tokens, ending in or at the
+    end of `node`.
 
     It stays meaningful while the tree changes; locking it revalidates it. Length zero is a boundary of every key.
     """
@@ -96,15 +97,15 @@ class EvictResult(NamedTuple):
 
 
 class Receipt:
-    """A lock held: pins what a boundary needs on one tier until it is released, once.
+    """A lock on what a boundary needs on one tier, until it is released, once.
 
     Attributes:
-        boundary: what was locked, by a name that stays good while it is held. It is another than the one given where the
+        boundary: what was locked, by a name that stays good until the release. It is another than the one given where the
             lock had to cut a node.
         old_name: the one given then; it stays good as long.
-        tier: which tier's pages are pinned.
-        paths, values: the tree's own notes of what is pinned, by component index: the deepest node of a counted path,
-            or values by name.
+        tier: which tier's pages are locked.
+        paths, values: the tree's own notes of what is locked, by component index: the deepest node of a counted path,
+            or the single values.
     """
 
     __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
@@ -120,7 +121,7 @@ class Receipt:
 
     @property
     def released(self) -> bool:
-        """Whether nothing is held any more."""
+        """Whether nothing is locked any more."""
         return self._locks is None
 
     @property
@@ -128,16 +129,16 @@ class Receipt:
         """The tree's locks this receipt belongs to; None once released."""
         return self._locks
 
-    def hold(self, value: Value) -> None:
-        """A split divided a held value: hold its upper half too."""
+    def add(self, value: Value) -> None:
+        """A split divided a locked value: its upper half is locked too."""
         self.values[value.component].append(value)
 
     def close(self) -> None:
-        """Nothing is held any more."""
+        """Nothing is locked any more."""
         self._locks = None
 
     def release(self, component: str | None = None) -> None:
-        """Let one component go early, or all that is still held.
+        """Release one component early, or all that is still locked.
 
         Raises ReceiptError if it was released before. Cost: as the lock.
         """

@@ -6,6 +6,11 @@ and host. `Node.nearest_boundary`: the smallest end of a resumable node in its s
 needed exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself
 is resumable.
 
+For example, pages of 16 tokens and a window of 64, which are 4 pages: a node of 10 pages with its last 3 in the window's pool
+has `run_pages` 3, and does not end at a boundary. Its child of 2 pages has both. They begin where the parent ends, so its run
+goes on there: 2 + 3, cut to the 4 that the window reaches. The child ends at a boundary though its parent does not, and
+`nearest_boundary` of both is its end; so the parent's 3 pages are needed, for they lie less than 64 tokens before it.
+
 One change can alter the figures of any number of nodes: the window of a shared prompt goes, and with it the boundaries of
 all its continuations. So a call brings the nodes up to date that it changed itself, and of what follows from that a bounded
 number of nodes; the rest waits in a queue of which every later call does as much. What is waiting only makes a victim wait for
@@ -19,7 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unified_tree.brood import nearest_below, place_by_boundary
+from unified_tree.children import nearest_below, place_by_boundary
 from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
 
 if TYPE_CHECKING:
@@ -152,8 +157,8 @@ class Resumability:
         parent = top.parent
         assert parent is not None
         top.nearest_boundary = lower.nearest_boundary
-        if parent.brood is not None:
-            place_by_boundary(parent.brood, top)
+        if parent.child_index is not None:
+            place_by_boundary(parent.child_index, top)
         self._set_nearest(top, self.own_boundary(top) if top.resumable else below.nearest_boundary)
         mark_values(self._state, top)
 
@@ -166,8 +171,8 @@ class Resumability:
         assert parent is not None
         if parent.parent is None:
             return
-        if parent.brood is not None:
-            place_by_boundary(parent.brood, node)
+        if parent.child_index is not None:
+            place_by_boundary(parent.child_index, node)
         if parent.resumable or parent.is_dirty:
             return
         if nearest < parent.nearest_boundary or before == parent.nearest_boundary:

@@ -1,7 +1,7 @@
-"""Forgetting a namespace, or all of them, at once: its roots leave the tree in O(1), their nodes are taken apart later.
+"""Forgetting a namespace, or all of them, at once: its roots leave the tree in O(1), their nodes are removed later.
 
 A retired node is found by no key and no boundary any more. Its unlocked values stay evictable as ever; evictions and
-`reclaim` take retired nodes first, leaves before their parents. One walk goes through all that was given up, a node a
+`reclaim` take retired nodes first, leaves before their parents. One walk goes through all of them, a node a
 step, and remembers where it is. It passes over what is locked; that comes back when its last lock goes.
 """
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Retired:
-    """The roots given up, and how far they have been taken apart.
+    """The retired roots, and how far their nodes have been removed.
 
     Attributes:
-        age: how often all namespaces were given up at once; a root that was made before the last time is retired.
+        age: how often all namespaces were retired at once; a root that was made before the last time is retired.
     """
 
     __slots__ = ("_at", "_is_rising", "_tables", "_unlocked", "age")
@@ -35,40 +35,40 @@ class Retired:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there may be something to take apart."""
+        """Whether there may be something to remove."""
         return bool(self._unlocked or self._tables or self._at is not None)
 
     def retire(self, state: TreeState, namespace: str | None) -> None:
-        """Give up one namespace, or all. Cost: O(1)."""
+        """Retire one namespace, or all. Cost: O(1)."""
         if namespace is None:
-            given_up, state.roots = state.roots, {}
+            table, state.roots = state.roots, {}
             self.age += 1
         else:
-            given_up = {}
+            table = {}
             for name in ((namespace, False), (namespace, True)):
                 root = state.roots.pop(name, None)
                 if root is not None:
-                    root.given_up = True
-                    given_up[name] = root
-        if given_up:
-            self._tables.append(given_up)
+                    root.is_retired = True
+                    table[name] = root
+        if table:
+            self._tables.append(table)
 
-    def holds(self, node: Node) -> bool:
-        """Whether a node was given up. Cost: O(1)."""
+    def has(self, node: Node) -> bool:
+        """Whether a node is retired. Cost: O(1)."""
         root = node.root
-        return root is None or root.given_up or root.age < self.age
+        return root is None or root.is_retired or root.age < self.age
 
     def unlocked(self, node: Node) -> None:
         """The last lock on a value of a retired node went. Cost: O(1)."""
         self._unlocked.append(node)
 
-    def leaves(self, node: Node) -> None:
-        """A node is about to leave the tree, whoever takes it: the walk must not stand on it."""
+    def removed(self, node: Node) -> None:
+        """A node is about to leave the tree, for whatever reason: move the walk on if it stands there."""
         if node is self._at:
             self._go_on(node)
 
     def step(self, state: TreeState, freed: Freed) -> None:
-        """Look at one node, and delete it if nothing holds it. Cost: O(components + log n)."""
+        """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
         if self._unlocked:
             node = self._unlocked.popleft()
             parent = node.parent

@@ -5,7 +5,7 @@ lives in them. Whoever computed both for such a place must not get the tree's pa
 that were never written. Where the tree's pages can be given up, the insert replaces them; where they cannot, because they
 are locked say, the insert takes no windows at all.
 
-The alternative, to load and pin the short window wherever the long one is, would move bytes that no boundary needs.
+The alternative, to load and lock the short window wherever the long one is, would move bytes that no boundary needs.
 Cost: O(nodes in the short window), and nothing for compositions without one.
 """
 

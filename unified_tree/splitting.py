@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from unified_tree.brood import adopt, replace
+from unified_tree.children import attach, replace
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
     """Cut `node` at several lengths, ascending; returns the new nodes, from the top down.
 
     A path value is divided, a window's value (a suffix) gives the upper parts what exceeds the lower, a state stays at the
-    end it was saved at. Locks hold on all parts. Cost: one copy of the edge and the page ids, and O(components) a cut.
+    end it was saved at. A lock stays on all parts. Cost: one copy of the edge and the page ids, and O(components) a cut.
     """
     top = node.parent
     assert top is not None and top.end < lengths[0] and lengths[-1] < node.end
@@ -38,10 +38,10 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         parent = piece
     replace(top, node, pieces[0], page_bytes)
     for upper, lower in pairwise(pieces):
-        adopt(upper, lower, page_bytes, state.settings.max_listed_children)
+        attach(upper, lower, page_bytes, state.settings.max_listed_children)
     node.edge = edge[(parent.end - begin) * width :]
     node.parent = parent
-    adopt(parent, node, page_bytes, state.settings.max_listed_children)
+    attach(parent, node, page_bytes, state.settings.max_listed_children)
     for tier in (Tier.DEVICE, Tier.HOST):
         for value in node.values(tier):
             if value is not None:
@@ -82,11 +82,11 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     if value.marks is not None:
         _divide_marks(value, half)
         pool.moved(value)
-    if value.holders is not None:
-        half.holders = dict(value.holders)
+    if value.locked_by is not None:
+        half.locked_by = dict(value.locked_by)
         half.locks = value.locks
-        for receipt in value.holders.values():
-            receipt.hold(half)
+        for receipt in value.locked_by.values():
+            receipt.add(half)
     elif value.locks:
         half.locks = 1
     if value.tier:
@@ -99,7 +99,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
 
 
 def _divide_copying(value: Value, half: Value) -> None:
-    """A copy may be of one half alone: of the front that the other tier lacked, or of all but what came later before it."""
+    """Each half keeps the copies that take some of its pages: one may be of the front alone, which the other tier lacked."""
     cut, component = half.node.end, value.component
     half.copying = tuple([effect for effect in value.copying if effect.copied_from(component, half.node.start, cut) < cut])
     end = value.node.end

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from typing import TYPE_CHECKING
 
-from unified_tree.brood import adopt, release
-from unified_tree.component import Component, Path, Point, Trailing
+import numpy as np
+
+from unified_tree.children import attach, detach
+from unified_tree.component import Component
+from unified_tree.errors import UnifiedTreeError
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
@@ -20,6 +23,8 @@ from unified_tree.retiring import Retired
 from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unified_tree.policies import EvictionPolicy
     from unified_tree.settings import TreeSettings
 
@@ -79,12 +84,12 @@ class TreeState:
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
-        self.is_path = [isinstance(c.coverage, Path) for c in self.components]
+        self.is_path = [c.coverage.is_path for c in self.components]
         self.owner_of = [i if c.shares is None else self.index[c.shares] for i, c in indexed]
         self.sharers_of = [tuple(j for j, c in indexed if c.shares == owner.name) for _, owner in indexed]
-        self.paths = tuple(i for i, c in indexed if isinstance(c.coverage, Path))
-        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if isinstance(c.coverage, Trailing))
-        self.points = tuple(i for i, c in indexed if isinstance(c.coverage, Point))
+        self.paths = tuple(i for i, c in indexed if c.coverage.is_path)
+        self.windows = tuple((i, c.coverage.window_tokens) for i, c in indexed if c.coverage.window_tokens is not None)
+        self.points = tuple(i for i, c in indexed if c.coverage.is_exact)
         owned = [i for i, owner in enumerate(self.owner_of) if i == owner]
         self.owned_paths = (tuple(i for i in self.paths if i in owned), self.paths)
         self.owned_windows = (tuple((i, w) for i, w in self.windows if i in owned), self.windows)
@@ -109,6 +114,17 @@ class TreeState:
         self.path_can_strand = self.gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
 
+    def index_of(self, component: str) -> int:
+        """A component's index. Raises UnifiedTreeError for an unknown one."""
+        i = self.index.get(component)
+        if i is None:
+            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
+        return i
+
+    def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
+        """Page ids by component name, given by component index and as bytes in several parts."""
+        return {self.components[i].name: np.frombuffer(b"".join(chunks), np.int64) for i, chunks in parts.items()}
+
     def pools(self, tier: Tier) -> list[Pool]:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""
         return self.host_pools if tier else self.device_pools
@@ -123,7 +139,7 @@ class TreeState:
     def grow(self, parent: Node, edge: bytes, end: int) -> Node:
         """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
-        adopt(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
+        attach(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
@@ -173,7 +189,7 @@ class TreeState:
 
     def remove(self, value: Value) -> list[Value]:
         """Take an unlocked value from its node, and on device what shares its pages. Returns all that went, owner first."""
-        assert value.locks == 0 and value.holders is None, "a locked value is never removed"
+        assert value.locks == 0 and value.locked_by is None, "a locked value is never removed"
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
         node.set_value(component, tier, None)
@@ -280,9 +296,9 @@ class TreeState:
         """Forget a node without values and children. Cost: O(log siblings)."""
         parent = node.parent
         assert parent is not None and node.first_child is None
-        self.retired.leaves(node)
+        self.retired.removed(node)
         self.resumability.deleted(node)
-        release(parent, node, self.first_page_bytes(node))
+        detach(parent, node, self.first_page_bytes(node))
         self.nodes.remove(node.id)
         self.blocked.discard(node)
         node.parent = None

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree import evicting, grafting, matching
-from unified_tree.arguments import MAX_INTEGER, integer
+from unified_tree import evicting, matching
+from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer
 from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
-from unified_tree.dump import dump
-from unified_tree.effect import Effect, EffectKind
+from unified_tree.dump import dump, owner_of_page
 from unified_tree.errors import (
     ConfigurationError,
     InsertError,
-    InvalidKeyError,
+    PageError,
     ReceiptError,
-    StaleBoundaryError,
-    UnifiedTreeError,
 )
 from unified_tree.explain import Explanation, explain
-from unified_tree.grafting import GraftResult
 from unified_tree.insert_plan import plan_insert
 from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
-from unified_tree.node import NodeId, Tier
+from unified_tree.node import Tier
 from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult
 from unified_tree.settings import TreeSettings
 from unified_tree.state import TreeState
-from unified_tree.transfers import Effects, Supply
+from unified_tree.transfers import Transfers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
-    from unified_tree.order import Place
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
@@ -95,8 +89,8 @@ class UnifiedTree:
         counts = (page_counts or {}, host_page_counts or {})
         self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings())
         self._locks = Locks(self._state)
-        self._effects = Effects(self._state, self._locks)
-        weakref.finalize(self, self._state.nodes.take_apart).atexit = False
+        self.transfers = Transfers(self._state, self._locks)
+        weakref.finalize(self, self._state.nodes.release).atexit = False
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -120,7 +114,7 @@ class UnifiedTree:
 
     @property
     def locks(self) -> Locks:
-        """The receipts held now, for the same."""
+        """The receipts not released yet, for the same."""
         return self._locks
 
     def match_prefix(self, key: Key, *, limit: int | None = None, touch: bool = True) -> Match:
@@ -132,8 +126,8 @@ class UnifiedTree:
 
         Cost: one look-up and one memory comparison a node on the path, and the nodes of the windows at the boundary.
         """
-        _check_key(key)
-        return matching.match(self._state, key, _limited(key, limit), touch=touch)
+        checked_key(key)
+        return matching.match(self._state, key, checked_limit(key, limit), touch=touch)
 
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
         """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
@@ -142,27 +136,27 @@ class UnifiedTree:
         Returns a read-only int64 array, in the key's order. Raises StaleBoundaryError if the boundary is gone.
         Cost: O(nodes on the path) or of the window, and one copy of the ids.
         """
-        _check_resident(tier)
-        boundary = _check_boundary(boundary)
+        checked_resident(tier)
+        boundary = checked_boundary(boundary)
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
-        """Pin what a boundary needs on one tier until the receipt is released.
+        """Lock what a boundary needs on one tier until the receipt is released: its pages are not freed, moved or overwritten.
 
-        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are pinned;
-        what is on device alone is not. The boundary can be named as long as its path is pinned, by the name given as well
+        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are locked;
+        what is on device alone is not. The boundary can be named as long as its path is locked, by the name given as well
         as by `Receipt.boundary`, whatever is cut or evicted around it.
 
         Args:
-            components: pin only these, and the paths they stand on; then only the paths' coverage is checked.
+            components: lock only these, and the paths they stand on; then only the paths' coverage is checked.
 
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
         """
-        _check_resident(tier)
+        checked_resident(tier)
         for name in components or ():
-            self._check_known(name)
-        return self._locks.acquire(_check_boundary(boundary), tier, components)
+            self._state.index_of(name)
+        return self._locks.acquire(checked_boundary(boundary), tier, components)
 
     def unlock(self, receipt: Receipt) -> None:
         """Release a receipt. Raises ReceiptError if it was released before or belongs to another tree."""
@@ -198,9 +192,9 @@ class UnifiedTree:
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
-        _check_key(key)
+        checked_key(key)
         if after is not None:
-            after = _check_boundary(after)
+            after = checked_boundary(after)
         priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
         if priority > MAX_PRIORITY:
             raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
@@ -214,21 +208,21 @@ class UnifiedTree:
 
         Cost: O(log n) a victim, n being the values in its order, and the settings' bounded shares of older debts.
         """
-        _check_resident(tier)
+        checked_resident(tier)
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
         return evicting.evict(self._state, counts, tier)
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
 
-        No match finds it from now on and boundaries into it are stale; locks on it hold until they are released. Its pages
-        stay in the tree until `evict` or `reclaim` hands them back, before anything else. Cost: O(1).
+        No match finds it from now on and boundaries into it are stale; locks on it stay until they are released. Its pages
+        stay in the tree until `evict` or `reclaim` frees them, before anything else. Cost: O(1).
         """
         self._state.retired.retire(self._state, namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
-        """Look at up to so many nodes that `invalidate` gave up, and take apart those that nothing holds; their pages are in
-        the result. What was locked comes back when it is unlocked.
+        """Look at up to so many nodes that `invalidate` retired, and remove those on which nothing is locked. Their pages are
+        in the result; the others are looked at again when they are unlocked.
 
         Cost: O(node_limit), however many there are.
         """
@@ -242,183 +236,62 @@ class UnifiedTree:
     def settle(self, limit: int | None = None) -> int:
         """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default of all.
 
-        When the window of a shared prompt goes, all its continuations are no boundaries any more, and their values stranded.
-        An operation marks what it touches and a bounded number besides; the rest waits, a share of every later operation.
+        A mark says whether a node ends at a boundary, and whether a value is stranded, which is to say that no boundary needs
+        it. Say a prompt of 1,000 tokens has a window of 100 at its end, and 5,000 continuations of 10 tokens each. When that
+        window is evicted, none of these is a boundary any more, and all their values are stranded. The eviction marks what it
+        touched and `TreeSettings.settle_limit` nodes besides, 16 by default; each later operation marks as many of the rest.
+
         Nothing depends on a mark but who is evicted first. Returns how many nodes were done: all marks are exact if that is
         less than the limit.
         Cost: O(log n) a node.
         """
         return self._state.resumability.settle(EVERYTHING if limit is None else integer(limit, "limit", ConfigurationError))
 
-    def evictable_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
-        """Pages of a pool that no lock pins. Cost: O(1)."""
-        return self.pool(component, tier).evictable_pages
-
-    def protected_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
-        """Pages of a pool that locks pin. Cost: O(1)."""
-        return self.pool(component, tier).protected_pages
-
-    def stranded_pages(self, component: str, tier: Tier = Tier.DEVICE) -> int:
-        """Pages of a pool that no boundary at a node's end needs; the first to go. Cost: O(1)."""
-        return self.pool(component, tier).stranded_pages
-
     def pool(self, component: str, tier: Tier = Tier.DEVICE) -> Pool:
         """The books of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
-        _check_resident(tier)
-        self._check_known(component)
-        return self._state.pools(tier)[self._state.index[component]]
-
-    def _check_known(self, component: str) -> None:
-        if component not in self._state.index:
-            raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self._state.index)}")
-
-    def backup_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
-        """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.BACKUP, boundary, components)
-
-    def load_needs(self, boundary: Boundary) -> dict[str, int]:
-        """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.LOAD, boundary, None)
-
-    def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
-        """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
-
-        The sources are pinned until the effect ends.
-
-        Args:
-            pages: host page ids by component, exactly as many as `backup_needs` says; or a function that is given those
-                needs and returns them. It is called when the sources are pinned, so it may evict.
-            components: copy only these; then only the paths' coverage is required.
-
-        Raises StaleBoundaryError, EffectError, PageError, or what the function raises, with nothing changed.
-        """
-        return self._effects.begin(EffectKind.BACKUP, boundary, pages, components)
-
-    def load(self, boundary: Boundary, pages: Supply) -> Effect:
-        """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
-        return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
-
-    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
-        """As `pages` on device, counting what open loads are bringing as there. Cost: as `pages`, and O(spans) a load."""
-        return self._effects.pages_with_loads(boundary, component)
-
-    def lock_present(self, boundary: Boundary) -> Receipt:
-        """Lock what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
-        return self._locks.lock_present(_check_boundary(boundary))
-
-    def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
-        """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
-
-        Raises EffectError if the effect ended before or belongs to another tree.
-        """
-        return self._effects.acknowledge(effect)
-
-    def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
-        """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
-        return self._effects.abort(effect)
-
-    def host_path_end(self, key: Key, *, limit: int | None = None) -> Boundary:
-        """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
-
-        Not a boundary of a hybrid unless it happens to be one; `lock(..., Tier.HOST, components=paths)` keeps it.
-        Cost: as a match.
-        """
-        _check_key(key)
-        return grafting.host_path_end(self._state, key, _limited(key, limit))
-
-    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
-        """Put host pages of a key's tail into the tree that did not come from the device: out of a store, say.
-
-        Args:
-            key: only its whole pages count.
-            pages: by component the host page ids of the key's last pages, int64: of a path as many as the host lacks, of a
-                window those of its last tokens, one state. Required paths must reach back to `host_path_end`.
-
-        Raises InsertError, PageError or InvalidKeyError, with nothing changed. Cost: as an insert.
-        """
-        _check_key(key)
-        return grafting.graft(self._state, key, pages)
+        checked_resident(tier)
+        return self._state.pools(tier)[self._state.index_of(component)]
 
     def key_of(self, boundary: Boundary) -> Key:
         """The tokens up to a boundary, and their namespace; of length zero the empty key.
 
         Raises StaleBoundaryError if its node is gone. Cost: one copy of the tokens.
         """
-        node, length = self._locks.find(_check_boundary(boundary))
+        node, length = self._locks.find(checked_boundary(boundary))
         return matching.key_of(node, length)
-
-    def is_boundary(self, boundary: Boundary) -> bool:
-        """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `settle`."""
-        node = self._state.nodes.get(_check_boundary(boundary).node)
-        if node is None or node.end != boundary.length or self._state.retired.holds(node):
-            return False
-        return not self._state.gated or self._state.resumability.is_covered(node)
-
-    def hits(self, boundary: Boundary) -> int:
-        """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
-        node = self._state.nodes.get(_check_boundary(boundary).node)
-        value = node.device[self._state.required_owned_paths[0]] if node is not None else None
-        return value.hits if value is not None else 0
-
-    def boundaries(self) -> list[Boundary]:
-        """The boundaries at node ends, of plain paths only those at leaves. Cost: O(tree)."""
-        gated, covered = self._state.gated, self._state.resumability.is_covered
-        live = (node for node in self._state.nodes if not self._state.retired.holds(node))
-        return [Boundary(n.id, n.end) for n in live if (covered(n) if gated else n.first_child is None)]
-
-    def coldest_boundaries(
-        self, component: str, page_count: int, *, look_at: int = 64, after: Place | None = None
-    ) -> tuple[list[Boundary], Place | None]:
-        """Boundaries that would lose their last copy of a component's device pages next, for about so many pages.
-
-        What is locked, on its way to host, copied or stranded is no candidate. Values at which no boundary ends are looked
-        at and passed over.
-
-        Args:
-            look_at: look at most at so many values of the eviction order.
-            after: where the last look got; None to begin with the coldest.
-
-        Returns the boundaries, and where this look got: None at the order's end. Cost: O(log n), and O(1) a value looked at.
-        """
-        values, place = self.pool(component).coldest_uncopied(page_count, look_at, after)
-        found = (Boundary(value.node.id, value.node.end) for value in values)
-        return [boundary for boundary in found if self.is_boundary(boundary)], place
 
     def explain(self, key: Key) -> Explanation:
         """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
-        _check_key(key)
+        checked_key(key)
         return explain(self._state, key)
 
     def check(self) -> list[Violation]:
         """Every broken invariant; empty in a sound tree. Reads everything. Cost: O(tree)."""
         return list(violations(self._state, self._locks))
 
-    def dump(self) -> str:
-        """The tree as text, a node a line. Cost: O(tree)."""
-        return dump(self._state)
+    def dump(self, *, tokens: bool = False) -> str:
+        """The tree as text, a node a line: id, token range, and its values as `name:pages`, those on host with `h:` before.
 
+        A `*` stands for each lock, a `!` for a value that is stranded.
 
-def _check_resident(tier: Tier) -> None:
-    if tier is Tier.STORAGE:
-        raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
+        Args:
+            tokens: also list the tokens of each node (of a bigram the first) and the page ids of its values.
 
+        Cost: O(tree).
+        """
+        return dump(self._state, tokens=tokens)
 
-def _check_boundary(boundary: Boundary) -> Boundary:
-    if type(boundary) is Boundary and type(boundary[0]) is type(boundary[1]) is int:
-        return boundary
-    try:
-        node, length = boundary
-        return Boundary(NodeId(index(node)), index(length))
-    except (TypeError, ValueError):
-        raise StaleBoundaryError(f"{boundary!r} is no Boundary; match again") from None
+    def owner_of_page(self, component: str, page: int, tier: Tier = Tier.DEVICE) -> tuple[Boundary, Key] | None:
+        """Whose page this is: a boundary that ends with the page, and the key up to there; None if the tree has not got it.
 
+        Invalidated state that was not reclaimed yet still owns its pages. To look for a wrong hit. Cost: O(tree).
 
-def _limited(key: Key, limit: int | None) -> int:
-    return (
-        key.length if limit is None else max(0, min(integer(limit, "limit", InvalidKeyError, minimum=-MAX_INTEGER), key.length))
-    )
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, Key):
-        raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")
+        >>> import numpy as np
+        >>> from unified_tree import Component, Key, Path, UnifiedTree
+        >>> tree = UnifiedTree([Component(name="full", coverage=Path())], page_size=2)
+        >>> _ = tree.insert(Key([1, 2, 3, 4], "tenant"), {"full": np.array([7, 8])})
+        >>> tree.owner_of_page("full", 7)
+        (Boundary(node=1, length=2), Key(2 tokens, namespace='tenant'))
+        """
+        checked_resident(tier)
+        return owner_of_page(self._state, self._state.index_of(component), integer(page, "page", PageError), tier)

@@ -26,7 +26,7 @@ def read_llama(fields: ConfigFields, serving: Serving) -> Composition:
 
 
 def read_mistral(fields: ConfigFields, serving: Serving) -> Composition:
-    """Full attention, or, in files that still name a `sliding_window`, a window in every layer (and then an error)."""
+    """Full attention, or, in files that still name a `sliding_window`, a window in every layer."""
     layers = fields.count("num_hidden_layers")
     kind = FULL if fields.get("sliding_window") is None else SLIDING
     return _composition(fields, serving, [kind] * layers, _dense_mlp(fields, layers))
@@ -57,7 +57,7 @@ def read_qwen(fields: ConfigFields, serving: Serving) -> Composition:
 
 
 def read_qwen3_moe(fields: ConfigFields, serving: Serving) -> Composition:
-    """Qwen3-MoE: full attention; with `use_sliding_window` every layer has the window (and then an error)."""
+    """Qwen3-MoE: full attention; with `use_sliding_window` every layer has the window."""
     layers = fields.count("num_hidden_layers")
     windowed = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
     return _composition(fields, serving, [SLIDING if windowed else FULL] * layers, qwen_mlp(fields, layers))

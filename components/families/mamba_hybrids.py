@@ -1,9 +1,11 @@
-"""Full attention and Mamba: Nemotron-H, Bamba, Falcon-H1 (all Mamba2) and Jamba (Mamba1).
+"""Full attention and Mamba: Bamba, Falcon-H1 (both Mamba2) and Jamba (Mamba1); Mamba and Falcon-Mamba, which have that alone.
 
 Recurrent states are fp32 unless the config or the caller says otherwise: the chunked scans return them so.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from unified_tree.components.composition import Composition
 from unified_tree.components.config_fields import ConfigFields
@@ -14,6 +16,8 @@ from unified_tree.components.serving import Serving, dtype_name
 from unified_tree.components.weights import gated_mlp, routed_mlp
 
 RECURRENT_DTYPE = "float32"
+JAMBA_FIELDS = ("mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand")
+MAMBA_FIELDS = ("conv_kernel", "state_size", "time_step_rank", "intermediate_size")
 
 
 def read_bamba(fields: ConfigFields, serving: Serving) -> Composition:
@@ -115,15 +119,23 @@ def read_jamba(fields: ConfigFields, serving: Serving) -> Composition:
         if layer in attention:
             stack.append([grouped_query_layer(fields, serving, shape, mlp)])
         else:
-            stack.append([_mamba1(fields, serving, mlp)])
+            inner = fields.count("mamba_expand") * hidden
+            stack.append([_mamba1(fields, serving, inner, mlp, JAMBA_FIELDS)])
     return compose(fields.model_type, stack, serving)
 
 
-def _mamba1(fields: ConfigFields, serving: Serving, mlp_weights: int) -> StateLayer:
-    hidden, kernel = fields.count("hidden_size"), fields.count("mamba_d_conv", at_least=2)
-    inner, state_dim = fields.count("mamba_expand") * hidden, fields.count("mamba_d_state")
-    rank = -(-hidden // 16) if fields.get("mamba_dt_rank") in (None, "auto") else fields.count("mamba_dt_rank")
-    state = mamba1_state(channels=serving.divided(fields, "mamba_expand", inner), state_dim=state_dim, conv_kernel=kernel)
+def read_mamba(fields: ConfigFields, serving: Serving) -> Composition:
+    """Mamba and Falcon-Mamba: a selective scan in every layer, and nothing else. States can be saved as those of Jamba."""
+    inner = fields.optional_count("intermediate_size") or fields.count("expand") * fields.count("hidden_size")
+    layer = _mamba1(fields, serving, inner, 0, MAMBA_FIELDS)
+    return compose(fields.model_type, [[layer]] * fields.count("num_hidden_layers"), serving)
+
+
+def _mamba1(fields: ConfigFields, serving: Serving, inner: int, mlp_weights: int, names: Sequence[str]) -> StateLayer:
+    """A Mamba layer of `inner` channels; `names`: the fields of the kernel, the state, the time steps' rank, the channels."""
+    hidden, kernel, state_dim = fields.count("hidden_size"), fields.count(names[0], at_least=2), fields.count(names[1])
+    rank = -(-hidden // 16) if fields.get(names[2]) in (None, "auto") else fields.count(names[2])
+    state = mamba1_state(channels=serving.divided(fields, names[3], inner), state_dim=state_dim, conv_kernel=kernel)
     mixer = inner * (3 * hidden + kernel + 2 * rank + 2 * state_dim)
     return _state_layer(fields, serving, state, mixer + mlp_weights, chunk_tokens=1)
 

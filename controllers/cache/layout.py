@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path, Point, Trailing
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class CacheLayout:
     def of(cls, components: Sequence[Component], page_size: int, save_grid_tokens: int) -> CacheLayout:
         """The layout of these components. Raises ConfigurationError for two `Point` components with pages of their own."""
         owners = [c for c in components if c.shares is None]
-        points = [c.name for c in owners if isinstance(c.coverage, Point)]
+        points = [c.name for c in owners if c.coverage.is_exact]
         if len(points) > 1:
             raise ConfigurationError(
                 f"one Point component may have pages of its own, the others share them; there are {points}: keep both states "
@@ -48,8 +47,8 @@ class CacheLayout:
             )
         return cls(
             page_size=page_size,
-            paths=tuple(c.name for c in owners if isinstance(c.coverage, Path)),
-            windows=tuple((c.name, c.coverage.window_tokens) for c in owners if isinstance(c.coverage, Trailing)),
+            paths=tuple(c.name for c in owners if c.coverage.is_path),
+            windows=tuple((c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None),
             point=points[0] if points else None,
             components=tuple(components),
             sharers=tuple(c for c in components if c.shares is not None),

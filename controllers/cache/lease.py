@@ -213,7 +213,7 @@ class Lease:
             self._states.start()
             if loading or self._locks.has_windows:
                 tree = self._resources.tree
-                source = (tree.pages_with_loads if loading else tree.pages)(self.boundary, self._states.name)
+                source = (tree.transfers.pages_with_loads if loading else tree.pages)(self.boundary, self._states.name)
                 self._states.source = int(source[0]) if source.size else None
         self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
 
@@ -248,7 +248,7 @@ class Lease:
         loading, tree = self.load is not None, self._resources.tree
         self.tables.take_tree_pages(self.boundary, loading=loading)
         if self._states is not None and self._states.source is not None:
-            pages = tree.pages_with_loads if loading else tree.pages
+            pages = tree.transfers.pages_with_loads if loading else tree.pages
             self._states.source = int(pages(self.boundary, self._states.name)[0])
 
     def drop_load(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point
 from unified_tree.controllers.cache.page_table import PageTable
 from unified_tree.errors import OutOfPagesError
 
@@ -96,16 +95,16 @@ class PageTables:
         self._note_missing(boundary, pages)
 
     def _pages(self, loading: bool) -> Pages:
-        return self._tree.pages_with_loads if loading else self._tree.pages
+        return self._tree.transfers.pages_with_loads if loading else self._tree.pages
 
     def _note_missing(self, boundary: Boundary, pages: Pages) -> None:
         """Which sharers' state is not in the pages the lease holds."""
         last = boundary.length // self._layout.page_size
         self.missing.clear()
         for component in self._layout.sharers:
-            if not component.required and not isinstance(component.coverage, Point):
+            if not component.required and not component.coverage.is_exact:
                 there = pages(boundary, component.name).size
-                missing = (there, last) if isinstance(component.coverage, Path) else (0, last - there)
+                missing = (there, last) if component.coverage.is_path else (0, last - there)
                 if missing[0] < missing[1]:
                     self.missing[component.name] = missing
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.arguments import flag, integer, items
-from unified_tree.component import Path
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
 
@@ -127,6 +126,6 @@ def _checked_names(layout: CacheLayout, without: Sequence[str]) -> tuple[str, ..
         component = components.get(name) if isinstance(name, str) else None
         if component is None:
             raise InsertError(f"without: there is no component {name!r}; there are {', '.join(components)}")
-        if component.required and isinstance(component.coverage, Path):
+        if component.required and component.coverage.is_path:
             raise InsertError(f"without: {name} is a required path, so no pages can be committed without it")
     return names

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Point
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.debugging.page_seals import PageSeals, WrongPage
 from unified_tree.controllers.storage.key_chain import KeyChain
@@ -123,7 +122,7 @@ class SealedPrefixCache(PrefixCache):
             return
         at = self.tree.match_prefix(lease.key.prefix(length), touch=False).device
         for component in self.tree.components:
-            is_point = isinstance(component.coverage, Point) and at.length == length
+            is_point = component.coverage.is_exact and at.length == length
             if is_point and self.tree.pages(at, component.name).tolist() == [page]:
                 prefix = digests[length // self.page_size - 1]
                 self._seals.put(component.name, [(prefix, page)], self._names.get(lease))

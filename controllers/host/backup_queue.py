@@ -71,7 +71,7 @@ class BackupQueue:
 
         Each poll looks at a few values of a pool and the next goes on from there, so that what cannot be backed up (a host
         that has no room for it, a value on no boundary) never stands before the rest. Cost: see
-        UnifiedTree.coldest_boundaries.
+        Transfers.coldest_boundaries.
         """
         if self._waiting:
             return
@@ -85,7 +85,7 @@ class BackupQueue:
         look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
         begun_at = self._cursors.get(name)
         for after in (begun_at, None) if begun_at is not None else (None,):
-            found, self._cursors[name] = self._tree.coldest_boundaries(name, page_count, look_at=look_at, after=after)
+            found, self._cursors[name] = self._tree.transfers.coldest_boundaries(name, page_count, look_at=look_at, after=after)
             for boundary in found:
                 self.add(boundary)
             if found or self._cursors[name] is not None:
@@ -110,12 +110,12 @@ class BackupQueue:
     def _begin_one(self, boundary: Boundary) -> Effect | None:
         """Back up a boundary; optional components for which the host has no room are left out."""
         try:
-            needs = self._tree.backup_needs(boundary)
+            needs = self._tree.transfers.backup_needs(boundary)
             if not needs:
                 return None
             left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
             components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
-            effect = self._tree.backup(boundary, self._host.allocate_all, components)
+            effect = self._tree.transfers.backup(boundary, self._host.allocate_all, components)
         except StaleBoundaryError:
             self._counters.drop("backup stale")
             return None

@@ -80,7 +80,7 @@ class HybridCacheController:
         for component in self._tree.components:
             if component.shares is not None:
                 sizes[component.shares] += component.page_bytes
-        return sum(sizes[name] * pages for name, pages in self._tree.load_needs(boundary).items())
+        return sum(sizes[name] * pages for name, pages in self._tree.transfers.load_needs(boundary).items())
 
     def load(self, boundary: Boundary, tokens: int, spare: Mapping[str, int]) -> Load:
         """Start to load back what a boundary lacks on device. What other loads bring already is waited for, not repeated.
@@ -97,13 +97,14 @@ class HybridCacheController:
             self._device.reserve({**needs, **{name: needs.get(name, 0) + count for name, count in spare.items()}})
             return self._device.allocate_all(needs)
 
-        effect = self._tree.load(boundary, supply)
+        effect = self._tree.transfers.load(boundary, supply)
         waited = self._transfers.below(effect)
         if any(opened.is_cancelled for opened in waited):
-            self._device.free_all(self._tree.abort(effect))
+            self._device.free_all(self._tree.transfers.abort(effect))
             raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
         waited.append(self._transfers.begin(effect))
-        load = Load([opened.ticket for opened in waited], self._tree.lock_present(boundary), tokens, self._size_bytes(effect))
+        receipt = self._tree.transfers.lock_present(boundary)
+        load = Load([opened.ticket for opened in waited], receipt, tokens, self._size_bytes(effect))
         for opened in waited:
             opened.loads.append(load)
         self._counters.loads += 1
@@ -173,30 +174,30 @@ class HybridCacheController:
         if error is None:
             page_count = sum(copy.source.size for copy in effect.copies)
             self._counters.moved(effect.kind, page_count, self._size_bytes(effect))
-            pages.free_all(self._tree.acknowledge(effect))
+            pages.free_all(self._tree.transfers.acknowledge(effect))
             if self.storage is not None and effect.kind is EffectKind.BACKUP:
                 self.storage.backed_up(effect.boundary)
         else:
-            pages.free_all(self._tree.abort(effect))
+            pages.free_all(self._tree.transfers.abort(effect))
             self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:
             load.transfer_ended(opened.ticket, error)
             try:
-                load.lock(self._tree.lock_present(load.boundary))
+                load.lock(self._tree.transfers.lock_present(load.boundary))
             except StaleBoundaryError as stale:
                 load.fail(str(stale))
                 load.release()
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to here."""
-        if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self._tree.is_boundary(boundary):
+        if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self._tree.transfers.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt goes on from a device boundary."""
         selective = self.tier.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
-        if selective and boundary.length and self._tree.hits(boundary) >= self.tier.selective_hits:
+        if selective and boundary.length and self._tree.transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
 
     def drain(self) -> None:
@@ -211,7 +212,7 @@ class HybridCacheController:
 
         The queue is filled as often as its limit demands, and emptied in between.
         """
-        for boundary in [] if self._closed else self._tree.boundaries():
+        for boundary in [] if self._closed else self._tree.transfers.boundaries():
             if self._backups.is_full:
                 self.drain()
             self._backups.add(boundary)

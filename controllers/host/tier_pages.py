@@ -90,26 +90,26 @@ class TierPages:
         """The pools that are short of free pages. Raises OutOfPagesError if evicting could not help. Changes nothing."""
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
-            allocator, evictable = self.allocators[name], self._tree.evictable_pages(name, self._tier)
+            allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
             if needs[name] - allocator.free_pages > evictable:
                 raise self._refusal(name, needs[name], "the rest is locked, leased or on its way")
         return short
 
     def fits(self, name: str, page_count: int) -> bool:
         """Whether a pool has so many pages free or evictable."""
-        return page_count <= self.allocators[name].free_pages + self._tree.evictable_pages(name, self._tier)
+        return page_count <= self.allocators[name].free_pages + self._tree.pool(name, self._tier).evictable_pages
 
     def try_reserve(self, name: str) -> bool:
         """Whether the pool has a free page now, evicting one if it can."""
         allocator = self.allocators[name]
-        if not allocator.free_pages and self._tree.evictable_pages(name, self._tier):
+        if not allocator.free_pages and self._tree.pool(name, self._tier).evictable_pages:
             self._evict((name,), {name: 1})
         return allocator.free_pages > 0
 
     def _refusal(self, name: str, needed: int, why: str) -> OutOfPagesError:
         if self._tier is Tier.DEVICE:
             self._counters.refused += 1
-        allocator, evictable = self.allocators[name], self._tree.evictable_pages(name, self._tier)
+        allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
         return OutOfPagesError(
             f"{name}: {needed} pages needed on {self._tier.name.lower()}, {allocator.free_pages} are free and {evictable} "
             f"evictable of {allocator.page_count}; {why}",

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path, Trailing
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, host_page_bytes
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.component import Component
     from unified_tree.components import Composition
 
 
@@ -62,10 +60,10 @@ def propose_page_counts(
         request_tokens=request_tokens,
         page_counts=page_counts,
     )
-    windows = [c.coverage.window_tokens for c in owners if isinstance(c.coverage, Trailing)]
+    windows = [c.coverage.window_tokens or 0 for c in owners]
     length = request_tokens or max(windows, default=0) + composition.page_size
     for component in owners:
-        needed = _boundary_pages(component, length, composition.page_size)
+        needed = component.coverage.pages_needed(length, composition.page_size)
         if pages[component.name] < needed:
             raise ConfigurationError(
                 f"{component.name}: a boundary of a request of {length} tokens takes {needed} host pages, "
@@ -94,12 +92,3 @@ def _budget(
     if type(host_ratio) not in (int, float) or not 0 < host_ratio < float("inf"):
         raise ConfigurationError(f"propose_page_counts: host_ratio must be a positive number, not {host_ratio!r}")
     return int(host_ratio * sum(count * sizes[name] for name, count in device_page_counts.items()))
-
-
-def _boundary_pages(component: Component, length_tokens: int, page_size: int) -> int:
-    """Pages of one component at a boundary of that length."""
-    if isinstance(component.coverage, Path):
-        return -(-length_tokens // page_size)
-    if isinstance(component.coverage, Trailing):
-        return -(-min(component.coverage.window_tokens, length_tokens) // page_size)
-    return 1

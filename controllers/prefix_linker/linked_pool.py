@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Component, Coverage, Path, Point, Trailing
+from unified_tree.component import Component
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
+from unified_tree.coverage import Coverage, Path, Trailing
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,13 +46,8 @@ class LinkedPool:
         Every one; of a window those that a prefix of length `end` needs; of a state one, in the place of the last page.
         """
         last = end // self.page_tokens
-        match self.coverage:
-            case Path():
-                return first_token // self.page_tokens, last
-            case Trailing(window):
-                return max(first_token, end - window) // self.page_tokens, last
-            case Point():
-                return last - 1, last
+        needed = self.coverage.first_page(end, self.page_tokens)
+        return (last - 1 if self.coverage.is_exact else max(first_token // self.page_tokens, needed)), last
 
 
 def linked_pools(composition: Composition, pools: Mapping[str, DevicePool], *, paths_only: bool = False) -> list[LinkedPool]:
@@ -81,9 +77,9 @@ def linked_pools(composition: Composition, pools: Mapping[str, DevicePool], *, p
 
 def why_not(component: Component) -> str | None:
     """Why a linker that keeps the pages of every token cannot carry a component; None if it can."""
-    if isinstance(component.coverage, Path):
+    if component.coverage.is_path:
         return None
-    if isinstance(component.coverage, Point):
+    if component.coverage.is_exact:
         return "its state is saved at single positions, and the linker keeps pages of every token"
     return "of a window only the last pages are kept, and the linker stores the pages of every token"
 
@@ -94,7 +90,7 @@ def check_windows(pools: Sequence[LinkedPool], chunk_tokens: int) -> None:
     What a chunk keeps of a window must be the same wherever the prefix ends, for others find it under the same tokens.
     """
     for pool in pools:
-        window = pool.coverage.window_tokens if isinstance(pool.coverage, Trailing) else 0
+        window = pool.coverage.window_tokens or 0
         if window > chunk_tokens and window % chunk_tokens:
             raise ConfigurationError(
                 f"{pool.name}: a window that keeps pages of {window} tokens is neither within a chunk of {chunk_tokens} nor a "
@@ -109,11 +105,12 @@ def format_digest(pools: Sequence[LinkedPool]) -> str:
 
 
 def _kind(coverage: Coverage) -> tuple[Coverage, ...]:
-    return () if isinstance(coverage, Path) else (coverage,)
+    return () if coverage.is_path else (coverage,)
 
 
 def _whole_pages(coverage: Coverage, page_size: int) -> Coverage:
-    return Trailing(-(-coverage.window_tokens // page_size) * page_size) if isinstance(coverage, Trailing) else coverage
+    window = coverage.window_tokens
+    return coverage if window is None else Trailing(-(-window // page_size) * page_size)
 
 
 def _linked(component: Component, pool: DevicePool, header: FormatHeader) -> LinkedPool:

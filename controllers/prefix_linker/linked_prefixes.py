@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
@@ -192,7 +191,7 @@ class LinkedPrefixes:
         for pool in self._pools:
             first, last = pool.page_range(begin, end)
             ids = tree.pages(boundary, pool.owner)
-            pages[pool.name] = ids[first:last] if isinstance(pool.coverage, Path) else ids[ids.size - (last - first) :]
+            pages[pool.name] = ids[first:last] if pool.coverage.is_path else ids[ids.size - (last - first) :]
         name, receipt = next(self._names), tree.lock(boundary, components=sorted({pool.owner for pool in self._pools}))
         self.linker.store(name, Span(tokens=_tokens(lease.key)[:end], salt=arrived.salt, begin=begin, end=end, pages=pages))
         self._stores[name] = (receipt, end - begin)
@@ -292,7 +291,7 @@ class LinkedPrefixes:
         self.linker.release(name)
 
     def _pages_of(self, lease: Lease, pool: LinkedPool, first_token: int, end: int) -> NDArray[np.int64]:
-        if isinstance(pool.coverage, Point):
+        if pool.coverage.is_exact:
             return np.array([lease.state_page], np.int64)
         return _own(lease, pool.owner, *pool.page_range(first_token, end))
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.setting_checks import MAX_BYTES, Bounds, check_number
@@ -42,7 +41,7 @@ class MemoryLinker:
             raise ConfigurationError(f"chunks of {chunk_tokens} tokens are no multiple of the page size {self._page_tokens}")
         check_windows(pools, chunk_tokens)
         self._chunk_tokens = chunk_tokens
-        self._paths = {pool.name for pool in pools if isinstance(pool.coverage, Path)}
+        self._paths = {pool.name for pool in pools if pool.coverage.is_path}
         self._capacity_chunks = capacity_chunks
         self._formats = format_digest(pools)
         self._chunks: OrderedDict[bytes, dict[str, list[torch.Tensor]]] = OrderedDict()  # by pool, what a chunk keeps of it
@@ -99,7 +98,7 @@ class MemoryLinker:
         for index, digest in enumerate(digests[first // self._chunk_tokens :], first // self._chunk_tokens):
             for pool in self._pools.values():
                 ids, page = self._in_chunk(pool, span, index)
-                own = 0 if isinstance(pool.coverage, Point) else max(0, span.begin // self._page_tokens - page)
+                own = 0 if pool.coverage.is_exact else max(0, span.begin // self._page_tokens - page)
                 if ids.size > own:
                     for tensor, kept in zip(pool.tensors, self._chunks[digest][pool.name], strict=True):
                         tensor[ids[own:].copy()] = kept[own:]
@@ -140,11 +139,7 @@ class MemoryLinker:
     def _is_whole(self, chunks: Sequence[dict[str, list[torch.Tensor]]]) -> bool:
         """Whether windows and states are there for a prefix of just these chunks."""
         for pool in self._pools.values():
-            needed = 0
-            if isinstance(pool.coverage, Trailing):
-                needed = -(-pool.coverage.window_tokens // self._chunk_tokens)
-            elif isinstance(pool.coverage, Point):
-                needed = 1
+            needed = pool.coverage.boundary_pages(self._chunk_tokens)
             if not all(pool.name in chunk for chunk in chunks[max(0, len(chunks) - needed) :] if needed):
                 return False
         return True

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,7 +38,7 @@ def _reach(cache: PrefixCache, pools: Sequence[LinkedPool], boundary: Boundary, 
     """Up to which token every linked component's own state is there; 0 where a window or a state is not."""
     for pool in pools:
         count = cache.tree.pages(boundary, pool.name).size
-        if isinstance(pool.coverage, Path):
+        if pool.coverage.is_path:
             length = min(length, count * cache.page_size)
             continue
         first, last = pool.page_range(0, boundary.length)

@@ -18,12 +18,12 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from unified_tree.component import Point, Trailing
 from unified_tree.controllers.pools import PageFormat, Part
 from unified_tree.controllers.reference_engine.attention_layers import FullAttention, IndexKeys, SlidingWindow
 from unified_tree.controllers.reference_engine.compressed_layers import CompressedEntries, Overlap
 from unified_tree.controllers.reference_engine.layer_pass import LayerState
 from unified_tree.controllers.reference_engine.recurrent_layers import Recurrent
+from unified_tree.coverage import Coverage, Point
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import WHOLE
 
@@ -64,9 +64,9 @@ def layer_states(model: Any, composition: Composition, *, full: str = "full") ->
     return _states(_probe(model, composition.page_size), composition, full)
 
 
-def _keeps_one_state(coverage: object, shares: str | None) -> bool:
+def _keeps_one_state(coverage: Coverage, shares: str | None) -> bool:
     """A recurrent state, or a state carried over with a window's page: one slot a page."""
-    return isinstance(coverage, Point) or (isinstance(coverage, Trailing) and shares is not None)
+    return coverage.is_exact or (coverage.window_tokens is not None and shares is not None)
 
 
 def _format(component: str, parts: Mapping[int, tuple[Part, ...]], slots: int) -> PageFormat:
@@ -90,7 +90,7 @@ def _states(cache: Any, composition: Composition, full: str) -> list[list[LayerS
     windows = {
         c.coverage.window_tokens: c.name
         for c in composition.components
-        if isinstance(c.coverage, Trailing) and c.shares is None
+        if c.coverage.window_tokens is not None and c.shares is None
     }
 
     def states(layer_id: int, layer: Any) -> Sequence[LayerState]:

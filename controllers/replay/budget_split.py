@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Trailing
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -32,7 +30,7 @@ def split_for_server(
     with_chunk = {
         component.name: pages[component.name] + chunk_pages
         for component in composition.components
-        if component.shares is None and isinstance(component.coverage, Trailing) and component.name not in settled
+        if component.shares is None and component.coverage.window_tokens is not None and component.name not in settled
     }
     if not with_chunk:
         return pages

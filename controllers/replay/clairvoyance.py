@@ -13,7 +13,6 @@ from __future__ import annotations
 from sys import byteorder
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
 from unified_tree.node import Tier
 
@@ -34,7 +33,7 @@ class Clairvoyance:
     def __init__(self, workload: Workload, composition: Composition) -> None:
         self._foresight = Foresight(workload)
         self._page_size = composition.page_size
-        self._paths = frozenset(i for i, c in enumerate(composition.components) if isinstance(c.coverage, Path))
+        self._paths = frozenset(i for i, c in enumerate(composition.components) if c.coverage.is_path)
         self._policies: list[Clairvoyant] = []
 
     def __call__(self, _: RestoreCost) -> Clairvoyant:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from unified_tree.component import Path, Trailing
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,10 +34,5 @@ def model_table(compositions: Sequence[Composition]) -> Table:
 
 
 def _needs(component: Component) -> str:
-    if isinstance(component.coverage, Path):
-        needs = "every token"
-    elif isinstance(component.coverage, Trailing):
-        needs = f"the last {component.coverage.window_tokens:,} tokens"
-    else:
-        needs = "one state at its end"
+    needs = component.coverage.describe()
     return needs if component.required else f"{needs} (optional)"

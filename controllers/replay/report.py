@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from unified_tree.component import Path, Trailing
 from unified_tree.controllers.replay.row import path_pools
 
 if TYPE_CHECKING:
@@ -50,31 +49,20 @@ def _split_table(composition: Composition, device_bytes: int, page_counts: Mappi
     page_bytes = composition.pool_page_bytes()
     for component in composition.components:
         if component.shares is not None:
-            table.add_row(component.name, _coverage(component.coverage), "", "", "", f"in the pages of {component.shares}")
+            table.add_row(component.name, component.coverage.describe(), "", "", "", f"in the pages of {component.shares}")
             continue
         pages = page_counts[component.name]
         size_bytes = pages * page_bytes[component.name]
-        holds = f"{pages * composition.page_size:,} tokens"
-        if isinstance(component.coverage, Trailing):
-            windows = pages * composition.page_size // component.coverage.window_tokens
-            holds += f", {windows:,} windows"
-        elif not isinstance(component.coverage, Path):
-            holds = f"{pages:,} states"
+        holds = component.coverage.describe_pages(pages, composition.page_size)
         table.add_row(
             component.name,
-            _coverage(component.coverage),
+            component.coverage.describe(),
             f"{pages:,}",
             f"{size_bytes / GIB:.2f}",
             f"{100 * size_bytes / device_bytes:.1f} %",
             holds,
         )
     return table
-
-
-def _coverage(coverage: object) -> str:
-    if isinstance(coverage, Path):
-        return "every token"
-    return f"the last {coverage.window_tokens:,} tokens" if isinstance(coverage, Trailing) else "one state at its end"
 
 
 def _split_cost(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> str:

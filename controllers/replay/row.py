@@ -8,7 +8,6 @@ from enum import Enum
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.linked_fetches import LinkedFetches
@@ -150,7 +149,7 @@ def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dic
     if spec.kind is RowKind.UNBOUNDED:
         page_counts, host = {}, None
     elif spec.kind is RowKind.PATH_ONLY:
-        paths = {c.name for c in plan.composition.components if isinstance(c.coverage, Path)}
+        paths = {c.name for c in plan.composition.components if c.coverage.is_path}
         page_counts = {name: count for name, count in page_counts.items() if name in paths}
         host_counts = {name: count for name, count in host_counts.items() if name in paths}
     tiers = stand_up(
@@ -169,7 +168,7 @@ def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dic
 
 def path_pools(composition: Composition) -> tuple[str, ...]:
     """The components with pages of their own that every token of a prefix needs."""
-    return tuple(c.name for c in composition.components if c.shares is None and isinstance(c.coverage, Path))
+    return tuple(c.name for c in composition.components if c.shares is None and c.coverage.is_path)
 
 
 def _max_tokens(composition: Composition, spec: RowSpec) -> int | None:

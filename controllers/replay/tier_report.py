@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from unified_tree.component import Path, Trailing
 from unified_tree.controllers.pools.host_layout import host_page_bytes
 from unified_tree.controllers.replay.report import GIB, policy_table, short_count
 
@@ -35,11 +34,7 @@ def print_host_header(console: Console, composition: Composition, host: HostSett
         table.add_column(name, justify="left" if name in ("host pool", "holds") else "right")
     for component in composition.components:
         pages = host.page_counts[component.name]
-        holds = f"{pages * composition.page_size:,} tokens"
-        if isinstance(component.coverage, Trailing):
-            holds += f", {pages * composition.page_size // component.coverage.window_tokens:,} windows"
-        elif not isinstance(component.coverage, Path):
-            holds = f"{pages:,} states"
+        holds = component.coverage.describe_pages(pages, composition.page_size)
         size_gib = pages * host_page_bytes(component.page_bytes) / GIB
         table.add_row(component.name, f"{pages:,}", f"{size_gib:.2f}", holds)
     console.print(table)

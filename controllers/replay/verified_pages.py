@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Path, Point, Trailing
 from unified_tree.controllers.replay.page_content import component_digest, page_contents, prefix_digests
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -52,7 +51,7 @@ class VerifiedPages:
         self._digests: dict[Lease, Digests] = {}
         self._written: dict[Lease, int] = {}
         self._salts = {name: component_digest(name) for name in stores.page_bytes}
-        self._points = [c for c in cache.tree.components if isinstance(c.coverage, Point)]
+        self._points = [c for c in cache.tree.components if c.coverage.is_exact]
 
     def resumed(self, lease: Lease, tokens: Int64s) -> None:
         """A lease has what it resumes from: compare it, and copy the state. `tokens` may go on beyond the prompt."""
@@ -66,7 +65,7 @@ class VerifiedPages:
         size = self._cache.page_size
         begin, self._written[lease] = self._written[lease], max(self._written[lease], computed_tokens)
         for component in self._cache.tree.components:
-            if isinstance(component.coverage, Point):
+            if component.coverage.is_exact:
                 continue
             first = max(begin, lease.write_from[component.name]) // size
             last = computed_tokens // size
@@ -91,12 +90,12 @@ class VerifiedPages:
     def fetched(self, prompt: Int64s) -> None:
         """A prompt's prefetch is over: compare what the host has along the prompt."""
         key = Key(prompt)
-        reach = self._cache.tree.host_path_end(key)
+        reach = self._cache.tree.transfers.host_path_end(key)
         digests = prefix_digests(key.namespace, prompt, self._cache.page_size)
         last = reach.length // self._cache.page_size
         for component in self._cache.tree.components:
             ids = self._cache.tree.pages(reach, component.name, Tier.HOST)
-            if isinstance(component.coverage, Path) and ids.size < last:
+            if component.coverage.is_path and ids.size < last:
                 continue  # an optional one with gaps, whose pages cannot be told apart
             self._compare(component, ids, digests[last - ids.size + 1 : last + 1], self._host)
 
@@ -105,13 +104,9 @@ class VerifiedPages:
         size = self._cache.page_size
         last = length_tokens // size
         for component in self._cache.tree.components:
-            first = 0
-            if isinstance(component.coverage, Point):
-                continue
-            if isinstance(component.coverage, Trailing):
-                if replayed:
-                    continue  # it is going to be computed again
-                first = max(0, length_tokens - component.coverage.window_tokens) // size
+            if component.coverage.is_exact or (replayed and not component.coverage.is_path):
+                continue  # a state is compared when it is copied; a window is going to be computed again
+            first = component.coverage.first_page(length_tokens, size)
             self._compare(
                 component, lease.pages(component.name, first)[: last - first], self._digests[lease][first + 1 : last + 1]
             )

@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.component import Component, Path, Trailing
+from unified_tree.component import Component
 from unified_tree.errors import ConfigurationError
 
 
@@ -58,10 +58,10 @@ class PoolNeed:
 
 def need_of(component: Component) -> PoolNeed:
     """The need of a component: ALL_PAGES for a path, the window of a trailing one, one page for a state."""
-    if isinstance(component.coverage, Path):
+    tokens = component.coverage.trailing_tokens
+    if tokens is None:
         return PoolNeed(policy=HitPolicy.ALL_PAGES)
-    window = component.coverage.window_tokens if isinstance(component.coverage, Trailing) else 1
-    return PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=window)
+    return PoolNeed(policy=HitPolicy.TRAILING_PAGES, window_tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

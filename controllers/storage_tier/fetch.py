@@ -162,7 +162,7 @@ class Fetch:
         return (paths | self._trailing_came) - self.left_out
 
     def took(self, length_pages: int) -> dict[str, NDArray[np.int64]]:
-        """The pages that hold the prompt's state up to a length, by component, as `UnifiedTree.graft` takes them."""
+        """The pages that hold the prompt's state up to a length, by component, as `Transfers.graft` takes them."""
         whole = self.came(length_pages)
         count = max(0, length_pages - self.found.base_pages)
         taken = {name: self.pages[name][:count] for name in self.pages if count and name in whole & self._path_names}

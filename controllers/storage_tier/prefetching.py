@@ -97,7 +97,7 @@ class Prefetching:
             return False
         if prefetch.deadline is None:
             prefetch.deadline = self._clock() + self._policy.patience_s(lacking)
-        base = controller.tree.host_path_end(key, limit=limit * size)
+        base = controller.tree.transfers.host_path_end(key, limit=limit * size)
         other = self._by_place.get(place_of(key, base, size))
         if other is not None:
             prefetch.follow(other)
@@ -105,7 +105,7 @@ class Prefetching:
             return True
         prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base.length} {key.length}", limit)
         prefetch.receipt = controller.tree.lock(base, Tier.HOST, controller.path_names)
-        base = controller.tree.host_path_end(key, limit=limit * size)  # locking may have cut its node
+        base = controller.tree.transfers.host_path_end(key, limit=limit * size)  # locking may have cut its node
         prefetch.leader = None
         prefetch.place, prefetch.generation = place_of(key, base, size), controller.generation(key.namespace)
         prefetch.found = FoundPrefix(key, base.length // size, limit, had // size)
@@ -304,7 +304,7 @@ class Prefetching:
             self._fail(prefetch, "prefetch of what was invalidated")
             return
         taken, left = fetch.took(length_pages), fetch.left(length_pages)
-        result = controller.tree.graft(prefetch.key.prefix(length_pages * size), taken)
+        result = controller.tree.transfers.graft(prefetch.key.prefix(length_pages * size), taken)
         prefetch.fetch = None
         self._room.give_back(left)
         self._room.release(fetch.claim, fetch.pages)

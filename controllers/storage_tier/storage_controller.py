@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from unified_tree.component import Path
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
@@ -69,7 +68,7 @@ class StorageController:
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
         self.known = StoredMemory(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
-        self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
+        self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._required = {c.name for c in tree.components if c.required}
         self._weights = weights
         self.prefetching = Prefetching(self)
@@ -112,7 +111,7 @@ class StorageController:
 
     def flush(self) -> None:
         """Store every boundary that is on host, also what came there before this store did, and wait for that. Blocks."""
-        for boundary in self.tree.boundaries():
+        for boundary in self.tree.transfers.boundaries():
             if self.persist_queue.is_full:
                 self.drain()
             self.persist_queue.add(boundary)

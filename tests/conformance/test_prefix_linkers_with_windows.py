@@ -15,8 +15,8 @@ from linked_tensors import PAGE, LinkedTensors, hybrid
 from numpy.typing import NDArray
 
 from unified_tree import Path, Point
-from unified_tree.component import Trailing
 from unified_tree.controllers.prefix_linker import LinkedPool, MemoryLinker, PrefixLinker, Progress, Span
+from unified_tree.coverage import Trailing
 from unified_tree.errors import ConfigurationError
 
 pytestmark = lmcache_server.QUIET

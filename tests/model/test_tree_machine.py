@@ -236,7 +236,10 @@ class TreeMachine(RuleBasedStateMachine):
                 self.model.check_pages(text, boundary.length, component, ids.tolist())
         for component in self.kinds:
             self.model.check_pages_ahead(
-                text, match.reachable.length, component, self.tree.pages_with_loads(match.reachable, component.name).tolist()
+                text,
+                match.reachable.length,
+                component,
+                self.tree.transfers.pages_with_loads(match.reachable, component.name).tolist(),
             )
         self.boundaries.append((match.device, text.cut(match.device.length), self.deleted_nodes))
         self.boundaries.append((match.reachable, text.cut(match.reachable.length), self.deleted_nodes))
@@ -259,7 +262,7 @@ class TreeMachine(RuleBasedStateMachine):
             self.boundaries.remove((boundary, text, deleted_before))
             return
         assert may
-        nameable = not host or self.tree.host_path_end(text.key(), limit=length).length == length
+        nameable = not host or self.tree.transfers.host_path_end(text.key(), limit=length).length == length
         self.receipts.append(Hold(boundary, text, receipt=receipt, pins=pins, nameable=nameable))
         self.model.pins.append(pins)
 
@@ -297,7 +300,7 @@ class TreeMachine(RuleBasedStateMachine):
         hold = Random(seed).choice(self.receipts)
         if hold.retired or not hold.nameable:
             return
-        self.tree.backup_needs(hold.boundary)
+        self.tree.transfers.backup_needs(hold.boundary)
         if hold.whole and hold.receipt.tier is DEVICE:
             self.tree.lock(hold.boundary).release()
             self.tree.lock(hold.receipt.boundary).release()
@@ -311,7 +314,7 @@ class TreeMachine(RuleBasedStateMachine):
         for _, named in self.flying:
             if not named.retired:
                 self.check_name(named, sure=False)
-                self.tree.load_needs(named.boundary)
+                self.tree.transfers.load_needs(named.boundary)
 
     def check_name(self, named: Named, *, sure: bool) -> None:
         boundary, text = named.boundary, named.text
@@ -329,7 +332,7 @@ class TreeMachine(RuleBasedStateMachine):
         tier = rng.choice([DEVICE, DEVICE, HOST])
         component = rng.choice(self.kinds if tier is HOST else self.model.owners)
         count = rng.randrange(1, 10)
-        free_to_go = self.tree.evictable_pages(component.name, tier)
+        free_to_go = self.tree.pool(component.name, tier).evictable_pages
         result = self.tree.evict({component.name: count}, tier)
         freed = result.freed[component.name].size if component.name in result.freed else 0
         if not isinstance(component.coverage, Path) or not (self.model.pinned() or any(self.model.held[HOST].values())):
@@ -348,10 +351,10 @@ class TreeMachine(RuleBasedStateMachine):
             tier = rng.choice([HOST, DEVICE])
             match = tree.match_prefix(text.key())
             boundary = rng.choice([match.device, match.reachable]) if tier is HOST else match.reachable
-            count_needs = tree.backup_needs if tier is HOST else tree.load_needs
+            count_needs = tree.transfers.backup_needs if tier is HOST else tree.transfers.load_needs
             if count_needs(boundary):
                 break
-        guards = [tree.lock(boundary, HOST), tree.lock_present(boundary)]
+        guards = [tree.lock(boundary, HOST), tree.transfers.lock_present(boundary)]
         pins = {pin for at in (HOST, DEVICE) for pin in model.needs(text, boundary.length, at)}
         model.pins.append(pins)
         self.make_room(tier, count_needs(boundary))
@@ -374,7 +377,7 @@ class TreeMachine(RuleBasedStateMachine):
             return given
 
         try:
-            effect = (tree.backup if tier is HOST else tree.load)(boundary, supply)
+            effect = (tree.transfers.backup if tier is HOST else tree.transfers.load)(boundary, supply)
         except RecursionError:
             return
         for part in effect.copies:
@@ -393,13 +396,13 @@ class TreeMachine(RuleBasedStateMachine):
         flying = {flight.effect for flight in self.model.flights}
         if not flying.isdisjoint(effect.after):
             with pytest.raises(EffectError, match="stands on one"):
-                self.tree.acknowledge(effect)
+                self.tree.transfers.acknowledge(effect)
         if rng.random() < 0.8 and flying.isdisjoint(effect.after):
-            self.model.landed(effect, self.tree.acknowledge(effect))
+            self.model.landed(effect, self.tree.transfers.acknowledge(effect))
         else:
-            self.model.aborted(effect, self.tree.abort(effect))
+            self.model.aborted(effect, self.tree.transfers.abort(effect))
         with pytest.raises(EffectError):
-            self.tree.acknowledge(effect)
+            self.tree.transfers.acknowledge(effect)
 
     @rule(seed=SEEDS)
     def graft(self, seed: int) -> None:
@@ -407,7 +410,7 @@ class TreeMachine(RuleBasedStateMachine):
         rng = Random(seed)
         text = self.text(rng)
         whole = text.length // self.page_size
-        reach = self.tree.host_path_end(text.key())
+        reach = self.tree.transfers.host_path_end(text.key())
         assert reach.length == self.model.host_path_end(text)
         if whole == 0:
             return
@@ -427,7 +430,7 @@ class TreeMachine(RuleBasedStateMachine):
         if self.make_room(HOST, needs):
             ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
             given = buffers(ids)
-            result = self.tree.graft(text.key(), given)
+            result = self.tree.transfers.graft(text.key(), given)
             self.kept.keep_all("unused", result.unused)
             reuse(given)
             assert result.boundary.length == whole * self.page_size
@@ -449,7 +452,7 @@ class TreeMachine(RuleBasedStateMachine):
             begin = max(0, reach // self.page_size - rng.choice([0, 0, 1, 9]))
             needs = self.insert_needs(rng, whole, begin, [rng.randrange(1, whole + 1)])
         else:
-            begin = max(0, self.tree.host_path_end(text.key()).length // self.page_size - rng.choice([0, 0, 1, 9]))
+            begin = max(0, self.tree.transfers.host_path_end(text.key()).length // self.page_size - rng.choice([0, 0, 1, 9]))
             needs = {c.name: whole - begin if self.model.is_path(c.name) else 1 for c in self.kinds}
         pages = self.spoilt_pages(rng, text, tier, needs)
         if pages is None:
@@ -462,7 +465,7 @@ class TreeMachine(RuleBasedStateMachine):
         refused = (
             partial(self.tree.insert, text.key(), paged, states)
             if tier is DEVICE
-            else partial(self.tree.graft, text.key(), pages)
+            else partial(self.tree.transfers.graft, text.key(), pages)
         )
         before = self.tree.dump()
         assert refuses(refused), f"{tier.name} took {pages} for {text}"
@@ -489,7 +492,7 @@ class TreeMachine(RuleBasedStateMachine):
         text = rng.choice(self.texts)
         tier = rng.choice([HOST, DEVICE])
         boundary = self.tree.match_prefix(text.key(), touch=False).reachable
-        needs = (self.tree.backup_needs if tier is HOST else self.tree.load_needs)(boundary)
+        needs = (self.tree.transfers.backup_needs if tier is HOST else self.tree.transfers.load_needs)(boundary)
         pages = self.spoilt_pages(rng, text, tier, needs)
         if pages is None:
             return
@@ -500,7 +503,7 @@ class TreeMachine(RuleBasedStateMachine):
             if all(ids.size == needs[name] for name, ids in pages.items()):
                 return
         given: Any = rng.choice([pages, lambda _: pages])
-        copy = self.tree.backup if tier is HOST else self.tree.load
+        copy = self.tree.transfers.backup if tier is HOST else self.tree.transfers.load
         assert refuses(partial(copy, boundary, given)), f"{tier.name} took {pages} where it needs {needs}"
 
     @rule(seed=SEEDS)
@@ -549,7 +552,7 @@ class TreeMachine(RuleBasedStateMachine):
         if not hasattr(self, "tree"):
             return
         for flight in list(self.model.flights):
-            self.model.aborted(flight.effect, self.tree.abort(flight.effect))
+            self.model.aborted(flight.effect, self.tree.transfers.abort(flight.effect))
         for hold in self.receipts:
             if not hold.receipt.released:
                 hold.receipt.release()

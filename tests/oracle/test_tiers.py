@@ -46,7 +46,7 @@ def to_host(bench: Bench) -> None:
     """Back everything up, evict it all from the device, and leave nothing readable there."""
     bench.cache.flush()
     bench.evict()
-    assert not any(bench.cache.tree.evictable_pages(name) for name in bench.cache.device.allocators)
+    assert not any(bench.cache.tree.pool(name).evictable_pages for name in bench.cache.device.allocators)
     for pool in bench.tiers.device.values():
         for part in pool.format.parts:
             for layer_id in pool.format.layer_ids:

@@ -19,25 +19,25 @@ def test_the_next_load_brings_all_of_it(arrives: bool) -> None:
     grove.evict(2, "swa")
     grove.put("abcdefgh")
     boundary = grove.match("abcdef").reachable
-    assert grove.tree.load_needs(boundary) == {"swa": 1}
-    effect = grove.tree.load(boundary, {"swa": np.array([901])})
+    assert grove.tree.transfers.load_needs(boundary) == {"swa": 1}
+    effect = grove.tree.transfers.load(boundary, {"swa": np.array([901])})
     grove.put("abcdxx")
     if arrives:
-        grove.tree.acknowledge(effect)
+        grove.tree.transfers.acknowledge(effect)
     else:
-        grove.tree.abort(effect)
+        grove.tree.transfers.abort(effect)
     grove.check()
     grove.evict(grove.tree.pool("swa").used_pages, "swa")
     boundary = grove.match("abcdef").reachable
     assert boundary.length == 6
-    assert grove.tree.load_needs(boundary)["swa"] == 2
+    assert grove.tree.transfers.load_needs(boundary)["swa"] == 2
 
 
 def growing() -> tuple[Grove, Effect]:
     """A window is being copied; its node is cut inside it, and the upper half's window grows in front."""
     grove = Grove([FULL, swa(4)])
     grove.put("abcdefgh")
-    first = grove.tree.backup(grove.match("abcdefgh").device, {"full": np.arange(4), "swa": np.arange(2)})
+    first = grove.tree.transfers.backup(grove.match("abcdefgh").device, {"full": np.arange(4), "swa": np.arange(2)})
     grove.put("abcdef", since=6)
     assert grove.match("abcdef").device.length == 6
     return grove, first
@@ -47,7 +47,7 @@ def test_what_grew_in_front_of_a_copy_is_not_marked_once_it_is_cut_off() -> None
     """Seed 1256, 300 ticks."""
     grove, first = growing()
     grove.put("abcdxx")
-    assert not grove.tree.acknowledge(first)
+    assert not grove.tree.transfers.acknowledge(first)
     grove.check()
 
 
@@ -55,15 +55,15 @@ def test_what_grew_in_front_of_a_copy_is_not_marked_once_it_is_cut_off() -> None
 def test_what_grew_in_front_of_a_copy_is_copied_by_the_next(first_arrives: bool) -> None:
     grove, first = growing()
     boundary = grove.match("abcdef").device
-    assert grove.tree.backup_needs(boundary) == {"swa": 1}
-    second = grove.tree.backup(boundary, {"swa": np.array([92])})
+    assert grove.tree.transfers.backup_needs(boundary) == {"swa": 1}
+    second = grove.tree.transfers.backup(boundary, {"swa": np.array([92])})
     assert second.after == (first,)
-    assert grove.tree.backup_needs(boundary) == {}
+    assert grove.tree.transfers.backup_needs(boundary) == {}
     if first_arrives:
-        assert not grove.tree.acknowledge(first)
-        assert not grove.tree.acknowledge(second)
+        assert not grove.tree.transfers.acknowledge(first)
+        assert not grove.tree.transfers.acknowledge(second)
         assert grove.tree.pages(grove.match("abcdef").device, "swa", Tier.HOST).tolist() == [92, 0]
     else:
-        assert lists(grove.tree.abort(first)) == {"full": [0, 1, 2, 3], "swa": [0, 1]}
-        assert lists(grove.tree.acknowledge(second)) == {"swa": [92]}
+        assert lists(grove.tree.transfers.abort(first)) == {"full": [0, 1, 2, 3], "swa": [0, 1]}
+        assert lists(grove.tree.transfers.acknowledge(second)) == {"swa": [92]}
     grove.check()

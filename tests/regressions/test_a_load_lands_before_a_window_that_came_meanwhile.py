@@ -20,10 +20,10 @@ def test_the_front_joins_what_is_there(components: list[Component]) -> None:
     grove.backup("abcdef")
     assert len(grove.evict(2, "swa")["swa"]) == 2
     boundary = grove.match("abcdef").reachable
-    effect = grove.tree.load(boundary, {"swa": np.array([901, 902])})
+    effect = grove.tree.transfers.load(boundary, {"swa": np.array([901, 902])})
     grove.put("abcdefgh")
     grove.check()
-    assert lists(grove.tree.acknowledge(effect)) == {"swa": [902]}
+    assert lists(grove.tree.transfers.acknowledge(effect)) == {"swa": [902]}
     grove.check()
     match = grove.match("abcdef")
     assert match.device.length == 6

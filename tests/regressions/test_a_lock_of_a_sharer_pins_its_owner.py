@@ -12,7 +12,7 @@ def test_the_pages_it_lives_in_stay(sharer: str, owner: str, page_count: int) ->
     grove = Grove([FULL, DRAFT, swa(3), CARRY_OVER, MAMBA])
     grove.put("abcd", [4])
     receipt = grove.lock("abcd", components=[sharer])
-    assert grove.tree.protected_pages(owner) == page_count
+    assert grove.tree.pool(owner).protected_pages == page_count
     grove.evict(10, owner)
     grove.check()
     assert grove.tree.pages(receipt.boundary, sharer).size == page_count

@@ -11,6 +11,6 @@ def test_every_page_given_is_used_or_handed_back() -> None:
     grove = Grove([FULL])
     grove.put("abcdef")
     boundary = grove.match("abcd").device
-    assert grove.tree.backup_needs(boundary) == {"full": 2}
-    effect = grove.tree.backup(boundary, {"full": np.array([7, 8])})
-    assert lists(grove.tree.abort(effect)) == {"full": [7, 8]}
+    assert grove.tree.transfers.backup_needs(boundary) == {"full": 2}
+    effect = grove.tree.transfers.backup(boundary, {"full": np.array([7, 8])})
+    assert lists(grove.tree.transfers.abort(effect)) == {"full": [7, 8]}

@@ -58,16 +58,16 @@ def test_host_pages_are_page_ids(pages: Any) -> None:
     grove.put("abcd")
     boundary = grove.match("abcd").device
     with pytest.raises((PageError, EffectError)):
-        grove.tree.backup(boundary, {"full": pages})
+        grove.tree.transfers.backup(boundary, {"full": pages})
     grove.check()
-    assert grove.tree.protected_pages("full") == 0
+    assert grove.tree.pool("full").protected_pages == 0
 
 
 @pytest.mark.parametrize("pages", [*BAD, [7, 8]], ids=repr)
 def test_grafted_pages_are_page_ids(pages: Any) -> None:
     grove = Grove([FULL], host_page_counts={"full": 8})
     with pytest.raises(PageError):
-        grove.tree.graft(key("abcd"), {"full": pages})
+        grove.tree.transfers.graft(key("abcd"), {"full": pages})
     assert grove.tree.pool("full", Tier.HOST).used_pages == grove.tree.node_count == 0
     grove.check()
 
@@ -76,4 +76,4 @@ def test_host_pages_lie_in_the_pool() -> None:
     grove = Grove([FULL], host_page_counts={"full": 8})
     grove.put("abcd")
     with pytest.raises(PageError, match="below 8"):
-        grove.tree.backup(grove.match("abcd").device, {"full": np.array([7, 8])})
+        grove.tree.transfers.backup(grove.match("abcd").device, {"full": np.array([7, 8])})

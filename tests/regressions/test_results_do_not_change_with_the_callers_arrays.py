@@ -22,7 +22,7 @@ def test_an_aborted_copy_gives_back_what_was_given() -> None:
     grove = Grove([FULL])
     grove.put("abcd")
     ids = np.array([3, 4])
-    effect = grove.tree.backup(grove.match("abcd").device, {"full": ids})
+    effect = grove.tree.transfers.backup(grove.match("abcd").device, {"full": ids})
     ids[:] = 9
-    assert grove.tree.abort(effect)["full"].tolist() == [3, 4]
+    assert grove.tree.transfers.abort(effect)["full"].tolist() == [3, 4]
     grove.check()

@@ -15,7 +15,7 @@ from unified_tree import Boundary, Component, StaleBoundaryError, Tier
 def test_a_locked_boundary_survives_the_eviction_of_what_lies_below(kinds: list[Component]) -> None:
     grove = Grove(kinds)
     grove.put("abcdefgh")
-    inside = Boundary(grove.tree.boundaries()[0].node, 4)
+    inside = Boundary(grove.tree.transfers.boundaries()[0].node, 4)
     receipt = grove.tree.lock(inside, components=["full"])
     pages = grove.tree.pages(inside, "full").tolist()
     grove.evict(100)
@@ -38,7 +38,7 @@ def test_a_name_holds_as_long_as_the_last_receipt_does() -> None:
     grove.put("abcdefgh")
     inside = grove.match("abcd").device
     first = grove.tree.lock(inside)
-    second = grove.tree.lock_present(inside)
+    second = grove.tree.transfers.lock_present(inside)
     third = grove.tree.lock(grove.match("ab").device)
     grove.evict(100)
     first.release()
@@ -64,10 +64,10 @@ def test_a_load_of_a_boundary_inside_a_node_arrives() -> None:
     plain.backup("abcdefgh")
     plain.evict(100)
     inside = plain.match("abcd").reachable
-    effect = plain.tree.load(inside, {"full": np.array([1, 2])})
-    pin = plain.tree.lock_present(inside)
+    effect = plain.tree.transfers.load(inside, {"full": np.array([1, 2])})
+    pin = plain.tree.transfers.lock_present(inside)
     plain.evict(100, tier=Tier.HOST)
-    assert not plain.tree.acknowledge(effect)
+    assert not plain.tree.transfers.acknowledge(effect)
     plain.evict(100, tier=Tier.HOST)
     assert plain.tree.pages(inside, "full").tolist() == [1, 2]
     pin.release()

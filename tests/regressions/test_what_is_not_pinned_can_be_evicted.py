@@ -20,9 +20,9 @@ def test_a_backup_keeps_what_its_copies_will_stand_on() -> None:
     grove.put("ab")
     grove.backup("ab")
     grove.put("abcd")
-    effect = grove.tree.backup(grove.match("abcd").device, {"full": np.array([900])})
+    effect = grove.tree.transfers.backup(grove.match("abcd").device, {"full": np.array([900])})
     assert grove.evict(9, tier=Tier.HOST) == {}
-    assert grove.tree.acknowledge(effect) == {}
+    assert grove.tree.transfers.acknowledge(effect) == {}
     assert grove.evict(9, tier=Tier.HOST) == {"full": [900, 101]}
 
 

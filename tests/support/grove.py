@@ -83,8 +83,8 @@ class Grove:
     def backup(self, text: str) -> dict[str, list[int]]:
         """Copy a text's device boundary to fresh host pages at once; the pages by component."""
         boundary = self.match(text, touch=False).device
-        pages = {name: self.fresh(name, count) for name, count in self.tree.backup_needs(boundary).items()}
-        assert not self.tree.acknowledge(self.tree.backup(boundary, pages))
+        pages = {name: self.fresh(name, count) for name, count in self.tree.transfers.backup_needs(boundary).items()}
+        assert not self.tree.transfers.acknowledge(self.tree.transfers.backup(boundary, pages))
         return lists(pages)
 
     def check(self) -> None:

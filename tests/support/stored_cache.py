@@ -232,7 +232,7 @@ class StoredCache:
 
     def reach(self, tokens: Sequence[int], namespace: str = "") -> int:
         """How many tokens of a prompt lie on host."""
-        return self.cache.tree.host_path_end(Key(list(tokens), namespace), limit=len(tokens) - 1).length
+        return self.cache.tree.transfers.host_path_end(Key(list(tokens), namespace), limit=len(tokens) - 1).length
 
     def hit(self, tokens: Sequence[int], namespace: str = "", request: Any = None) -> int:
         """How many tokens a prompt finds, every byte of them compared."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path, Point, Trailing
-
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
     from unified_tree.controllers.prefix_linker.prefix_linker import Span
@@ -39,7 +37,7 @@ class BlockGroup:
         """Block ids of all chunks of a span: its pages, and what stands for none."""
         ids: list[int] = span.pages[self.pool.name].tolist()
         chunks = (span.end - span.first_token(chunk_tokens)) // chunk_tokens
-        if isinstance(self.pool.coverage, Point):
+        if self.pool.coverage.is_exact:
             return [NO_BLOCK] * (chunks - 1) + ids
         a_chunk = chunk_tokens // self.pool.page_tokens
         absent = chunks * a_chunk - len(ids)
@@ -68,10 +66,7 @@ def block_groups(pools: Sequence[LinkedPool], chunk_tokens: int) -> list[BlockGr
 
 
 def _kind(pool: LinkedPool, chunk_tokens: int) -> dict[str, Any]:
-    match pool.coverage:
-        case Path():
-            return {"tokens_per_block": pool.page_tokens}
-        case Trailing(window):
-            return {"tokens_per_block": pool.page_tokens, "sw_size_tokens": window}
-        case Point():
-            return {"tokens_per_block": chunk_tokens, "sw_size_tokens": chunk_tokens, "recurrent_state": True}
+    if pool.coverage.is_exact:
+        return {"tokens_per_block": chunk_tokens, "sw_size_tokens": chunk_tokens, "recurrent_state": True}
+    window = pool.coverage.window_tokens
+    return {"tokens_per_block": pool.page_tokens, **({} if window is None else {"sw_size_tokens": window})}

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
 from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
@@ -56,7 +55,7 @@ class DaemonLinker:
     def __init__(self, pools: Sequence[LinkedPool], settings: LmcacheSettings) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
-        self._paths_only = all(isinstance(pool.coverage, Path) for pool in pools)
+        self._paths_only = all(pool.coverage.is_path for pool in pools)
         self._settings = settings
         self._tag = secrets.token_hex(8)
         self._lookups: dict[str, _Lookup] = {}

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.block_groups import block_groups
 from unified_tree.controllers.prefix_linker.lmcache.group_probe import check_object_groups
@@ -44,7 +43,7 @@ class DaemonSession:
         self.pools = pools
         self._model = f"{settings.model}-{format_digest(pools)}"
         self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
-        self._windows = [pool for pool in pools if not isinstance(pool.coverage, Path)]
+        self._windows = [pool for pool in pools if not pool.coverage.is_path]
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
         zmq = _module("zmq")
         context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.component import Point, Trailing
 from unified_tree.controllers.prefix_linker.prefix_linker import Span
 from unified_tree.errors import ConfigurationError, LinkError
 
@@ -28,7 +27,7 @@ def check_object_groups(session: DaemonSession) -> None:
     Blocks.
     """
     chunk, salt = session.chunk_tokens, f"probe-{secrets.token_hex(12)}"
-    chunks = 1 + max(_chunks(session, pool.coverage) for pool in session.pools)
+    chunks = 1 + max(pool.coverage.boundary_pages(session.chunk_tokens) for pool in session.pools)
     tokens = np.arange(chunks * chunk, dtype=np.int64) & 0xFFFF
     pages = {}
     for pool in session.pools:
@@ -50,13 +49,6 @@ def check_object_groups(session: DaemonSession) -> None:
             "lmcache: the daemon does not keep windows and states apart from the pages of every token: start it with "
             "--separate-object-groups, and with the --null-block-id that it has by default"
         )
-
-
-def _chunks(session: DaemonSession, coverage: Any) -> int:
-    """Over how many chunks a window or a state lies."""
-    if isinstance(coverage, Trailing):
-        return -(-coverage.window_tokens // session.chunk_tokens)
-    return 1 if isinstance(coverage, Point) else 0
 
 
 def _found(session: DaemonSession, request: str, span: Span, end: int) -> int:

@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.component import Path
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
@@ -48,7 +47,7 @@ class InProcessLinker:
     """
 
     def __init__(self, pools: Sequence[LinkedPool], settings: InProcessSettings) -> None:
-        beyond = [pool.name for pool in pools if not isinstance(pool.coverage, Path)]
+        beyond = [pool.name for pool in pools if not pool.coverage.is_path]
         if beyond:
             raise ConfigurationError(
                 f"lmcache: an engine in this process keeps the pages of every token, so not {', '.join(beyond)}; a daemon that "

@@ -14,7 +14,6 @@ import torch
 from oracle.oracle_engine import OracleEngine
 from oracle.reference import Tally
 from oracle.tiny_model import Family, Precision, tiny_composition, tiny_model
-from unified_tree.component import Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache, WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
@@ -23,6 +22,7 @@ from unified_tree.controllers.pools import PageFormat
 from unified_tree.controllers.reference_engine import EngineSettings, ModelRunner, Request, model_formats
 from unified_tree.controllers.reference_engine.engine import Sampler
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.coverage import Path, Point, Trailing
 from unified_tree.node import Tier
 
 NAMESPACES = ("", "other")
@@ -187,7 +187,7 @@ class Bench:
     def evict(self, *names: str) -> None:
         """Evict all that can be evicted from the device, of some components or of all."""
         for name in names or [c.name for c in self.composition.components if c.shares is None]:
-            count = self.cache.tree.evictable_pages(name, Tier.DEVICE)
+            count = self.cache.tree.pool(name, Tier.DEVICE).evictable_pages
             if count:
                 self.cache.device.free_evicted(self.cache.tree.evict({name: count}))
 

@@ -11,6 +11,7 @@ from transformers import (
     DeepseekV4Config,
     DeepseekV32Config,
     FalconH1Config,
+    FalconMambaConfig,
     Gemma3Config,
     Gemma3TextConfig,
     GlmMoeDsaConfig,
@@ -18,6 +19,7 @@ from transformers import (
     JambaConfig,
     KimiLinearConfig,
     LlamaConfig,
+    MambaConfig,
     MiMoV2FlashConfig,
     MistralConfig,
     MixtralConfig,
@@ -31,10 +33,11 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from unified_tree.component import Component, Path, Point, Trailing
+from unified_tree.component import Component
 from unified_tree.components import Composition, from_hf_config
 from unified_tree.components.layers import AttentionLayer, compose
 from unified_tree.components.serving import Serving
+from unified_tree.coverage import Path, Point, Trailing
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Part
 
@@ -102,9 +105,38 @@ def test_mistral_and_mixtral(config: Any) -> None:
     assert from_hf_config(config.to_dict()).bytes_per_token() == {"full": 32 * 8 * 256 * 2}
 
 
-def test_mistral_with_a_window_everywhere_has_no_path() -> None:
-    with pytest.raises(ConfigurationError, match="no layer attends to the whole prefix"):
-        from_hf_config(MistralConfig(sliding_window=4096).to_dict())
+def test_mistral_with_a_window_everywhere_stands_on_a_path_of_tokens() -> None:
+    model = from_hf_config(MistralConfig(sliding_window=4096).to_dict(), page_size=32)
+    assert [c.name for c in model.components] == ["tokens", "swa"]
+    assert parts(model)["tokens"].coverage == Path()
+    assert model.pool_page_bytes() == {"tokens": 1, "swa": 32 * 32 * 8 * 256 * 2}
+    assert parts(model)["swa"].coverage == Trailing(4095)
+    assert model.rebuild_tokens == 32 * 4095
+
+
+@pytest.mark.parametrize("draft", [1, LlamaConfig(num_hidden_layers=1).to_dict()])
+def test_a_draft_needs_a_layer_whose_pages_it_shares(draft: Any) -> None:
+    with pytest.raises(ConfigurationError, match="mistral: no layer attends to the whole prefix"):
+        from_hf_config(MistralConfig(sliding_window=4096).to_dict(), draft=draft)
+
+
+@pytest.mark.parametrize(
+    "config", [MambaConfig().to_dict() | {"intermediate_size": None}, FalconMambaConfig().to_dict() | {"expand": 16}]
+)
+def test_mamba_alone_stands_on_a_path_of_tokens(config: Any) -> None:
+    model = from_hf_config(config, page_size=16)
+    assert [c.name for c in model.components] == ["tokens", "mamba"]
+    assert model.bytes_per_state() == {"mamba": 32 * (1536 * 3 * 2 + 1536 * 16 * 4)}
+    assert linear_flops(model) == 2 * 32 * 1536 * (3 * 768 + 4 + 2 * 48 + 2 * 16)
+    assert model.rebuild_tokens is None
+
+
+def test_a_path_without_state_takes_no_share_of_a_budget() -> None:
+    model = from_hf_config(MambaConfig().to_dict(), page_size=16)
+    state = model.bytes_per_state()["mamba"]
+    pages = model.split_budget(1000 * state, tokens_between_boundaries=4096, running_requests=10)
+    assert 980 <= pages["mamba"] <= 1000
+    assert pages["tokens"] * 16 <= (pages["mamba"] - 10) * 4096 < (pages["tokens"] + 4096) * 16
 
 
 def test_qwen3_moe_counts_active_experts() -> None:
@@ -265,9 +297,8 @@ def test_bamba() -> None:
     assert parts(model)["mamba"].save_grid_tokens == 256
 
 
-def test_bamba_without_attention_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="bamba: no layer attends to the whole prefix"):
-        from_hf_config(BambaConfig().to_dict())
+def test_bamba_without_attention_stands_on_a_path_of_tokens() -> None:
+    assert [c.name for c in from_hf_config(BambaConfig().to_dict()).components] == ["tokens", "mamba"]
 
 
 def test_falcon_h1_has_both_in_every_layer() -> None:

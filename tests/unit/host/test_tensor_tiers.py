@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from unified_tree import ConfigurationError, Key
-from unified_tree.component import Component, Path, Point
+from unified_tree.component import Component
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
+from unified_tree.coverage import Path, Point
 from unified_tree.page_format import WHOLE
 
 PAGE = 4

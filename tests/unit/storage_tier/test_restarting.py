@@ -13,7 +13,7 @@ from kinds import SETS
 from stored_cache import EAGER, StoredCache
 
 from unified_tree import Key
-from unified_tree.component import Component, Path, Point
+from unified_tree.component import Component
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
@@ -21,6 +21,7 @@ from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_forma
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
+from unified_tree.coverage import Path, Point
 from unified_tree.page_format import WHOLE
 
 PAGE = 4

@@ -97,7 +97,7 @@ def test_stranded_values_go_first() -> None:
     grove.evict(1, "mamba")  # of "ab", so that its window is of no use
     grove.match("ab")
     grove.put("gh")
-    assert grove.tree.stranded_pages("swa") == 2
+    assert grove.tree.pool("swa").stranded_pages == 2
     assert grove.evict(1, "swa") == {"swa": [200]}
     assert grove.evict(1, "swa") == {"swa": [203]}
     assert grove.evict(1, "swa") == {"swa": [201]}

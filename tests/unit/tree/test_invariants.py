@@ -111,7 +111,7 @@ def protected_size_wrong(tree: UnifiedTree) -> None:
 
 
 def holder_forgotten(tree: UnifiedTree) -> None:
-    device(node_at(tree, "abcd"), SWA_INDEX).holders = None
+    device(node_at(tree, "abcd"), SWA_INDEX).locked_by = None
 
 
 def child_too_many(tree: UnifiedTree) -> None:
@@ -168,8 +168,10 @@ def copied_size_wrong(tree: UnifiedTree) -> None:
 
 def marked_for_ever(tree: UnifiedTree) -> None:
     boundary = tree.match_prefix(key("abxx")).device
-    effect = tree.backup(boundary, {name: np.arange(900, 900 + n) for name, n in tree.backup_needs(boundary).items()})
-    tree.abort(effect)
+    effect = tree.transfers.backup(
+        boundary, {name: np.arange(900, 900 + n) for name, n in tree.transfers.backup_needs(boundary).items()}
+    )
+    tree.transfers.abort(effect)
     device(node_at(tree, "abxx"), 0).copying = (effect,)
 
 
@@ -178,7 +180,7 @@ def forgotten_namespace(tree: UnifiedTree) -> None:
     root = node_at(tree, "ab").root
     assert root is not None
     del tree.state.roots[root.name]
-    root.given_up = True
+    root.is_retired = True
 
 
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {

@@ -13,7 +13,7 @@ from unified_tree import NOWHERE, Boundary, NodeId, Receipt, ReceiptError, Stale
 
 def sizes(grove: Grove, component: str = "full") -> tuple[int, int]:
     """Protected and evictable pages."""
-    return grove.tree.protected_pages(component), grove.tree.evictable_pages(component)
+    return grove.tree.pool(component).protected_pages, grove.tree.pool(component).evictable_pages
 
 
 def test_a_lock_pins_the_path() -> None:
@@ -101,7 +101,7 @@ def test_one_component_can_go_early() -> None:
     receipt.release("swa")
     assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (2, 0))
     assert grove.evict(1, "swa") == {"swa": [200, 201]}
-    with pytest.raises(ReceiptError, match="holds no component 'swa'"):
+    with pytest.raises(ReceiptError, match="locks no component 'swa'"):
         receipt.release("swa")
     receipt.release("mamba")
     receipt.release("full")
@@ -151,7 +151,7 @@ def test_a_component_that_is_not_held_cannot_be_released(name: str) -> None:
     grove = Grove([FULL, DRAFT])
     grove.put("abcd")
     receipt = grove.lock("abcd")
-    with pytest.raises(ReceiptError, match="holds no component"):
+    with pytest.raises(ReceiptError, match="locks no component"):
         receipt.release(name)
     assert sizes(grove) == (2, 0)
 

@@ -22,9 +22,9 @@ def loaded_tree() -> tuple[UnifiedTree, Boundary]:
     tree.insert(Key(TOKENS[:6]), {"full": pages(0, 3)})
     boundary = tree.insert(Key(TOKENS), {"full": pages(3, 2), "swa": pages(0, 3)}).boundary
     host = {"full": pages(0, 5), "swa": pages(0, 3), "carry": pages(0, 2)}
-    tree.acknowledge(tree.backup(boundary, host))
+    tree.transfers.acknowledge(tree.transfers.backup(boundary, host))
     tree.evict({"full": 5, "swa": 3})
-    tree.acknowledge(tree.load(boundary, {"full": pages(40, 5), "swa": pages(40, 3)}))
+    tree.transfers.acknowledge(tree.transfers.load(boundary, {"full": pages(40, 5), "swa": pages(40, 3)}))
     return tree, boundary
 
 
@@ -36,7 +36,7 @@ def test_locked_pages_without_the_sharer_leave_the_given_ones_to_their_caller() 
     assert result.duplicates["full"].tolist() == [20, 21, 22]
     assert "swa" not in result.duplicates
     assert tree.pool("swa").used_pages == 3
-    assert not tree.is_boundary(result.boundary)
+    assert not tree.transfers.is_boundary(result.boundary)
     receipt.release()
     assert tree.check() == []
 
@@ -46,7 +46,7 @@ def test_unlocked_pages_without_the_sharer_give_way() -> None:
     result = tree.insert(Key(TOKENS[:6]), {"full": pages(20, 3), "swa": pages(20, 3)})
     assert result.canonical["swa"].tolist() == [20, 21, 22]
     assert result.replaced["swa"].tolist() == [40]
-    assert tree.is_boundary(result.boundary)
+    assert tree.transfers.is_boundary(result.boundary)
     assert tree.check() == []
 
 

@@ -100,13 +100,13 @@ def test_a_lock_holds_both_halves() -> None:
     grove.put("abcdefgh")
     receipt = grove.lock("abcdefgh")
     grove.put("abcdefxx", window=0)
-    assert grove.tree.protected_pages("full") == 4
-    assert grove.tree.protected_pages("swa") == 3
+    assert grove.tree.pool("full").protected_pages == 4
+    assert grove.tree.pool("swa").protected_pages == 3
     grove.check()
     assert grove.evict(9) == {"full": [104]}
     assert grove.evict(9, "swa") == {}
     grove.tree.unlock(receipt)
-    assert grove.tree.protected_pages("full") == grove.tree.protected_pages("swa") == 0
+    assert grove.tree.pool("full").protected_pages == grove.tree.pool("swa").protected_pages == 0
     assert sorted(grove.evict(9)["full"]) == [100, 101, 102, 103]
     grove.check()
 
@@ -114,7 +114,7 @@ def test_a_lock_holds_both_halves() -> None:
 def test_stranded_pages_stay_stranded_in_both_halves() -> None:
     grove = Grove([FULL, MAMBA])
     grove.put("abcdef")
-    assert grove.tree.stranded_pages("full") == 3
+    assert grove.tree.pool("full").stranded_pages == 3
     grove.put("abcdxx", [6])
-    assert grove.tree.stranded_pages("full") == 1
+    assert grove.tree.pool("full").stranded_pages == 1
     grove.check()

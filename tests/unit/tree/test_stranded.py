@@ -10,7 +10,7 @@ from unified_tree import Tier
 
 def stranded(grove: Grove) -> dict[str, int]:
     grove.check()
-    return {c.name: grove.tree.stranded_pages(c.name) for c in grove.tree.components}
+    return {c.name: grove.tree.pool(c.name).stranded_pages for c in grove.tree.components}
 
 
 def test_nothing_is_stranded_where_every_length_is_a_boundary() -> None:

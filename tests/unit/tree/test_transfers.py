@@ -14,14 +14,14 @@ HOST = Tier.HOST
 
 def begin_backup(grove: Grove, text: str) -> Effect:
     boundary = grove.match(text, touch=False).device
-    pages = {name: grove.fresh(name, count) for name, count in grove.tree.backup_needs(boundary).items()}
-    return grove.tree.backup(boundary, pages)
+    pages = {name: grove.fresh(name, count) for name, count in grove.tree.transfers.backup_needs(boundary).items()}
+    return grove.tree.transfers.backup(boundary, pages)
 
 
 def begin_load(grove: Grove, text: str) -> Effect:
     boundary = grove.match(text, touch=False).reachable
-    pages = {name: grove.fresh(name, count) for name, count in grove.tree.load_needs(boundary).items()}
-    return grove.tree.load(boundary, pages)
+    pages = {name: grove.fresh(name, count) for name, count in grove.tree.transfers.load_needs(boundary).items()}
+    return grove.tree.transfers.load(boundary, pages)
 
 
 def copies(effect: Effect) -> dict[str, list[tuple[int, int]]]:
@@ -42,11 +42,11 @@ def test_a_backup_copies_what_a_boundary_needs() -> None:
     assert all(isinstance(copy, Copy) for copy in effect.copies)
     assert copies(effect)["swa"] == [(200, 202), (201, 203)]
     assert host_pages(grove, "abcdefgh") == [], "not before it is acknowledged"
-    assert grove.tree.acknowledge(effect) == {}
+    assert grove.tree.transfers.acknowledge(effect) == {}
     assert host_pages(grove, "abcdefgh") == [104, 105, 106, 107]
     assert host_pages(grove, "abcdefgh", "swa") == [202, 203]
     assert host_pages(grove, "abcdefgh", "mamba") == [301]
-    assert grove.tree.backup_needs(grove.match("abcdefgh").device) == {}
+    assert grove.tree.transfers.backup_needs(grove.match("abcdefgh").device) == {}
     grove.check()
 
 
@@ -54,10 +54,10 @@ def test_the_sources_are_pinned_until_the_effect_ends() -> None:
     grove = Grove([FULL, MAMBA])
     grove.put("abcd", [4])
     effect = begin_backup(grove, "abcd")
-    assert grove.tree.evictable_pages("full") == grove.tree.evictable_pages("mamba") == 0
+    assert grove.tree.pool("full").evictable_pages == grove.tree.pool("mamba").evictable_pages == 0
     assert grove.evict(9) == grove.evict(9, "mamba") == {}
-    grove.tree.abort(effect)
-    assert (grove.tree.evictable_pages("full"), grove.tree.evictable_pages("mamba")) == (2, 1)
+    grove.tree.transfers.abort(effect)
+    assert (grove.tree.pool("full").evictable_pages, grove.tree.pool("mamba").evictable_pages) == (2, 1)
     grove.check()
 
 
@@ -65,16 +65,16 @@ def test_a_boundary_inside_a_node_needs_no_more_than_its_own_pages() -> None:
     grove = Grove([FULL])
     grove.put("abcdef")
     boundary = grove.match("abcd").device
-    assert grove.tree.backup_needs(boundary) == {"full": 2}
-    effect = grove.tree.backup(boundary, {"full": np.array([0, 1])})
+    assert grove.tree.transfers.backup_needs(boundary) == {"full": 2}
+    effect = grove.tree.transfers.backup(boundary, {"full": np.array([0, 1])})
     assert copies(effect) == {"full": [(100, 0), (101, 1)]}
-    grove.tree.acknowledge(effect)
+    grove.tree.transfers.acknowledge(effect)
     grove.evict(3)
     inside = grove.match("ab").reachable
-    assert grove.tree.load_needs(inside) == {"full": 1}
-    loading = grove.tree.load(inside, {"full": np.array([9])})
+    assert grove.tree.transfers.load_needs(inside) == {"full": 1}
+    loading = grove.tree.transfers.load(inside, {"full": np.array([9])})
     assert copies(loading) == {"full": [(0, 9)]}
-    grove.tree.acknowledge(loading)
+    grove.tree.transfers.acknowledge(loading)
     assert grove.pages("abcd") == [9]
     grove.check()
 
@@ -85,10 +85,10 @@ def test_a_window_that_goes_on_below_the_boundary_is_cut_for_a_backup() -> None:
     grove.put("abcdefgh", window=2)
     boundary = grove.match("abcdef").device
     assert boundary.length == 6
-    needs = grove.tree.backup_needs(boundary)
-    effect = grove.tree.backup(boundary, {name: grove.fresh(name, count) for name, count in needs.items()})
+    needs = grove.tree.transfers.backup_needs(boundary)
+    effect = grove.tree.transfers.backup(boundary, {name: grove.fresh(name, count) for name, count in needs.items()})
     assert {copy.component: copy.target.size for copy in effect.copies} == needs
-    grove.tree.acknowledge(effect)
+    grove.tree.transfers.acknowledge(effect)
     grove.check()
 
 
@@ -96,7 +96,7 @@ def test_an_aborted_effect_returns_all_its_pages() -> None:
     grove = Grove([FULL, swa(3)])
     grove.put("abcd")
     effect = begin_backup(grove, "abcd")
-    assert lists(grove.tree.abort(effect)) == {"full": [102, 103], "swa": [202, 203]}
+    assert lists(grove.tree.transfers.abort(effect)) == {"full": [102, 103], "swa": [202, 203]}
     assert grove.tree.pool("full", HOST).used_pages == 0
     grove.check()
 
@@ -108,11 +108,11 @@ def test_an_effect_ends_once(first: str, second: str) -> None:
     grove.put("abcd")
     effect = begin_backup(grove, "abcd")
     with pytest.raises(EffectError, match="another tree"):
-        getattr(other.tree, first)(effect)
-    getattr(grove.tree, first)(effect)
+        getattr(other.tree.transfers, first)(effect)
+    getattr(grove.tree.transfers, first)(effect)
     before = grove.tree.dump()
     with pytest.raises(EffectError, match="ended before"):
-        getattr(grove.tree, second)(effect)
+        getattr(grove.tree.transfers, second)(effect)
     assert grove.tree.dump() == before
     grove.check()
 
@@ -128,7 +128,7 @@ def test_a_load_brings_back_what_the_device_lacks() -> None:
     assert effect.kind is EffectKind.LOAD
     assert copies(effect)["full"] == [(104, 108), (105, 109), (106, 110), (107, 111)]
     assert grove.tree.evict({"full": 9}, HOST).freed == {}, "the host copies are pinned"
-    assert grove.tree.acknowledge(effect) == {}
+    assert grove.tree.transfers.acknowledge(effect) == {}
     assert grove.pages("abcdefgh") == [108, 109, 110, 111]
     assert grove.match("abcdefgh").device.length == 8
     grove.check()
@@ -140,10 +140,10 @@ def test_a_load_takes_only_what_is_missing() -> None:
     grove.backup("abcd")
     grove.evict(1, "mamba")
     boundary = grove.match("abcd").reachable
-    assert grove.tree.load_needs(boundary) == {"mamba": 1}
-    receipt = grove.tree.load(boundary, {"mamba": grove.fresh("mamba", 1)})
+    assert grove.tree.transfers.load_needs(boundary) == {"mamba": 1}
+    receipt = grove.tree.transfers.load(boundary, {"mamba": grove.fresh("mamba", 1)})
     assert grove.evict(9) == {}, "the path above the hole is pinned, too"
-    grove.tree.acknowledge(receipt)
+    grove.tree.transfers.acknowledge(receipt)
     assert grove.match("abcd").device.length == 4
     grove.check()
 
@@ -161,12 +161,12 @@ def test_the_same_is_not_copied_twice_at_a_time() -> None:
     third = begin_load(grove, "abcd")
     assert (third.copies, third.after) == ((), (first,))
     ahead = grove.match("abcdefgh").reachable
-    assert grove.tree.pages_with_loads(ahead, "full").tolist() == [108, 109, 110, 111]
-    assert grove.tree.pages_with_loads(ahead, "mamba").tolist() == [205]
+    assert grove.tree.transfers.pages_with_loads(ahead, "full").tolist() == [108, 109, 110, 111]
+    assert grove.tree.transfers.pages_with_loads(ahead, "mamba").tolist() == [205]
     with pytest.raises(EffectError, match="stands on one that has not ended"):
-        grove.tree.acknowledge(second)
+        grove.tree.transfers.acknowledge(second)
     for effect in (first, third, second):
-        assert grove.tree.acknowledge(effect) == {}
+        assert grove.tree.transfers.acknowledge(effect) == {}
     assert grove.pages("abcdefgh") == [108, 109, 110, 111]
     grove.check()
 
@@ -178,9 +178,9 @@ def test_what_stands_on_an_aborted_load_comes_back_unused() -> None:
     grove.backup("abcd")
     grove.tree.evict({"full": 9})
     first, second = begin_load(grove, "ab"), begin_load(grove, "abcd")
-    assert lists(grove.tree.abort(first)) == {"full": [104]}
-    assert grove.tree.pages_with_loads(grove.match("abcd").reachable, "full").size == 0, "a path has no holes"
-    assert lists(grove.tree.acknowledge(second)) == {"full": [105]}
+    assert lists(grove.tree.transfers.abort(first)) == {"full": [104]}
+    assert grove.tree.transfers.pages_with_loads(grove.match("abcd").reachable, "full").size == 0, "a path has no holes"
+    assert lists(grove.tree.transfers.acknowledge(second)) == {"full": [105]}
     grove.check()
 
 
@@ -191,7 +191,7 @@ def test_a_prefill_that_overtakes_a_load_wins() -> None:
     grove.evict(2)
     effect = begin_load(grove, "abcd")
     assert grove.put("abcd", since=0).duplicates == {}
-    assert lists(grove.tree.acknowledge(effect)) == {"full": [104, 105]}
+    assert lists(grove.tree.transfers.acknowledge(effect)) == {"full": [104, 105]}
     assert grove.pages("abcd") == [106, 107]
     grove.check()
 
@@ -206,7 +206,7 @@ def test_a_split_under_way_publishes_to_both_halves(way: str) -> None:
     effect = begin_backup(grove, "abcdefgh") if way == "backup" else begin_load(grove, "abcdefgh")
     grove.put("abcdefxx", window=0, since=0)
     assert grove.tree.node_count == 3
-    assert set(lists(grove.tree.acknowledge(effect))) <= {"full"}
+    assert set(lists(grove.tree.transfers.acknowledge(effect))) <= {"full"}
     grove.check()
     if way == "backup":
         grove.tree.evict({"full": 9})
@@ -223,12 +223,12 @@ def test_a_sharer_is_loaded_into_its_owners_pages() -> None:
     assert set(backed_up) == {"full", "draft"}, "on host it has pages of its own"
     grove.evict(9)
     boundary = grove.match("abcd").reachable
-    assert grove.tree.load_needs(boundary) == {"full": 2}
+    assert grove.tree.transfers.load_needs(boundary) == {"full": 2}
     effect = begin_load(grove, "abcd")
     assert [copy.component for copy in effect.copies] == ["full", "draft"]
     assert effect.copies[0].target.tolist() == effect.copies[1].target.tolist()
     assert effect.copies[1].source.tolist() == backed_up["draft"]
-    grove.tree.acknowledge(effect)
+    grove.tree.transfers.acknowledge(effect)
     assert grove.pages("abcd", "draft") == grove.pages("abcd")
     grove.check()
 
@@ -239,7 +239,7 @@ def test_a_load_without_the_draft_leaves_it_invalid() -> None:
     grove.backup("abcd")
     assert set(grove.evict(9, "draft", HOST)) == {"draft"}
     grove.evict(9)
-    grove.tree.acknowledge(begin_load(grove, "abcd"))
+    grove.tree.transfers.acknowledge(begin_load(grove, "abcd"))
     assert len(grove.pages("abcd")) == 2
     assert grove.pages("abcd", "draft") == []
 
@@ -302,10 +302,10 @@ def test_a_lock_on_host_pins_the_host_copies() -> None:
     grove.put("abcd", [4])
     grove.backup("abcd")
     receipt = grove.tree.lock(grove.match("abcd").reachable, HOST)
-    assert (grove.tree.protected_pages("full", HOST), grove.tree.protected_pages("full")) == (2, 0)
+    assert (grove.tree.pool("full", HOST).protected_pages, grove.tree.pool("full").protected_pages) == (2, 0)
     assert grove.evict(9, tier=HOST) == grove.evict(9, "mamba", HOST) == {}
     receipt.release()
-    assert grove.tree.protected_pages("full", HOST) == 0
+    assert grove.tree.pool("full", HOST).protected_pages == 0
     grove.check()
 
 
@@ -315,7 +315,7 @@ def test_exactly_the_needed_pages(pages: dict[str, list[int]]) -> None:
     boundary = grove.put("abcd").boundary
     before = grove.tree.dump()
     with pytest.raises(EffectError, match="takes"):
-        grove.tree.backup(boundary, {name: np.array(ids) for name, ids in pages.items()})
+        grove.tree.transfers.backup(boundary, {name: np.array(ids) for name, ids in pages.items()})
     assert grove.tree.dump() == before
 
 
@@ -324,8 +324,8 @@ def test_bad_host_pages(pages: list[int]) -> None:
     grove = Grove([FULL])
     boundary = grove.put("abcd").boundary
     with pytest.raises(PageError):
-        grove.tree.backup(boundary, {"full": np.array(pages)})
-    assert grove.tree.protected_pages("full") == 0
+        grove.tree.transfers.backup(boundary, {"full": np.array(pages)})
+    assert grove.tree.pool("full").protected_pages == 0
     grove.check()
 
 
@@ -333,13 +333,13 @@ def test_pages_in_flight_belong_to_their_transfer() -> None:
     grove = Grove([FULL])
     grove.put("ab")
     grove.put("cd")
-    first = grove.tree.backup(grove.match("ab").device, {"full": np.array([5])})
+    first = grove.tree.transfers.backup(grove.match("ab").device, {"full": np.array([5])})
     with pytest.raises(PageError, match="5"):
-        grove.tree.backup(grove.match("cd").device, {"full": np.array([5])})
+        grove.tree.transfers.backup(grove.match("cd").device, {"full": np.array([5])})
     grove.check()
-    grove.tree.abort(first)
-    second = grove.tree.backup(grove.match("cd").device, {"full": np.array([5])})
-    grove.tree.acknowledge(second)
+    grove.tree.transfers.abort(first)
+    second = grove.tree.transfers.backup(grove.match("cd").device, {"full": np.array([5])})
+    grove.tree.transfers.acknowledge(second)
     grove.check()
 
 
@@ -348,10 +348,10 @@ def test_device_pages_in_flight_cannot_be_inserted() -> None:
     grove.put("ab")
     grove.backup("ab")
     grove.evict(1)
-    effect = grove.tree.load(grove.match("ab").reachable, {"full": np.array([5])})
+    effect = grove.tree.transfers.load(grove.match("ab").reachable, {"full": np.array([5])})
     with pytest.raises(PageError, match="5"):
         grove.tree.insert(key("zz"), {"full": np.array([5])})
-    assert grove.tree.acknowledge(effect) == {}
+    assert grove.tree.transfers.acknowledge(effect) == {}
     grove.check()
 
 
@@ -360,15 +360,15 @@ def test_only_what_is_covered_can_be_copied() -> None:
     boundary = grove.put("abcd", [4]).boundary
     grove.evict(1, "mamba")
     with pytest.raises(StaleBoundaryError):
-        grove.tree.backup(boundary, {"full": grove.fresh("full", 2)})
+        grove.tree.transfers.backup(boundary, {"full": grove.fresh("full", 2)})
     with pytest.raises(StaleBoundaryError):
-        grove.tree.load(boundary, {})
-    assert grove.tree.protected_pages("full") == 0
+        grove.tree.transfers.load(boundary, {})
+    assert grove.tree.pool("full").protected_pages == 0
 
 
 def test_nowhere_needs_nothing() -> None:
     grove = Grove([FULL])
-    assert grove.tree.backup_needs(NOWHERE) == grove.tree.load_needs(NOWHERE) == {}
-    effect = grove.tree.backup(NOWHERE, {})
+    assert grove.tree.transfers.backup_needs(NOWHERE) == grove.tree.transfers.load_needs(NOWHERE) == {}
+    effect = grove.tree.transfers.backup(NOWHERE, {})
     assert effect.copies == ()
-    assert grove.tree.acknowledge(effect) == {}
+    assert grove.tree.transfers.acknowledge(effect) == {}

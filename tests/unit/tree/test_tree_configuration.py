@@ -89,6 +89,6 @@ def test_a_ratio_divides_the_page(ratio: int) -> None:
 
 def test_a_pool_of_an_unknown_component() -> None:
     tree = UnifiedTree([FULL], 2)
-    for question in (tree.evictable_pages, tree.protected_pages, tree.stranded_pages, tree.pool):
+    for question in (tree.pool, lambda name: tree.transfers.coldest_boundaries(name, 1)):
         with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
             question("nope")

@@ -1,7 +1,7 @@
 """The children of a node, few or many.
 
-Few are a list: to try the edges of a handful in turn is cheaper than to hash a page. Many have a `Brood` besides: a table by
-the hash of their first pages, and an order of their nearest boundaries, so that neither a look-up nor the loss of the
+Few are a list: to try the edges of a handful in turn is cheaper than to hash a page. Many have a `ChildIndex` besides: a table
+by the hash of their first pages, and an order of their nearest boundaries, so that neither a look-up nor the loss of the
 nearest ever goes through all of them. A table keyed by the pages themselves would keep every first page twice.
 """
 
@@ -19,7 +19,7 @@ SHELVES = 1024
 
 
 @mypyc_attr(acyclic=True)
-class Berth(Ranked):
+class SiblingPlace(Ranked):
     """A node's place among its siblings, by the nearest boundary in its subtree."""
 
     __slots__ = ("node",)
@@ -29,7 +29,7 @@ class Berth(Ranked):
         self.node = node
 
 
-class Brood:
+class ChildIndex:
     """What finds one among many children.
 
     Attributes:
@@ -56,7 +56,7 @@ class Brood:
         return None
 
     def add(self, page: bytes, child: Node) -> None:
-        """Take in a child that begins with a page."""
+        """Add a child that begins with a page."""
         code = hash(page)
         shelf = self._shelf(code)
         if code in shelf:
@@ -70,7 +70,7 @@ class Brood:
             self._table = {}
 
     def discard(self, page: bytes, child: Node) -> None:
-        """A child goes."""
+        """Remove a child that begins with a page."""
         code = hash(page)
         shelf = self._shelf(code)
         if shelf.get(code) is child:
@@ -84,16 +84,16 @@ class Brood:
 
 def child_at(node: Node, page: bytes) -> Node | None:
     """The child that begins with a page. Cost: O(1)."""
-    if node.brood is not None:
-        return node.brood.find(page)
+    if node.child_index is not None:
+        return node.child_index.find(page)
     child = node.first_child
     while child is not None and not child.edge.startswith(page):
         child = child.next_sibling
     return child
 
 
-def adopt(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
-    """Hang a new child under a node, before its siblings. Cost: O(1).
+def attach(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
+    """Add a new child, before its siblings. Cost: O(1).
 
     Args:
         page_bytes: how many bytes of an edge its first page is.
@@ -106,23 +106,23 @@ def adopt(node: Node, child: Node, page_bytes: int, max_listed: int) -> None:
         younger.previous_sibling = child
     node.first_child = child
     node.child_count += 1
-    if node.brood is not None:
-        _take_in(node.brood, child, page_bytes)
+    if node.child_index is not None:
+        _add_to_index(node.child_index, child, page_bytes)
     elif node.child_count > max_listed:
-        brood = node.brood = Brood()
+        index = node.child_index = ChildIndex()
         at: Node | None = child
         while at is not None:
-            _take_in(brood, at, page_bytes)
+            _add_to_index(index, at, page_bytes)
             at = at.next_sibling
 
 
-def _take_in(brood: Brood, child: Node, page_bytes: int) -> None:
-    brood.add(child.edge[:page_bytes], child)
-    place_by_boundary(brood, child)
+def _add_to_index(index: ChildIndex, child: Node, page_bytes: int) -> None:
+    index.add(child.edge[:page_bytes], child)
+    place_by_boundary(index, child)
 
 
-def release(node: Node, child: Node, page_bytes: int) -> None:
-    """A child goes. Cost: O(log siblings)."""
+def detach(node: Node, child: Node, page_bytes: int) -> None:
+    """Remove a child. Cost: O(log siblings)."""
     if node.cursor is child:
         node.cursor = child.next_sibling
     before, after = child.previous_sibling, child.next_sibling
@@ -134,12 +134,12 @@ def release(node: Node, child: Node, page_bytes: int) -> None:
         after.previous_sibling = before
     child.previous_sibling = child.next_sibling = None
     node.child_count -= 1
-    brood = node.brood
-    if brood is not None:
-        brood.discard(child.edge[:page_bytes], child)
-        _leave_boundaries(brood, child)
+    index = node.child_index
+    if index is not None:
+        index.discard(child.edge[:page_bytes], child)
+        _remove_from_boundaries(index, child)
         if node.child_count == 0:
-            node.brood = None
+            node.child_index = None
 
 
 def replace(node: Node, old: Node, new: Node, page_bytes: int) -> None:
@@ -155,39 +155,39 @@ def replace(node: Node, old: Node, new: Node, page_bytes: int) -> None:
     if after is not None:
         after.previous_sibling = new
     old.previous_sibling = old.next_sibling = None
-    brood = node.brood
-    if brood is not None:
+    index = node.child_index
+    if index is not None:
         page = new.edge[:page_bytes]
-        brood.discard(page, old)
-        _leave_boundaries(brood, old)
-        brood.add(page, new)
-        place_by_boundary(brood, new)
+        index.discard(page, old)
+        _remove_from_boundaries(index, old)
+        index.add(page, new)
+        place_by_boundary(index, new)
 
 
-def place_by_boundary(brood: Brood, child: Node) -> None:
-    """A child's nearest boundary is what it is now. Cost: O(log siblings)."""
-    berth = child.berth
-    if berth is not None:
-        brood.by_boundary.discard(berth)
+def place_by_boundary(index: ChildIndex, child: Node) -> None:
+    """Put a child where its nearest boundary belongs now. Cost: O(log siblings)."""
+    sibling_place = child.sibling_place
+    if sibling_place is not None:
+        index.by_boundary.discard(sibling_place)
     if child.nearest_boundary == NO_BOUNDARY:
-        child.berth = None
+        child.sibling_place = None
         return
-    if berth is None:
-        berth = child.berth = Berth(child)
-    brood.by_boundary.add(berth, 0, float(child.nearest_boundary), 0.0, 0)
+    if sibling_place is None:
+        sibling_place = child.sibling_place = SiblingPlace(child)
+    index.by_boundary.add(sibling_place, 0, float(child.nearest_boundary), 0.0, 0)
 
 
-def _leave_boundaries(brood: Brood, child: Node) -> None:
-    if child.berth is not None:
-        brood.by_boundary.discard(child.berth)
-        child.berth = None
+def _remove_from_boundaries(index: ChildIndex, child: Node) -> None:
+    if child.sibling_place is not None:
+        index.by_boundary.discard(child.sibling_place)
+        child.sibling_place = None
 
 
 def nearest_below(node: Node) -> int:
     """The smallest `nearest_boundary` among the children. Cost: O(1)."""
-    if node.brood is not None:
-        first = node.brood.by_boundary.first
-        return first.node.nearest_boundary if isinstance(first, Berth) else NO_BOUNDARY
+    if node.child_index is not None:
+        first = node.child_index.by_boundary.first
+        return first.node.nearest_boundary if isinstance(first, SiblingPlace) else NO_BOUNDARY
     nearest = NO_BOUNDARY
     child = node.first_child
     while child is not None:

@@ -1,0 +1,248 @@
+"""Effects: copies between device and host that the tree asks for, acknowledged or aborted exactly once.
+
+While an effect is open its sources are locked and marked as being copied, so that no other effect copies them again, and
+its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
+so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. Of a
+value that has grown older pages since, another effect copies just those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.effect import Copy, Effect, EffectKind, Span
+from unified_tree.errors import EffectError
+from unified_tree.landing import crossed, land
+from unified_tree.matching import collect, window_values
+from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
+from unified_tree.page_ids import page_ids
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.locking import Locks
+    from unified_tree.receipt import Boundary
+    from unified_tree.state import TreeState
+
+Missing = list[tuple[Value, int, int]]
+"""Source values that the target tier lacks, as (value, first page, last page) within the value."""
+Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
+"""Target pages by component, or what makes them: it is given how many are needed, when all sources are locked."""
+
+
+class OpenEffects:
+    """The open effects of one tree."""
+
+    def __init__(self, state: TreeState, locks: Locks) -> None:
+        self._state = state
+        self._locks = locks
+        self.open: dict[Effect, None] = {}
+
+    def needs(self, kind: EffectKind, boundary: Boundary, components: Collection[str] | None) -> dict[str, int]:
+        """Target pages by component; see Transfers.backup_needs and load_needs."""
+        return self._count(self._missing(kind, boundary, self._indices(components))[0], target_of(kind))
+
+    def begin(self, kind: EffectKind, boundary: Boundary, supply: Supply, components: Collection[str] | None) -> Effect:
+        """See Transfers.backup and load."""
+        state, target = self._state, target_of(kind)
+        # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
+        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.lock_present(boundary)]
+        try:
+            missing, after = self._missing(kind, boundary, self._indices(components))
+            given = self._supplied(kind, boundary, supply, self._count(missing, target))
+        except BaseException:
+            for receipt in receipts:
+                receipt.release()
+            raise
+        spans, copies = self._spans(missing, given, target)
+        for name, ids in given.items():
+            state.pools(target)[state.index[name]].ledger.claim(ids)
+        effect = Effect(kind, boundary, copies, after, spans, receipts, given)
+        for span in spans:
+            value = span.node.values(target.other)[span.component]
+            assert value is not None
+            value.copying = (*value.copying, effect)
+        self.open[effect] = None
+        return effect
+
+    def _supplied(
+        self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int]
+    ) -> dict[str, NDArray[np.int64]]:
+        pages = supply(needs) if callable(supply) else supply
+        given = {name: ids for name, ids in ((name, page_ids(name, ids).copy()) for name, ids in pages.items()) if ids.size}
+        if {name: ids.size for name, ids in given.items()} != needs:
+            raise EffectError(
+                f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were { {n: i.size for n, i in given.items()} }"
+            )
+        for name, ids in given.items():
+            self._state.pools(target_of(kind))[self._state.index[name]].ledger.check(ids)
+        return given
+
+    def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
+        """See Transfers.acknowledge."""
+        if any(other in self.open for other in effect.after):
+            raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
+        self._close(effect)
+        self._state.clock += 1
+        unused: dict[int, list[bytes]] = {}
+        for span in effect.spans:
+            land(self._state, span, target_of(effect.kind), unused)
+        self._state.resumability.settle_share()
+        for receipt in effect.receipts:
+            receipt.release()
+        return self._state.by_name(unused)
+
+    def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
+        """See Transfers.abort."""
+        self._close(effect)
+        for receipt in effect.receipts:
+            receipt.release()
+        return dict(effect.targets)
+
+    def _close(self, effect: Effect) -> None:
+        if effect not in self.open:
+            raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
+        del self.open[effect]
+        target = target_of(effect.kind)
+        for name, ids in effect.targets.items():
+            self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
+        for span in effect.spans:
+            for node in crossed(span):
+                value = node.values(target.other)[span.component]
+                if value is not None and effect in value.copying:
+                    value.copying = tuple(other for other in value.copying if other is not effect)
+
+    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+        """See Transfers.pages_with_loads."""
+        return np.frombuffer(
+            b"".join(collect(self._state, self._locks, boundary, component, Tier.DEVICE, self._with_loads)), np.int64
+        )
+
+    def _with_loads(self, node: Node, component: int) -> bytes:
+        """The device pages of a node's last tokens, those on their way included."""
+        there, copy = node.device[component], node.host[component]
+        pages = there.pages if there is not None else b""
+        size = self._state.page_size
+        start = node.end - len(pages) // PAGE_ID_BYTES * size
+        for effect in copy.copying if copy is not None else ():  # one that copies older pages than another began later
+            for span in effect.spans:
+                if span.component == component and span.begin < start <= span.end:
+                    begin = max(node.start, span.begin)
+                    first = (begin - span.begin) // size * PAGE_ID_BYTES
+                    pages = span.target[first : (start - span.begin) // size * PAGE_ID_BYTES] + pages
+                    start = begin
+        return pages
+
+    def _count(self, missing: Missing, target: Tier) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for value, begin, end in missing:
+            if self._takes_pages(value, target):
+                name = self._state.components[value.component].name
+                counts[name] = counts.get(name, 0) + (end - begin)
+        return counts
+
+    def _takes_pages(self, value: Value, target: Tier) -> bool:
+        return target is Tier.HOST or self._state.owner_of[value.component] == value.component
+
+    def _indices(self, components: Collection[str] | None) -> set[int] | None:
+        return None if components is None else {self._state.index[name] for name in components}
+
+    def _missing(self, kind: EffectKind, boundary: Boundary, only: set[int] | None) -> tuple[Missing, tuple[Effect, ...]]:
+        """What a boundary needs that the target tier lacks and no effect copies yet, and the effects that copy the rest."""
+        state, target = self._state, target_of(kind)
+        node, length = self._locks.find(boundary)
+        if node is None:
+            return [], ()
+        wanted: list[Value] = []
+        source = target.other
+        for i in state.paths:
+            wanted += reversed(_lacking(node, i, source, target))
+        for i in state.points:
+            value = node.values(source)[i] if node.end == length else None
+            if value is not None:
+                wanted.append(value)
+        for i, window in state.windows:
+            wanted += reversed(window_values(node, length, i, window, source))
+        found: Missing = []
+        others: dict[Effect, None] = {}
+        for value in wanted:
+            if only is not None and value.component not in only:
+                continue
+            there = value.node.values(target)[value.component]
+            have = there.page_count if there is not None else 0
+            beyond = max(0, value.node.end - length) // state.page_size
+            if value.page_count <= max(have, beyond):
+                continue
+            begin = value.node.end - value.page_count * state.page_size
+            end = begin + (value.page_count - max(have, beyond)) * state.page_size
+            lacking = end
+            for effect in value.copying:
+                copied_from = effect.copied_from(value.component, begin, end)
+                if copied_from < end:
+                    others[effect] = None
+                    lacking = min(lacking, copied_from)
+            if begin < lacking:
+                found.append((value, 0, (lacking - begin) // state.page_size))
+        return found, tuple(others)
+
+    def _spans(
+        self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
+    ) -> tuple[list[Span], tuple[Copy, ...]]:
+        """Deal the given pages out; a sharer's device copy goes to the pages its owner has or gets there."""
+        state = self._state
+        dealt = dict.fromkeys(given, 0)
+        spans: list[Span] = []
+        sources: dict[int, list[bytes]] = {}
+        targets: dict[int, list[bytes]] = {}
+        for value, first, last in missing:
+            i, node = value.component, value.node
+            if self._takes_pages(value, target):
+                name = state.components[i].name
+                ids = given[name][dealt[name] : dealt[name] + last - first].tobytes()
+                dealt[name] += last - first
+            else:
+                ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[: (last - first) * PAGE_ID_BYTES]
+                if len(ids) < (last - first) * PAGE_ID_BYTES:
+                    continue  # its owner is not on device for all of it: nothing to be valid in
+            begin = node.end - (value.page_count - first) * state.page_size
+            spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
+            sources.setdefault(i, []).append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
+            targets.setdefault(i, []).append(ids)
+        copies = tuple(
+            Copy(
+                component=state.components[i].name,
+                source=np.frombuffer(b"".join(sources[i]), np.int64),
+                target=np.frombuffer(b"".join(targets[i]), np.int64),
+            )
+            for i in sources
+        )
+        return spans, copies
+
+    def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:
+        """The device pages an owner has at a node, or is being given there by some effect: its last `page_count`."""
+        coming = b"".join(span.target for span in spans if span.component == owner and span.node is node)
+        pages = coming + self._with_loads(node, owner)
+        return pages[-page_count * PAGE_ID_BYTES :]
+
+
+def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
+    """A path's values on one tier at and above a node that another tier lacks, deepest first.
+
+    Paths are prefix-closed on each tier, so the first that is there ends the search. Cost: O(nodes that lack it).
+    """
+    found = []
+    at: Node | None = node
+    while at is not None and at.parent is not None and at.values(target)[component] is None:
+        value = at.values(source)[component]
+        if value is not None:
+            found.append(value)
+        at = at.parent
+    return found
+
+
+def target_of(kind: EffectKind) -> Tier:
+    """Where an effect's pages go."""
+    return Tier.HOST if kind is EffectKind.BACKUP else Tier.DEVICE
