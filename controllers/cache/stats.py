@@ -204,5 +204,5 @@ def cache_stats(cache: PrefixCache) -> CacheStats:
         drops=dict(c.drops),
         pools=pools,
         host_pools=host_pools,
-        storage=cache.storage.figures() if cache.storage is not None else None,
+        storage=cache.storage.stats() if cache.storage is not None else None,
     )

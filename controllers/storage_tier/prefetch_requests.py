@@ -71,13 +71,13 @@ class PrefetchRequests:
             del self._outcomes[next(iter(self._outcomes))]
             self._counters.drop("prefetch forgotten")
 
-    def stop_late(self) -> None:
+    def expire(self) -> None:
         """Requests that are out of time wait no longer. Cost: O(those), O(log open) each."""
         now = self._clock()
         while self._by_deadline and self._by_deadline[0][0] <= now:
-            self._stop_late(self._by_deadline[0][2], now)
+            self._expire(self._by_deadline[0][2], now)
 
-    def _stop_late(self, prefetch: Prefetch, now: float) -> None:
+    def _expire(self, prefetch: Prefetch, now: float) -> None:
         self._by_deadline.discard(self._entry(prefetch))
         if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
             self._counters.drop("prefetch out of time")
@@ -90,7 +90,7 @@ class PrefetchRequests:
             return True
         now = self._clock()
         if now >= self._entry(prefetch)[0]:
-            self._stop_late(prefetch, now)
+            self._expire(prefetch, now)
         gave_up = prefetch.stopped_at is not None and self._may_give_up
         return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
 
@@ -99,8 +99,8 @@ class PrefetchRequests:
         prefetch = self._open.get(request)
         return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
 
-    def leave(self, request: Hashable) -> int:
-        """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
+    def stop_waiting(self, request: Hashable) -> int:
+        """A request goes on without waiting. What has been read so far still comes to host, for later requests.
 
         Returns by how many tokens what it can resume from has grown.
         """

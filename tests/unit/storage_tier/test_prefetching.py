@@ -91,9 +91,9 @@ def test_two_that_lack_the_same_page_fetch_it_once() -> None:
         assert cache.prefetch(prompt, request=request)
     assert not any(cache.cache.prefetched(request) for request in range(3))
     assert cache.cache.storage is not None
-    assert cache.cache.storage.figures().prefetches_open == 3
+    assert cache.cache.storage.stats().prefetches_open == 3
     cache.cache.drain()
-    figures = cache.cache.storage.figures()
+    figures = cache.cache.storage.stats()
     assert (figures.prefetches, figures.joined, figures.prefetches_open) == (2, 2, 0)
     assert figures.prefetched_tokens == 60
     assert cache.store.count("get", "full") == 30
@@ -109,7 +109,7 @@ def test_nothing_is_looked_up_once_for_all_that_wait(kinds: str) -> None:
         cache.prefetch([*PROMPT, *([request] * request)], request=request)
     cache.cache.drain()
     assert cache.cache.storage is not None
-    assert cache.cache.storage.figures().prefetches == 1
+    assert cache.cache.storage.stats().prefetches == 1
     assert all(cache.cache.prefetched(request) for request in range(50))
 
 
@@ -291,7 +291,7 @@ def test_an_engine_that_raises_costs_the_prefetch_only(when: str, error: Excepti
     assert cache.hit(PROMPT, request="request") == 0
     assert cache.cache.storage is not None
     if isinstance(error, StorageError):
-        assert cache.cache.storage.figures().last_error == "down"
+        assert cache.cache.storage.stats().last_error == "down"
     else:
         assert cache.drops() == {"prefetch failed: RuntimeError": 1}
     cache.end()
