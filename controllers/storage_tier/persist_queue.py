@@ -7,7 +7,6 @@ ancestors' pages along as far as the store is not known to hold them.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.receipt import Boundary
 
@@ -31,8 +29,8 @@ class PersistQueue:
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._waiting: dict[Boundary, None] = {}
-        self._running: dict[Job, tuple[int, PersistJob]] = {}
-        self._open: dict[int, PersistJob] = {}
+        self._open: PersistJob | None = None
+        self._number = 0
 
     @property
     def waiting_count(self) -> int:
@@ -47,7 +45,7 @@ class PersistQueue:
     @property
     def is_busy(self) -> bool:
         """Whether anything is to be written."""
-        return bool(self._waiting or self._open)
+        return bool(self._waiting) or self._open is not None
 
     def add(self, boundary: Boundary) -> None:
         """Ask for what is on host to be written. Cost: O(1)."""
@@ -62,7 +60,7 @@ class PersistQueue:
     def poll(self) -> None:
         """Note what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
         self._note_ended()
-        while self._waiting and not self._open:
+        while self._waiting and self._open is None:
             boundary = next(iter(self._waiting))
             del self._waiting[boundary]
             self._begin(boundary)
@@ -81,11 +79,9 @@ class PersistQueue:
             receipt.release()
             controller.drop("persist before the ranks have met" if chain is None else "persist not on host", key)
             return
-        persist = PersistJob(controller.composition, key, pages, receipt)
-        number = controller.ranks.begin("persist")
-        self._open[number] = persist
-        steps = persist.store(controller.store, chain, controller.stored_digests, self._policy)
-        self._running[self._jobs.start(steps)] = number, persist
+        self._open = PersistJob(controller.composition, key, pages, receipt)
+        self._number = controller.ranks.begin("persist")
+        self._jobs.start(self._open.store(controller.store, chain, controller.stored_digests, self._policy))
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
@@ -100,15 +96,15 @@ class PersistQueue:
     def _note_ended(self) -> None:
         """Tell the ranks what has ended here; its lock is released when it has ended everywhere."""
         for job in self._jobs.ended():
-            number, persist = self._running.pop(job)
-            self._count(job.error, persist)
-            self._controller.ranks.end("persist", number, None, partial(self._release, number))
+            assert self._open is not None
+            self._count(job.error, self._open)
+            self._controller.ranks.end("persist", self._number, None, self._release)
 
-    def _release(self, number: int, error: str | None) -> None:
+    def _release(self, error: str | None = None) -> None:
         del error
-        persist = self._open.pop(number, None)
-        if persist is not None:
-            persist.receipt.release()
+        if self._open is not None:
+            self._open.receipt.release()
+            self._open = None
 
     def _count(self, error: str | None, persist: PersistJob) -> None:
         controller, totals = self._controller, self._controller.totals
@@ -126,6 +122,5 @@ class PersistQueue:
     def close(self) -> None:
         """Release everything; the jobs have been closed."""
         self._note_ended()
-        for number in list(self._open):
-            self._release(number, None)
+        self._release()
         self._waiting.clear()

@@ -6,6 +6,8 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
     from unified_tree.controllers.storage_tier.prefetch_stages import Stages
     from unified_tree.keys import Key
@@ -24,6 +26,7 @@ class Prefetch:
 
     Attributes:
         number: counted from 0, as they were begun.
+        request: who asked for it.
         is_wanted: its request may still have a use for it.
         deadline: when its request stops waiting, in the clock's seconds; None before it is begun.
         stopped_at: when its request stopped waiting; None while it waits.
@@ -38,8 +41,9 @@ class Prefetch:
         found_nothing: its look-up went to its end and found nothing to bring.
     """
 
-    def __init__(self, number: int, key: Key) -> None:
+    def __init__(self, number: int, request: Hashable, key: Key) -> None:
         self.number = number
+        self.request = request
         self.key = key
         self.is_wanted = True
         self.deadline: float | None = None

@@ -173,7 +173,7 @@ class PrefetchStages:
         totals.prefetched_tokens += max(0, prefetch.tokens - before)
         for name, ids in taken.items():
             totals.prefetched_pages += ids.size
-            totals.prefetched_bytes += ids.size * controller.value_bytes(name)
+            totals.prefetched_bytes += ids.size * controller.tier.pools[name].value_bytes
         if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
             controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
 

@@ -64,10 +64,10 @@ class Prefetcher:
         if self.requests.open_count >= self._policy.max_open:
             self._controller.drop("prefetch queue full", key)
             return False
-        prefetch = Prefetch(next(self._numbers), key)
+        prefetch = Prefetch(next(self._numbers), request, key)
         if not self._start(prefetch):
             return False
-        self.requests.add(request, prefetch)
+        self.requests.add(prefetch)
         return True
 
     def _start(self, prefetch: Prefetch) -> bool:
@@ -106,6 +106,10 @@ class Prefetcher:
         except StopIteration:
             self._end(prefetch)
             return
+        except BaseException:
+            if prefetch.place is not None:
+                self._end(prefetch)
+            raise
         if isinstance(waits_for, Vote):
             self._controller.ranks.vote(waits_for.ticket, waits_for.lengths, partial(self._advance, prefetch))
         else:

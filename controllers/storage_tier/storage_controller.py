@@ -83,10 +83,6 @@ class StorageController:
         self.persist_queue = PersistQueue(self)
         self._is_closed = False
 
-    def value_bytes(self, component: str) -> int:
-        """Bytes of a stored page."""
-        return self.tier.pools[component].value_bytes
-
     def chain(self, namespace: str) -> KeyChain | None:
         """The keys of a namespace under the weights it has now; None as long as these have no name."""
         version = self._weights.of(namespace)

@@ -15,7 +15,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.storage import Capabilities, MemoryStorage, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
-from unified_tree.errors import StorageError
+from unified_tree.errors import RankError, StorageError
 
 PROMPT = list(range(41))
 OTHER = [*range(20), *range(100, 121)]
@@ -472,3 +472,58 @@ def test_what_is_optional_is_grafted_if_it_came_on_every_rank(kinds: str) -> Non
         assert cache.fetch(PROMPT) == 40
         assert bool(cache.cache.tree.pool(optional, Tier.HOST).used_pages) is came
         cache.end()
+
+
+class Interrupted(SingleRank):
+    """Other ranks that are gone when a ticket of some number is asked for."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._left = number
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """Raises RankError, once."""
+        self._left -= 1
+        if self._left == -1:
+            raise RankError("gone")
+        return super().ticket(identity, page_count)
+
+
+def prefetch_to_the_end(cache: StoredCache) -> None:
+    cache.prefetch(PROMPT)
+    cache.cache.drain()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_rank_that_is_gone_leaves_no_page_behind(number: int) -> None:
+    """Whatever the prefetch had taken is given back at once, and the next one for the same prompt is none of its followers."""
+    cache = stored("everything")
+    assert cache.cache.storage is not None
+    cache.cache.storage.ranks = Interrupted(number)
+    with pytest.raises(RankError, match="gone"):
+        prefetch_to_the_end(cache)
+    cache.runner.check()
+    assert cache.cache.prefetched("request")
+    host = cache.cache.stats().host_pools
+    assert all(pool.used == pool.tree and not pool.protected for pool in host.values())
+    assert cache.fetch(PROMPT) == 40
+    cache.end()
+
+
+def test_an_error_at_the_graft_leaves_no_page_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = stored("everything")
+    cache.prefetch(PROMPT, request=1)
+    cache.prefetch(OTHER, request=2)
+
+    def fail(key: Key, pages: Any) -> Any:
+        raise ZeroDivisionError(f"{key} {pages}")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cache.cache.tree, "graft", fail)
+        with pytest.raises(ZeroDivisionError):
+            cache.cache.drain()
+    cache.runner.check()
+    cache.cache.drain()
+    assert cache.cache.prefetched(1) and cache.cache.prefetched_tokens(1) == 0
+    assert cache.hit(OTHER, request=2) == 40, "it looked again when the one it followed had ended"
+    cache.end()
