@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 if TYPE_CHECKING:
-    from threading import Event
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -28,9 +26,8 @@ class Fetch:
     """Host pages being filled for one prompt.
 
     Args:
-        found: what the store has.
+        found: what the store has; once it is stopped, the paths are read no further.
         claim: the host pages there is room for; optional components that it lacks are not read.
-        stop: once it is set, the paths are read no further.
 
     Attributes:
         length_pages: what is to be read at most, one of `found.lengths`.
@@ -39,10 +36,9 @@ class Fetch:
         left_out: optional components that are not to be used.
     """
 
-    def __init__(self, composition: StoredComposition, found: FoundPrefix, claim: PrefetchClaim, stop: Event) -> None:
+    def __init__(self, composition: StoredComposition, found: FoundPrefix, claim: PrefetchClaim) -> None:
         self._composition = composition
         self._path_names = {access.name for access in composition.paths}
-        self._stop = stop
         self.found = found
         self.claim = claim
         self.length_pages = claim.length_pages
@@ -76,7 +72,7 @@ class Fetch:
         base, start, end = self.found.base_pages, self.arrived_pages, self.given_pages
         required = [access for access in self._composition.paths if access.required]
         for begin in range(start, end, batch_pages):
-            if self._stop.is_set():
+            if self.found.is_stopped():
                 return
             upto = min(begin + batch_pages, end)
             for access in required:
@@ -89,7 +85,7 @@ class Fetch:
             reach = self._optional_reach.get(access.name, base)
             ids = self.claim.pages.get(access.name)
             is_whole = ids is not None and ids.size == end - base and reach == start < end
-            if is_whole and not access.required and not self._stop.is_set():
+            if is_whole and not access.required and not self.found.is_stopped():
                 yield from self._read_optional(store, access, start, end)
 
     def read_trailing(self, store: CheckedStorage, length_pages: int) -> Steps:

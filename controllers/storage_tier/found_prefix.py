@@ -20,8 +20,6 @@ from unified_tree.controllers.storage.restore_point import RestorePoint, atteste
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 if TYPE_CHECKING:
-    from threading import Event
-
     from unified_tree.controllers.storage.checked_storage import CheckedStorage
     from unified_tree.controllers.storage.key_chain import KeyChain
     from unified_tree.controllers.storage_tier.jobs import Steps
@@ -34,7 +32,6 @@ class FoundPrefix:
 
     Args:
         limit_pages: no longer prefix is asked for.
-        stop: once it is set, nothing more is asked for, and nothing is found.
 
     Attributes:
         base_pages: of the required paths, what is on host and not asked for.
@@ -44,7 +41,7 @@ class FoundPrefix:
         lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int, stop: Event) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
@@ -52,8 +49,16 @@ class FoundPrefix:
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
-        self._stop = stop
+        self._is_stopped = False
         self._records: dict[int, RestorePoint] = {}
+
+    def stop(self) -> None:
+        """Let the jobs under way ask for nothing more, and read nothing more. The look-up then finds nothing."""
+        self._is_stopped = True
+
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called; a job asks anew before each call of the store, because another thread calls it."""
+        return self._is_stopped
 
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
         """The keys of a pool's pages [begin, end)."""
@@ -61,7 +66,7 @@ class FoundPrefix:
 
     def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
         """The job."""
-        if self._stop.is_set():
+        if self.is_stopped():
             return
         size, base = composition.page_size, self.base_pages
         self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
@@ -70,7 +75,7 @@ class FoundPrefix:
             if access.required and reach > base:
                 found = store.exists(access.name, self.keys(access, base, reach))
                 yield 0.0
-                if self._stop.is_set():
+                if self.is_stopped():
                     return
                 missing = np.flatnonzero(~found)
                 reach = base + int(missing[0]) if missing.size else reach
@@ -82,10 +87,10 @@ class FoundPrefix:
         if composition.records is not None:
             yield from self._read_records(store, composition, reach)
             for access in composition.trailing:
-                if access.required and not self._stop.is_set():
+                if access.required and not self.is_stopped():
                     findings.append(self._find_trailing(store, access, size, reach))
                     yield 0.0
-            if self._stop.is_set():
+            if self.is_stopped():
                 return
         self.lengths = restorable_lengths(findings, reach, size)
         self.lengths[: self.had_pages + 1] = False
@@ -96,7 +101,7 @@ class FoundPrefix:
         keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
-        if self._stop.is_set():
+        if self.is_stopped():
             return
         memory = bytearray(there.size * pool.value_bytes)
         pages = [memoryview(memory)[at : at + pool.value_bytes] for at in range(0, len(memory), pool.value_bytes)]

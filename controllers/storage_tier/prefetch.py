@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ class Prefetch:
         tokens: by how many tokens what can be resumed over device and host has grown since the prefetch was asked for.
         followers: prefetches that wait for this one.
         users: how many of these and itself are wanted; `waiting`: how many of these have not stopped waiting.
-        broken_off: set once nobody waits any more: its jobs ask for nothing more, and read nothing more.
         generation: of the weights when its stages began.
         stages: the generator that brings it; None for a follower.
         place: what its stages bring first; None for a follower.
-        found: what the store has; None for a follower.
+        found: what the store has; it is stopped once nobody waits any more. None for a follower.
+        ticket: of the vote that its stages come to next, and until that is decided.
         found_nothing: its look-up went to its end and found nothing to bring.
     """
 
@@ -52,11 +51,11 @@ class Prefetch:
         self.followers: list[Prefetch] = []
         self.users = 1
         self.waiting = 1
-        self.broken_off = Event()
         self.generation: object = None
         self.stages: Stages[None] | None = None
         self.place: Place | None = None
         self.found: FoundPrefix | None = None
+        self.ticket: int | None = None
         self.found_nothing = False
         self._leader: Prefetch | None = None
         self._had_tokens: int | None = None
@@ -98,7 +97,8 @@ class Prefetch:
             self._leader.waiting -= 1
         bringing = self._leader or self
         if not bringing.waiting:
-            bringing.broken_off.set()
+            assert bringing.found is not None
+            bringing.found.stop()
 
     def follow(self, leader: Prefetch) -> None:
         """Wait for another that brings the same page first."""
@@ -113,7 +113,7 @@ class Prefetch:
         self.found = found
         self.generation = generation
         if not self.waiting:
-            self.broken_off.set()
+            found.stop()
 
     def would_find_nothing(self, follower: Prefetch) -> bool:
         """Whether what this one did not find is what a follower lacks: the same first page, or the same prompt."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -36,8 +35,8 @@ class PrefetchRoom:
         self._host = host
         self._max_share = max_share
         self._required = {access.name for access in (*composition.paths, *composition.trailing) if access.required}
-        self._claimed: Counter[str] = Counter()
-        self._owed: Counter[str] = Counter()  # of these not taken yet
+        self._claimed = dict.fromkeys(host.allocators, 0)
+        self._owed = dict.fromkeys(host.allocators, 0)  # of these not taken yet
         self.claims: set[PrefetchClaim] = set()
 
     def claim_longest(self, base_pages: int, lengths: Sequence[int]) -> PrefetchClaim | None:
@@ -51,8 +50,7 @@ class PrefetchRoom:
         length = lengths[count - 1]
         needs = self._needs(base_pages, length)
         sizes = {name: size for name, size in needs.items() if name in self._required or self._has_room(name, size)}
-        self._claimed.update(sizes)
-        self._owed.update(sizes)
+        self._add(sizes, 1, self._claimed, self._owed)
         claim = PrefetchClaim(self, length, sizes)
         self.claims.add(claim)
         return claim
@@ -64,15 +62,15 @@ class PrefetchRoom:
             pages = self._host.allocate_all(wanted)
         except OutOfPagesError:
             return None
-        self._owed.subtract(wanted)
+        self._add(wanted, -1, self._owed)
         return pages
 
     def close(self, claim: PrefetchClaim, sizes: Mapping[str, int], owed: Mapping[str, int]) -> None:
         """A claim of these sizes, of which so much was not taken, has ended: its pages go back to their pools."""
         self.claims.remove(claim)
         self._host.give_back(claim.pages)
-        self._claimed.subtract(sizes)
-        self._owed.subtract(owed)
+        self._add(sizes, -1, self._claimed)
+        self._add(owed, -1, self._owed)
 
     def trailing_needs(self, length_pages: int) -> dict[str, int]:
         """Host pages by component for the windows and states of a length."""
@@ -82,6 +80,12 @@ class PrefetchRoom:
     def _needs(self, base_pages: int, length_pages: int) -> dict[str, int]:
         path_pages = max(0, length_pages - base_pages)
         return {access.name: path_pages for access in self._composition.paths} | self.trailing_needs(length_pages)
+
+    @staticmethod
+    def _add(pages: Mapping[str, int], sign: int, *to: dict[str, int]) -> None:
+        for counts in to:
+            for name, count in pages.items():
+                counts[name] += sign * count
 
     def _fits(self, base_pages: int, length_pages: int) -> bool:
         needs = self._needs(base_pages, length_pages)

@@ -12,15 +12,13 @@ and what has been read by then is grafted.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
-from unified_tree.controllers.storage_tier.jobs import Steps
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
 from unified_tree.node import Tier
 
@@ -29,22 +27,15 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.storage.key_chain import KeyChain
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
+    from unified_tree.controllers.storage_tier.jobs import Steps
     from unified_tree.controllers.storage_tier.prefetch import Prefetch
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
-    from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
 
 
-class Vote(NamedTuple):
-    """A ticket, and the lengths that this rank can restore, shape [pages + 1]."""
-
-    ticket: int
-    lengths: NDArray[np.bool_]
-
-
 Result = TypeVar("Result")
-Stages: TypeAlias = Generator[Steps | Vote, Any, Result]
-"""Yields a job and is sent its error, or yields a vote and is sent the lengths agreed on."""
+Stages: TypeAlias = Generator["Steps | NDArray[np.bool_]", Any, Result]
+"""Yields a job and is sent its error, or yields the lengths that this rank votes for and is sent those agreed on."""
 
 
 class PrefetchStages:
@@ -71,7 +62,7 @@ class PrefetchStages:
         try:
             yield from self._look_up(prefetch, found, chain)
             candidates = np.flatnonzero(found.lengths).tolist()
-            prefetch.found_nothing = not candidates and not prefetch.broken_off.is_set()
+            prefetch.found_nothing = not candidates and not found.is_stopped()
             if not candidates or self._is_unwanted(prefetch):
                 return
             claim = self.room.claim_longest(found.base_pages, candidates)
@@ -79,27 +70,29 @@ class PrefetchStages:
                 controller.drop("prefetch: no room on host", key)
                 return
             with claim:
-                fetch = Fetch(controller.composition, found, claim, prefetch.broken_off)
+                fetch = Fetch(controller.composition, found, claim)
                 yield from self._read_paths(prefetch, fetch)
                 length = yield from self._read_trailing(prefetch, fetch)
                 if length:
-                    yield from self._agree_on_optional(key, fetch, length)
+                    yield from self._agree_on_optional(prefetch, fetch, length)
                 if length and not self._is_unwanted(prefetch):
                     self._graft(prefetch, fetch, length)
         finally:
+            if prefetch.ticket is not None:
+                controller.ranks.withdraw(prefetch.ticket)
             receipt.release()
 
     def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
         """Leaves in `found.lengths` what every rank's store has."""
         controller, key = self._controller, prefetch.key
         base = found.base_pages * controller.tree.page_size
-        with self._ticket(f"{key.namespace} {base} {key.length}", found.limit_pages) as ticket:
-            error = yield found.look_up(controller.store, controller.composition, chain)
-            if prefetch.broken_off.is_set():
-                found.lengths = np.zeros(1, np.bool_)
-            elif error is None:
-                controller.stored_digests.discard(found.digests[found.reach_pages :])
-            yield from self._agree(ticket, found, error)
+        prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
+        error = yield found.look_up(controller.store, controller.composition, chain)
+        if found.is_stopped():
+            found.lengths = np.zeros(1, np.bool_)
+        elif error is None:
+            controller.stored_digests.discard(found.digests[found.reach_pages :])
+        yield from self._agree(prefetch, found, error)
 
     def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
         """Read a portion at a time, as long as every rank can read on and somebody has a use for it.
@@ -114,14 +107,14 @@ class PrefetchStages:
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
-            with self._ticket(f"{key.namespace} {key.length}", fetch.length_pages) as ticket:
-                error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
-                is_broken_off, fell_short = prefetch.broken_off.is_set(), fetch.arrived_pages < fetch.given_pages
-                if fell_short and not is_broken_off:
-                    controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
-                if fell_short or is_broken_off:
-                    found.lengths[fetch.arrived_pages + 1 :] = False
-                yield from self._agree(ticket, found, error)
+            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", fetch.length_pages)
+            error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
+            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.given_pages
+            if fell_short and not is_stopped:
+                controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
+            if fell_short or is_stopped:
+                found.lengths[fetch.arrived_pages + 1 :] = False
+            yield from self._agree(prefetch, found, error)
             can_read_on = bool(found.lengths[fetch.arrived_pages + 1 :].any()) and not self._is_unwanted(prefetch)
 
     def _read_trailing(self, prefetch: Prefetch, fetch: Fetch) -> Stages[int]:
@@ -140,25 +133,25 @@ class PrefetchStages:
                 controller.drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
-            with self._ticket(f"{key.namespace} {key.length}", length) as ticket:
-                error = yield fetch.read_trailing(controller.store, length)
-                if not required <= fetch.arrived(length):
-                    found.lengths[length:] = False
-                yield from self._agree(ticket, found, error)
+            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", length)
+            error = yield fetch.read_trailing(controller.store, length)
+            if not required <= fetch.arrived(length):
+                found.lengths[length:] = False
+            yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length
             controller.drop("prefetch shortened", key)
         return 0
 
-    def _agree_on_optional(self, key: Key, fetch: Fetch, length: int) -> Stages[None]:
+    def _agree_on_optional(self, prefetch: Prefetch, fetch: Fetch, length: int) -> Stages[None]:
         """An optional component is grafted only where it has arrived on every rank."""
         optional = self._controller.composition.optional
-        if not optional:
-            return
-        arrived = fetch.arrived(length)
-        with self._ticket(f"{key.namespace} {length} optional", len(optional)) as ticket:
-            agreed = yield Vote(ticket, np.array([True, *(name in arrived for name in optional)]))
-        fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}
+        if optional:
+            arrived = fetch.arrived(length)
+            prefetch.ticket = self._controller.ranks.ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+            agreed = yield np.array([True, *(name in arrived for name in optional)])
+            prefetch.ticket = None
+            fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}
 
     def _graft(self, prefetch: Prefetch, fetch: Fetch, length: int) -> None:
         """Put what has arrived into the tree."""
@@ -177,23 +170,14 @@ class PrefetchStages:
         if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
             controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
 
-    @contextmanager
-    def _ticket(self, identity: str, page_count: int) -> Iterator[int]:
-        """A ticket for a vote on lengths of up to so many pages, withdrawn if the prefetch is closed before it is decided."""
-        ticket = self._controller.ranks.ticket(identity, page_count)
-        try:
-            yield ticket
-        except BaseException:
-            self._controller.ranks.withdraw(ticket)
-            raise
-
-    def _agree(self, ticket: int, found: FoundPrefix, error: str | None) -> Stages[None]:
+    def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
         """A job has ended here: of the lengths found leave those that every rank can restore, none if it failed."""
         if error is not None:
-            self._controller.warn("prefetch", error, found.key)
-            self._controller.drop(f"prefetch failed: {error.split(':')[0]}", found.key)
+            self._controller.warn("prefetch", error, prefetch.key)
+            self._controller.drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
-        found.lengths = yield Vote(ticket, found.lengths)
+        found.lengths = yield found.lengths
+        prefetch.ticket = None
         found.lengths[: found.had_pages + 1] = False
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:

@@ -17,10 +17,12 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
 from unified_tree.controllers.storage_tier.prefetch import Place, Prefetch, place_of
 from unified_tree.controllers.storage_tier.prefetch_requests import PrefetchRequests
-from unified_tree.controllers.storage_tier.prefetch_stages import PrefetchStages, Vote
+from unified_tree.controllers.storage_tier.prefetch_stages import PrefetchStages
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job
@@ -88,7 +90,7 @@ class Prefetcher:
             prefetch.follow(other)
             controller.totals.joined += 1
             return True
-        found = FoundPrefix(key, base.length // size, limit // size, had // size, prefetch.broken_off)
+        found = FoundPrefix(key, base.length // size, limit // size, had // size)
         prefetch.lead(found, controller.generation(key.namespace))
         prefetch.stages = self._stages.run(prefetch, found, base, chain)
         self._advance(prefetch, None)
@@ -110,8 +112,9 @@ class Prefetcher:
             if prefetch.place is not None:
                 self._end(prefetch)
             raise
-        if isinstance(waits_for, Vote):
-            self._controller.ranks.vote(waits_for.ticket, waits_for.lengths, partial(self._advance, prefetch))
+        if isinstance(waits_for, np.ndarray):
+            assert prefetch.ticket is not None
+            self._controller.ranks.vote(prefetch.ticket, waits_for, partial(self._advance, prefetch))
         else:
             self._by_job[self._jobs.start(waits_for)] = prefetch
 
