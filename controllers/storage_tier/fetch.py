@@ -64,7 +64,7 @@ class Fetch:
 
     def _reads_on(self, name: str) -> bool:
         """Whether an optional path has room, and was read as far as the required ones."""
-        return name in self.claim and self._optional_reach.get(name, self.found.base_pages) == self.arrived_pages
+        return name in self.claim.sizes and self._optional_reach.get(name, self.found.base_pages) == self.arrived_pages
 
     def read_paths(self, store: CheckedStorage, batch_pages: int) -> Steps:
         """A job: of the pages given and not read, the required paths, some pages of each at a time, then the optional ones if

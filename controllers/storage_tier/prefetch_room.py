@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,12 +64,13 @@ class PrefetchRoom:
         self._add(wanted, -1, self._owed)
         return pages
 
-    def close(self, claim: PrefetchClaim, sizes: Mapping[str, int], owed: Mapping[str, int]) -> None:
-        """A claim of these sizes, of which so much was not taken, has ended: its pages go back to their pools."""
-        self.claims.remove(claim)
-        self._host.give_back(claim.pages)
-        self._add(sizes, -1, self._claimed)
-        self._add(owed, -1, self._owed)
+    def release(self, claim: PrefetchClaim) -> None:
+        """A claim has ended: the pages that it still has go back to their pools. Idempotent."""
+        if claim in self.claims:
+            self.claims.remove(claim)
+            self._host.give_back(claim.pages)
+            self._add(claim.sizes, -1, self._claimed)
+            self._add(claim.owed, -1, self._owed)
 
     def trailing_needs(self, length_pages: int) -> dict[str, int]:
         """Host pages by component for the windows and states of a length."""
@@ -98,40 +98,29 @@ class PrefetchRoom:
 
 
 class PrefetchClaim:
-    """The right of one prefetch to so many host pages, and those that it has taken: a context that gives them back.
+    """The right of one prefetch to so many host pages, and those that it has taken.
 
     Claiming takes nothing from anybody but other prefetches. Taking evicts what it must.
 
     Attributes:
+        sizes: pages claimed, by component; `owed` of these not taken.
         length_pages: what there is room for.
         pages: those taken that are not the tree's, by component.
     """
 
     def __init__(self, room: PrefetchRoom, length_pages: int, sizes: Mapping[str, int]) -> None:
         self._room = room
-        self._sizes = sizes
-        self._owed = dict(sizes)
         self._has_trailing = False
-        self._is_open = True
+        self.sizes = sizes
+        self.owed = dict(sizes)
         self.length_pages = length_pages
         self.pages: dict[str, NDArray[np.int64]] = {}
 
-    def __contains__(self, name: str) -> bool:
-        """Whether there is room for a component."""
-        return name in self._sizes
-
-    def __enter__(self) -> PrefetchClaim:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
-
-    def take_path(self, names: Iterable[str], page_count: int) -> int:
+    def take_path(self, names: Sequence[str], page_count: int) -> int:
         """So many further pages of each of some paths, or half as many, and so on; returns how many, 0 for none.
 
         Optional ones that are short get none.
         """
-        names = list(names)
         while page_count:
             if self._take(dict.fromkeys(names, page_count)):
                 return page_count
@@ -142,7 +131,7 @@ class PrefetchClaim:
         """The pages for the windows and states of a length, once: they serve every shorter length. False if there are none."""
         if not self._has_trailing:
             needs = self._room.trailing_needs(length_pages)
-            self._has_trailing = self._take({name: count for name, count in needs.items() if name in self})
+            self._has_trailing = self._take({name: count for name, count in needs.items() if name in self.sizes})
         return self._has_trailing
 
     def _take(self, needs: Mapping[str, int]) -> bool:
@@ -152,17 +141,10 @@ class PrefetchClaim:
         for name, ids in pages.items():
             before = self.pages.get(name)
             self.pages[name] = ids if before is None else np.concatenate((before, ids))
-            self._owed[name] -= ids.size
+            self.owed[name] -= ids.size
         return True
 
     def submit(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """The first pages of some components belong to the tree now."""
         for name, ids in pages.items():
             self.pages[name] = self.pages[name][ids.size :]
-
-    def release(self) -> None:
-        """Give back the pages that are left, and the rest of the claim. Idempotent."""
-        if self._is_open:
-            self._is_open = False
-            self._room.close(self, self._sizes, self._owed)
-            self.pages = {}

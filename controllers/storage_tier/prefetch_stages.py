@@ -58,7 +58,7 @@ class PrefetchStages:
             chain: names the prompt's pages in the store.
         """
         controller, key = self._controller, prefetch.key
-        receipt = controller.tree.lock(base, Tier.HOST, controller.path_names)
+        receipt, claim = controller.tree.lock(base, Tier.HOST, controller.path_names), None
         try:
             yield from self._look_up(prefetch, found, chain)
             candidates = np.flatnonzero(found.lengths).tolist()
@@ -69,15 +69,17 @@ class PrefetchStages:
             if claim is None:
                 controller.drop("prefetch: no room on host", key)
                 return
-            with claim:
-                fetch = Fetch(controller.composition, found, claim)
-                yield from self._read_paths(prefetch, fetch)
-                length = yield from self._read_trailing(prefetch, fetch)
-                if length:
-                    yield from self._agree_on_optional(prefetch, fetch, length)
-                if length and not self._is_unwanted(prefetch):
-                    self._graft(prefetch, fetch, length)
+            fetch = Fetch(controller.composition, found, claim)
+            yield from self._read_paths(prefetch, fetch)
+            length = yield from self._read_trailing(prefetch, fetch)
+            if not length:
+                return
+            yield from self._agree_on_optional(prefetch, fetch, length)
+            if not self._is_unwanted(prefetch):
+                self._graft(prefetch, fetch, length)
         finally:
+            if claim is not None:
+                self.room.release(claim)
             if prefetch.ticket is not None:
                 controller.ranks.withdraw(prefetch.ticket)
             receipt.release()
@@ -159,7 +161,7 @@ class PrefetchStages:
         taken = fetch.pages_for(length)
         result = controller.tree.graft(prefetch.key.prefix(length * size), taken)
         fetch.claim.submit(taken)
-        fetch.claim.release()
+        self.room.release(fetch.claim)
         controller.host.give_back(result.unused)
         totals, before = controller.totals, prefetch.tokens
         prefetch.measure(controller.tree, length * size)

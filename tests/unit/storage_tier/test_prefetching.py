@@ -527,3 +527,21 @@ def test_an_error_at_the_graft_leaves_no_page_behind(monkeypatch: pytest.MonkeyP
     assert cache.cache.prefetched(1) and cache.cache.prefetched_tokens(1) == 0
     assert cache.hit(OTHER, request=2) == 40, "it looked again when the one it followed had ended"
     cache.end()
+
+
+def test_an_error_is_logged_once_and_every_drop_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
+    cache = stored()
+    engine = Broken(cache.every_pool)
+    engine.error, engine.when = RuntimeError("a bug"), "exists"
+    cache.attach(engine=engine)
+    with caplog.at_level("DEBUG", logger="unified_tree.storage_tier"):
+        assert [cache.fetch(PROMPT), cache.fetch(PROMPT)] == [0, 0]
+    of_prefetches = [record for record in caplog.records if "prefetch" in record.getMessage()]
+    assert [(record.levelname, record.getMessage()) for record in of_prefetches] == [
+        (
+            "WARNING",
+            "prefetch of Key(41 tokens, namespace='') broke off: RuntimeError: a bug (logged once; further ones are counted)",
+        ),
+        ("DEBUG", "dropped: prefetch failed: RuntimeError: Key(41 tokens, namespace='')"),
+        ("DEBUG", "dropped: prefetch failed: RuntimeError: Key(41 tokens, namespace='')"),
+    ]
