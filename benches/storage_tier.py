@@ -225,7 +225,7 @@ def prompt_rows(components: list[Component], tokens: int, rounds: int) -> list[t
         server.cache.cancel(turn)
     whole = Key(np.concatenate((np.arange(tokens), np.arange(tokens) + 10**6)))
     again = [timed(partial(server.cache.prefetch, turn, whole)) for turn in range(-1, rounds)][1:]
-    answers = f"{reached} tokens on host, {storage.figures().persisted_boundaries} stored"
+    answers = f"{reached} tokens on host, {storage.stats().persisted_boundaries} stored"
     server.cache.close()
     rows = [(name, tokens, times, answers) for name, times in found.items()]
     return [*rows, ("prefetch, half of it on host", 2 * tokens, again, answers)]

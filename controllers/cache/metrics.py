@@ -91,7 +91,7 @@ class CacheCollector:
             yield self._counter(f"storage_{field}", what, {(): getattr(figures, field)})
         yield self._gauge("storage_prefetches_open", "prefetches that have not ended", {(): figures.prefetches_open})
         yield self._gauge("storage_prefetches_ended", "prefetches that nobody asked for yet", {(): figures.prefetches_ended})
-        yield self._gauge("storage_persists_waiting", "boundaries that wait to be written", {(): figures.persists_waiting})
+        yield self._gauge("storage_boundaries_waiting", "boundaries that wait to be written", {(): figures.boundaries_waiting})
         yield self._gauge("storage_degraded", "1 while the store cannot be used", {(): int(figures.is_degraded)})
         asked: Samples = {}
         pages: Samples = {}

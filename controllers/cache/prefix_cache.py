@@ -186,17 +186,17 @@ class PrefixCache:
 
         Ask again after the next `poll` if not. Cost: O(1).
         """
-        return self.storage is None or self.storage.prefetching.requests.is_ready(request)
+        return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
 
     def prefetched_tokens(self, request: Hashable) -> int:
         """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
         more than `PrefetchPolicy.max_outcomes` that have ended since. Cost: O(1)."""
-        return 0 if self.storage is None else self.storage.prefetching.requests.tokens_of(request)
+        return 0 if self.storage is None else self.storage.prefetcher.requests.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
         """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
         if self.storage is not None:
-            self.storage.prefetching.requests.cancel(request)
+            self.storage.prefetcher.requests.cancel(request)
 
     def acquire(
         self,
@@ -245,7 +245,7 @@ class PrefixCache:
             if not self.ranks.is_alone:
                 self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
-                self._leases.prefetched(lease, self.storage.prefetching.requests.leave(request))
+                self._leases.prefetched(lease, self.storage.prefetcher.requests.stop_waiting(request))
             undo.pop_all()
         counters = self.counters
         counters.requests += 1

@@ -152,7 +152,7 @@ class CacheStats:
             drops=dict(counters.drops),
             pools=pools,
             host_pools=host_pools,
-            storage=cache.storage.figures() if cache.storage is not None else None,
+            storage=cache.storage.stats() if cache.storage is not None else None,
         )
 
 

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 class FoundPrefix:
     """What was found, filled by `look_up`.
 
+    Args:
+        limit_pages: no longer prefix is asked for.
+
     Attributes:
         base_pages: of the required paths, what is on host and not asked for.
         had_pages: what can be resumed without the store.
         digests: chain digests of the pages asked for and all before.
         reach_pages: how far the required paths go.
         lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
-        stop: set it, and nothing more is asked for, and nothing is found.
     """
 
     def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
@@ -47,11 +49,16 @@ class FoundPrefix:
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
-        self.stop = False
+        self._is_stopped = False
         self._records: dict[int, RestorePoint] = {}
 
-    def _is_stopped(self) -> bool:
-        return self.stop  # asked anew each time: another thread sets it
+    def stop(self) -> None:
+        """Let the jobs under way ask for nothing more, and read nothing more. The look-up then finds nothing."""
+        self._is_stopped = True
+
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called; a job asks anew before each call of the store, because another thread calls it."""
+        return self._is_stopped
 
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
         """The keys of a pool's pages [begin, end)."""
@@ -59,7 +66,7 @@ class FoundPrefix:
 
     def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
         """The job."""
-        if self._is_stopped():
+        if self.is_stopped():
             return
         size, base = composition.page_size, self.base_pages
         self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
@@ -68,7 +75,7 @@ class FoundPrefix:
             if access.required and reach > base:
                 found = store.exists(access.name, self.keys(access, base, reach))
                 yield 0.0
-                if self._is_stopped():
+                if self.is_stopped():
                     return
                 missing = np.flatnonzero(~found)
                 reach = base + int(missing[0]) if missing.size else reach
@@ -80,10 +87,10 @@ class FoundPrefix:
         if composition.records is not None:
             yield from self._read_records(store, composition, reach)
             for access in composition.trailing:
-                if access.required and not self._is_stopped():
+                if access.required and not self.is_stopped():
                     findings.append(self._find_trailing(store, access, size, reach))
                     yield 0.0
-            if self._is_stopped():
+            if self.is_stopped():
                 return
         self.lengths = restorable_lengths(findings, reach, size)
         self.lengths[: self.had_pages + 1] = False
@@ -94,7 +101,7 @@ class FoundPrefix:
         keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
-        if self._is_stopped():
+        if self.is_stopped():
             return
         memory = bytearray(there.size * pool.value_bytes)
         pages = [memoryview(memory)[at : at + pool.value_bytes] for at in range(0, len(memory), pool.value_bytes)]

@@ -2,7 +2,7 @@
 
 A step yields how many seconds to pause before the next (0 mostly), so that the same job runs on a thread, where it pauses, or
 in virtual time, where the clock is moved. What a job finds out it leaves in its own records; the caller reads them after
-`ended` has named the job, so nothing is shared while it runs but a flag that asks it to stop.
+`ended` has returned the job, so nothing is shared while it runs but an event that asks it to stop.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Jobs(Protocol):
         ...
 
     def close(self) -> None:
-        """Break off jobs between two steps, and wait for the steps under way; no other step begins.
+        """Break off jobs between two steps, and wait for the steps under way; no further step begins.
 
-        Jobs that were broken off end with the error "closed". Twice is as good as once.
+        Jobs that were broken off end with the error "closed". Idempotent.
         """
         ...
 

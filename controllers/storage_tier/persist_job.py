@@ -1,7 +1,7 @@
 """Writing a boundary to the store: a job that stores its paths from the root on, then its windows and states, then the record.
 
-What the store holds already is passed over: as far as memory goes without asking, beyond that by one query a pool. The first
-page that does not get in ends the job, for nothing behind it could be found.
+What the store holds already is passed over: pages known to be stored without asking, others by one query a pool. The first
+page that the store does not take ends the job, because nothing behind it could be found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Asking, Steps
     from unified_tree.controllers.storage_tier.policies import PersistPolicy
     from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
-    from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
+    from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
     from unified_tree.keys import Key
     from unified_tree.receipt import Receipt
 
@@ -36,7 +36,7 @@ class PersistJob:
     Args:
         key: the boundary's tokens.
         pages: host pages by component: of paths all, of windows and states the last ones.
-        receipt: pins them.
+        receipt: locks them.
 
     Attributes:
         written_pages, written_bytes: what the store took.
@@ -48,7 +48,7 @@ class PersistJob:
         self, composition: StoredComposition, key: Key, pages: Mapping[str, NDArray[np.int64]], receipt: Receipt
     ) -> None:
         self._composition = composition
-        self._key = key
+        self.key = key
         self._pages = pages
         self.receipt = receipt
         self.written_pages = 0
@@ -56,10 +56,10 @@ class PersistJob:
         self.failure: str | None = None
         self.is_done = False
 
-    def store(self, store: CheckedStorage, chain: KeyChain, memory: StoredMemory, policy: PersistPolicy) -> Steps:
-        """The job."""
-        digests = chain.digests(self._key)
-        begin = memory.known_pages(digests)
+    def store(self, store: CheckedStorage, chain: KeyChain, stored_digests: StoredDigests, policy: PersistPolicy) -> Steps:
+        """The job: write what the store lacks. It changes nothing but this object's attributes, the store and the digests."""
+        digests = chain.digests(self.key)
+        begin = stored_digests.leading_count(digests)
         is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self._pages:
@@ -70,7 +70,7 @@ class PersistJob:
             elif access.writes:
                 is_whole = False
         if is_whole:
-            memory.add(digests[begin:])
+            stored_digests.add(digests[begin:])
         attested: dict[bytes, int] = {}
         for access in self._composition.trailing:
             if access.name not in self._pages:

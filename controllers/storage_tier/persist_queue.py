@@ -1,13 +1,12 @@
-"""Persists: boundaries that came to host go on to the store, one at a time, in the order they came.
+"""The boundaries that came to host and are to be written to the store, one at a time, in the order they came.
 
-Only the boundary being written is pinned; those that wait are not, and one that is gone when its turn comes is dropped and
-counted. So a slow store costs persists, never requests. A boundary brings its ancestors' pages along as far as the store is
-not known to hold them.
+A boundary is a length one can resume from. Only the one being written is locked. Those that wait are not, and one that is gone
+when its turn comes is dropped and counted: so a slow store costs what is stored, never requests. A boundary brings its
+ancestors' pages along as far as the store is not known to hold them.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
@@ -18,24 +17,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.receipt import Boundary
 
 
 class PersistQueue:
-    """All persists of a cache."""
+    """Writes boundaries to the store."""
 
     def __init__(self, controller: StorageController) -> None:
         self._controller = controller
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._waiting: dict[Boundary, None] = {}
-        self._jobs_open: dict[Job, tuple[int, PersistJob]] = {}
-        self._open: dict[int, PersistJob] = {}
-        self.done = 0
-        self.pages = 0
-        self.size_bytes = 0
+        self._open: PersistJob | None = None
+        self._number = 0
 
     @property
     def waiting_count(self) -> int:
@@ -50,84 +45,82 @@ class PersistQueue:
     @property
     def is_busy(self) -> bool:
         """Whether anything is to be written."""
-        return bool(self._waiting or self._open)
+        return bool(self._waiting) or self._open is not None
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for a persist of what is on host. Cost: O(1)."""
+        """Ask for what is on host to be written. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
-            del self._waiting[next(iter(self._waiting))]
-            self._controller.counters.drop("persist queue full")
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            self._controller.drop("persist queue full", oldest)
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Take in what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
-        self._take_ended()
-        while self._waiting and not self._open:
+        """Note what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
+        self._note_ended()
+        while self._waiting and self._open is None:
             boundary = next(iter(self._waiting))
             del self._waiting[boundary]
             self._begin(boundary)
 
     def _begin(self, boundary: Boundary) -> None:
-        controller = self._controller
-        tree = controller.tree
+        controller, tree = self._controller, self._controller.tree
         try:
             receipt = tree.lock(boundary, Tier.HOST)
         except StaleBoundaryError:
-            controller.counters.drop("persist stale")
+            controller.drop("persist stale", boundary)
             return
         key = tree.key_of(boundary)
         pages = self._pages(boundary)
         chain = controller.chain(key.namespace)
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.counters.drop("persist before the ranks have met" if chain is None else "persist not on host")
+            controller.drop("persist before the ranks have met" if chain is None else "persist not on host", key)
             return
-        persist = PersistJob(controller.composition, key, pages, receipt)
-        steps = persist.store(controller.store, chain, controller.known, self._policy)
-        number = controller.ranks.begin("persist")
-        self._open[number] = persist
-        self._jobs_open[self._jobs.start(steps)] = number, persist
+        self._open = PersistJob(controller.composition, key, pages, receipt)
+        self._number = controller.ranks.begin("persist")
+        self._jobs.start(self._open.store(controller.store, chain, controller.stored_digests, self._policy))
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
-        controller = self._controller
-        length = boundary.length // controller.tree.page_size
+        controller, size = self._controller, self._controller.tree.page_size
         found = {}
         for access in (*controller.composition.paths, *controller.composition.trailing):
             ids = controller.tree.pages(boundary, access.name, Tier.HOST)
-            if ids.size == access.window_pages(length, controller.tree.page_size):
+            if ids.size == access.window_pages(boundary.length // size, size):
                 found[access.name] = ids
         return found
 
-    def _take_ended(self) -> None:
-        """Tell the ranks what has ended here; what it pins is let go when it has ended everywhere."""
+    def _note_ended(self) -> None:
+        """Tell the ranks what has ended here; its lock is released when it has ended everywhere."""
         for job in self._jobs.ended():
-            number, persist = self._jobs_open.pop(job)
-            self._count(job, persist)
-            self._controller.ranks.end("persist", number, None, partial(self._let_go, number))
+            assert self._open is not None
+            self._count(job.error, self._open)
+            self._controller.ranks.end("persist", self._number, None, self._release)
 
-    def _let_go(self, number: int, error: str | None) -> None:
+    def _release(self, error: str | None = None) -> None:
         del error
-        persist = self._open.pop(number, None)
-        if persist is not None:
-            persist.receipt.release()
+        if self._open is not None:
+            self._open.receipt.release()
+            self._open = None
 
-    def _count(self, job: Job, persist: PersistJob) -> None:
-        self.pages += persist.written_pages
-        self.size_bytes += persist.written_bytes
-        if job.error not in (None, "closed"):
-            self._controller.store.failed(f"persist: {job.error}")
+    def _count(self, error: str | None, persist: PersistJob) -> None:
+        controller, totals = self._controller, self._controller.totals
+        totals.persisted_pages += persist.written_pages
+        totals.persisted_bytes += persist.written_bytes
         if persist.is_done:
-            self.done += 1
-        else:
-            reason = job.error.split(":")[0] if job.error is not None else persist.failure
-            self._controller.counters.drop(f"persist incomplete: {reason or 'window or state not on host'}")
+            totals.persisted_boundaries += 1
+            return
+        if error not in (None, "closed"):
+            controller.store.failed(f"persist: {error}")
+            controller.warn("persist", f"{error}", persist.key)
+        reason = persist.failure if error is None else error.split(":")[0]
+        controller.drop(f"persist incomplete: {reason or 'window or state not on host'}", persist.key)
 
     def close(self) -> None:
-        """Let go of everything; the jobs have been closed."""
-        self._take_ended()
-        for number in list(self._open):
-            self._let_go(number, None)
+        """Release everything; the jobs have been closed."""
+        self._note_ended()
+        self._release()
         self._waiting.clear()

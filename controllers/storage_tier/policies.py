@@ -1,4 +1,4 @@
-"""When a prefetch is worth starting and when a request stops waiting for it; how much persist_queue may ask of the store."""
+"""When a prefetch is worth starting and when a request stops waiting for it; how fast and how much is written to the store."""
 
 from __future__ import annotations
 

@@ -1,113 +1,129 @@
-"""One prompt's prefetch, as `Prefetching` keeps it."""
+"""One prompt's prefetch as its request sees it: who waits for it, for how long, and what it has brought."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.storage_tier.fetch import Fetch
+    from collections.abc import Hashable
+
     from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
+    from unified_tree.controllers.storage_tier.prefetch_stages import Stages
     from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary, Receipt
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
 
 Place = tuple[str, bool, int, int, bytes]
-"""Namespace, view, node and length of what is on host, and the first page that is not."""
+"""Namespace, kind of key, node and length of what is on host, and the first page that is not."""
 
 
 class Prefetch:
     """One prompt's prefetch.
 
+    It either runs `stages` of its own, or follows another prefetch that brings the same page first. When that one has ended,
+    a follower looks again at what it lacks.
+
     Attributes:
         number: counted from 0, as they were begun.
-        is_wanted: whoever asked for it may still have a use for it.
-        deadline: when its request stops waiting, in the clock's seconds, None before it is begun; `stopped_at` when its request
-            stopped, if it has.
-        had_tokens: what could be resumed over device and host when it was asked for, None before that is known.
-        tokens: by how much that has grown so far.
-        place: what it is bringing first; None for one that waits for another, its `leader`, and once it has ended.
-        followers: prefetches that wait for this one; `users` of these and itself that are wanted, `waiting` of those that
-            have not stopped waiting.
-        is_broken_off: nobody waited for it any more at some time: nothing is begun for it any more.
-        found, fetch: what the store has, and what is being read.
-        ticket, vote: what the step under way will vote on, and what has been voted on and is not decided.
-        found_nothing: the store had nothing to bring, as it seemed.
+        request: who asked for it.
+        is_wanted: its request may still have a use for it.
+        deadline: when its request stops waiting, in the clock's seconds; None before it is begun.
+        stopped_at: when its request stopped waiting; None while it waits.
+        tokens: by how many tokens what can be resumed over device and host has grown since the prefetch was asked for.
+        followers: prefetches that wait for this one.
+        users: how many of these and itself are wanted; `waiting`: how many of these have not stopped waiting.
+        generation: of the weights when its stages began.
+        stages: the generator that brings it; None for a follower.
+        place: what its stages bring first; None for a follower.
+        found: what the store has; it is stopped once nobody waits any more. None for a follower.
+        ticket: of the vote that its stages come to next, and until that is decided.
+        found_nothing: its look-up went to its end and found nothing to bring.
     """
 
-    def __init__(self, number: int, key: Key) -> None:
+    def __init__(self, number: int, request: Hashable, key: Key) -> None:
         self.number = number
+        self.request = request
         self.key = key
         self.is_wanted = True
         self.deadline: float | None = None
         self.stopped_at: float | None = None
-        self.had_tokens: int | None = None
         self.tokens = 0
-        self.place: Place | None = None
-        self.leader: Prefetch | None = None
         self.followers: list[Prefetch] = []
         self.users = 1
         self.waiting = 1
-        self.is_broken_off = False
         self.generation: object = None
+        self.stages: Stages[None] | None = None
+        self.place: Place | None = None
         self.found: FoundPrefix | None = None
-        self.fetch: Fetch | None = None
-        self.found_nothing = False
-        self.receipt: Receipt | None = None
         self.ticket: int | None = None
-        self.vote: int | None = None
+        self.found_nothing = False
+        self._leader: Prefetch | None = None
+        self._had_tokens: int | None = None
 
     @property
     def is_stopped(self) -> bool:
         """Whether its request has stopped waiting."""
         return self.stopped_at is not None
 
+    def measure(self, tree: UnifiedTree, limit: int) -> int:
+        """How many tokens of the prompt, at most `limit`, can be resumed over device and host; updates `tokens`.
+
+        Cost: a match.
+        """
+        had = tree.match_prefix(self.key, limit=limit, touch=False).reachable.length
+        if self._had_tokens is None:
+            self._had_tokens = had
+        self.tokens = max(0, had - self._had_tokens)
+        return had
+
     def stop(self, now: float) -> None:
-        """Its request waits no longer. When nobody does who waited for the same, it ends with what it has. Cost: O(1)."""
+        """Its request waits no longer. When nobody else waits for the same pages, it ends with what it has. Cost: O(1)."""
         if self.stopped_at is None:
             self.stopped_at = now
             if self.is_wanted:
                 self._wait_no_longer()
 
     def cancel(self) -> None:
-        """Its request has no use for it any more; when nobody has, what it has is not used either. Cost: O(1)."""
+        """Its request has no use for it any more. When nobody else has, what it has read is not used either. Cost: O(1)."""
         assert self.is_wanted
         self.is_wanted = False
-        (self.leader or self).users -= 1
+        (self._leader or self).users -= 1
         if not self.is_stopped:
             self._wait_no_longer()
 
     def _wait_no_longer(self) -> None:
         self.waiting -= 1
-        bringing = self
-        if self.leader is not None:
-            bringing = self.leader
-            bringing.waiting -= 1
+        if self._leader is not None:
+            self._leader.waiting -= 1
+        bringing = self._leader or self
         if not bringing.waiting:
-            bringing.break_off()
-
-    def break_off(self) -> None:
-        """Ask for nothing more, and read nothing more."""
-        self.is_broken_off = True
-        for part in (self.found, self.fetch):
-            if part is not None:
-                part.stop = True
+            assert bringing.found is not None
+            bringing.found.stop()
 
     def follow(self, leader: Prefetch) -> None:
         """Wait for another that brings the same page first."""
-        self.leader = leader
+        self._leader = leader
         leader.followers.append(self)
         leader.users += 1
         leader.waiting += not self.is_stopped
 
-    def is_in_vain_for(self, follower: Prefetch) -> bool:
-        """Whether a follower would find nothing either: it lacks the same first page, or is the same prompt."""
-        found = self.found
-        if found is None or not self.found_nothing:
+    def lead(self, found: FoundPrefix, generation: object) -> None:
+        """Its own stages begin, which may be broken off already."""
+        self._leader = None
+        self.found = found
+        self.generation = generation
+        if not self.waiting:
+            found.stop()
+
+    def would_find_nothing(self, follower: Prefetch) -> bool:
+        """Whether what this one did not find is what a follower lacks: the same first page, or the same prompt."""
+        if self.found is None or not self.found_nothing:
             return False
-        return found.reach_pages == found.base_pages or self.key.data == follower.key.data
+        return self.found.reach_pages == self.found.base_pages or self.key.data == follower.key.data
 
 
 def place_of(key: Key, base: Boundary, page_size: int) -> Place:
-    """Where what a prefetch brings begins."""
+    """Where what a prefetch brings begins: behind `base`, the end of what is on host."""
     width = key.width_bytes
     first_page = key.data[base.length * width : (base.length + page_size) * width]
     return key.namespace, key.bigram, base.node, base.length, first_page

@@ -37,7 +37,6 @@ class PrefetchRequests:
         self._counters = counters
         self._may_give_up = may_give_up
         self._open: dict[Hashable, Prefetch] = {}
-        self._names: dict[Prefetch, Hashable] = {}
         self._outcomes: dict[Hashable, int] = {}
         self._by_deadline = SortedList()
         self.open_count = 0
@@ -47,11 +46,10 @@ class PrefetchRequests:
         """Prefetches that have ended and whose outcome is kept."""
         return len(self._outcomes)
 
-    def add(self, request: Hashable, prefetch: Prefetch) -> None:
+    def add(self, prefetch: Prefetch) -> None:
         """A prefetch was begun. Cost: O(log open) with a time-out, or else O(1)."""
         self.open_count += 1
-        self._open[request] = prefetch
-        self._names[prefetch] = request
+        self._open[prefetch.request] = prefetch
         if self._policy.mode is PrefetchMode.TIMEOUT:
             self._by_deadline.add(self._entry(prefetch))
 
@@ -64,22 +62,21 @@ class PrefetchRequests:
         """It has ended; its request may ask what came of it, if it still wants to know."""
         self.open_count -= 1
         self._by_deadline.discard(self._entry(prefetch))
-        if prefetch not in self._names:
+        if self._open.get(prefetch.request) is not prefetch:
             return
-        request = self._names.pop(prefetch)
-        del self._open[request]
-        self._outcomes[request] = prefetch.tokens
+        del self._open[prefetch.request]
+        self._outcomes[prefetch.request] = prefetch.tokens
         if len(self._outcomes) > self._policy.max_outcomes:
             del self._outcomes[next(iter(self._outcomes))]
             self._counters.drop("prefetch forgotten")
 
-    def stop_late(self) -> None:
+    def expire(self) -> None:
         """Requests that are out of time wait no longer. Cost: O(those), O(log open) each."""
         now = self._clock()
         while self._by_deadline and self._by_deadline[0][0] <= now:
-            self._stop_late(self._by_deadline[0][2], now)
+            self._expire(self._by_deadline[0][2], now)
 
-    def _stop_late(self, prefetch: Prefetch, now: float) -> None:
+    def _expire(self, prefetch: Prefetch, now: float) -> None:
         self._by_deadline.discard(self._entry(prefetch))
         if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
             self._counters.drop("prefetch out of time")
@@ -92,17 +89,17 @@ class PrefetchRequests:
             return True
         now = self._clock()
         if now >= self._entry(prefetch)[0]:
-            self._stop_late(prefetch, now)
-        gave_up = prefetch.stopped_at is not None and self._may_give_up
-        return gave_up and now >= (prefetch.stopped_at or 0.0) + self._policy.grace_s
+            self._expire(prefetch, now)
+        stopped_at = prefetch.stopped_at
+        return self._may_give_up and stopped_at is not None and now >= stopped_at + self._policy.grace_s
 
     def tokens_of(self, request: Hashable) -> int:
         """See PrefixCache.prefetched_tokens."""
         prefetch = self._open.get(request)
         return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
 
-    def leave(self, request: Hashable) -> int:
-        """A request goes on without waiting; what has been read so far still comes to host, for whoever is next.
+    def stop_waiting(self, request: Hashable) -> int:
+        """A request goes on without waiting. What has been read so far still comes to host, for later requests.
 
         Returns by how many tokens what it can resume from has grown.
         """
@@ -121,12 +118,9 @@ class PrefetchRequests:
     def _forget(self, request: Hashable) -> Prefetch | None:
         """Its prefetch, if that has not ended, belongs to no request from now on."""
         self._outcomes.pop(request, None)
-        prefetch = self._open.pop(request, None)
-        if prefetch is not None:
-            del self._names[prefetch]
-        return prefetch
+        return self._open.pop(request, None)
 
     def clear(self) -> None:
         """Forget all of them."""
-        for kept in (self._open, self._names, self._outcomes, self._by_deadline):
+        for kept in (self._open, self._outcomes, self._by_deadline):
             kept.clear()

@@ -6,28 +6,27 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.storage_tier.fetch import Fetch
+import numpy as np
+
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 
-Pages = Mapping[str, "NDArray[np.int64]"]
-
 
 class PrefetchRoom:
     """The share of the host pools that open prefetches may hold.
-
-    A prefetch claims first, which takes nothing from anybody but other prefetches; it takes pages when it is about to read.
 
     Args:
         composition: which components there are.
         host: their host pools.
         max_share: of every pool.
+
+    Attributes:
+        claims: those that are open.
     """
 
     def __init__(self, composition: StoredComposition, host: TierPages, max_share: float) -> None:
@@ -36,9 +35,10 @@ class PrefetchRoom:
         self._max_share = max_share
         self._required = {access.name for access in (*composition.paths, *composition.trailing) if access.required}
         self._claimed = dict.fromkeys(host.allocators, 0)
-        self._owed = dict.fromkeys(host.allocators, 0)
+        self._owed = dict.fromkeys(host.allocators, 0)  # of these not taken yet
+        self.claims: set[PrefetchClaim] = set()
 
-    def claim_longest(self, base_pages: int, lengths: Sequence[int]) -> tuple[int, dict[str, int]] | None:
+    def claim_longest(self, base_pages: int, lengths: Sequence[int]) -> PrefetchClaim | None:
         """Claim pages for the longest of some lengths, ascending, that there is room for; None if there is none.
 
         Optional components that are short get none. Evicts nothing. Cost: O(log lengths).
@@ -47,54 +47,104 @@ class PrefetchRoom:
         if not count:
             return None
         length = lengths[count - 1]
-        needs = Fetch.needs(self._composition, base_pages, length)
-        claim = {name: size for name, size in needs.items() if name in self._required or self._has_room(name, size)}
-        self._count(self._claimed, claim, 1)
-        self._count(self._owed, claim, 1)
-        return length, claim
+        needs = self._needs(base_pages, length)
+        sizes = {name: size for name, size in needs.items() if name in self._required or self._has_room(name, size)}
+        self._add(sizes, 1, self._claimed, self._owed)
+        claim = PrefetchClaim(self, length, sizes)
+        self.claims.add(claim)
+        return claim
 
-    def take_path(self, names: Sequence[str], page_count: int) -> Pages | None:
-        """So many pages of each of some paths, or as many as can be had, half as many again and again; None for none.
-
-        Optional ones that are short get none. Evicts what it must. Cost: that of allocating.
-        """
-        while page_count:
-            pages = self.take(dict.fromkeys(names, page_count))
-            if pages is not None:
-                return pages
-            page_count //= 2  # what could be evicted stands above what is locked
-        return None
-
-    def take(self, needs: Mapping[str, int]) -> Pages | None:
+    def take(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
         """Pages that were claimed; None if a required component is short after all. Optional ones that are get none."""
         wanted = {name: count for name, count in needs.items() if name in self._required or self._host.fits(name, count)}
         try:
             pages = self._host.allocate_all(wanted)
         except OutOfPagesError:
             return None
-        self._count(self._owed, wanted, -1)
+        self._add(wanted, -1, self._owed)
         return pages
 
-    def give_back(self, pages: Pages) -> None:
-        """Pages that were taken go back to their pools."""
-        self._host.free_all(pages)
+    def release(self, claim: PrefetchClaim) -> None:
+        """A claim has ended: the pages that it still has go back to their pools. Idempotent."""
+        if claim in self.claims:
+            self.claims.remove(claim)
+            self._host.free_all(claim.pages)
+            self._add(claim.sizes, -1, self._claimed)
+            self._add(claim.owed, -1, self._owed)
 
-    def release(self, claim: Mapping[str, int], taken: Pages) -> None:
-        """A prefetch takes nothing more, and what it took was given back or belongs to somebody else."""
-        self._count(self._claimed, claim, -1)
-        self._count(self._owed, claim, -1)
-        self._count(self._owed, {name: ids.size for name, ids in taken.items()}, 1)
+    def trailing_needs(self, length_pages: int) -> dict[str, int]:
+        """Host pages by component for the windows and states of a length."""
+        size = self._composition.page_size
+        return {access.name: access.window_pages(length_pages, size) for access in self._composition.trailing}
+
+    def _needs(self, base_pages: int, length_pages: int) -> dict[str, int]:
+        path_pages = max(0, length_pages - base_pages)
+        return {access.name: path_pages for access in self._composition.paths} | self.trailing_needs(length_pages)
 
     @staticmethod
-    def _count(counts: dict[str, int], pages: Mapping[str, int], sign: int) -> None:
-        for name, count in pages.items():
-            counts[name] += sign * count
+    def _add(pages: Mapping[str, int], sign: int, *to: dict[str, int]) -> None:
+        for counts in to:
+            for name, count in pages.items():
+                counts[name] += sign * count
 
     def _fits(self, base_pages: int, length_pages: int) -> bool:
-        needs = Fetch.needs(self._composition, base_pages, length_pages)
+        needs = self._needs(base_pages, length_pages)
         return all(self._has_room(name, count) for name, count in needs.items() if name in self._required)
 
     def _has_room(self, name: str, count: int) -> bool:
         total = self._host.allocators[name].page_count
         is_over = total is not None and self._claimed[name] + count > self._max_share * total
         return not is_over and self._host.fits(name, count + self._owed[name])
+
+
+class PrefetchClaim:
+    """The right of one prefetch to so many host pages, and those that it has taken.
+
+    Claiming takes nothing from anybody but other prefetches. Taking evicts what it must.
+
+    Attributes:
+        sizes: pages claimed, by component; `owed` of these not taken.
+        length_pages: what there is room for.
+        pages: those taken that are not the tree's, by component.
+    """
+
+    def __init__(self, room: PrefetchRoom, length_pages: int, sizes: Mapping[str, int]) -> None:
+        self._room = room
+        self._has_trailing = False
+        self.sizes = sizes
+        self.owed = dict(sizes)
+        self.length_pages = length_pages
+        self.pages: dict[str, NDArray[np.int64]] = {}
+
+    def take_path(self, names: Sequence[str], page_count: int) -> int:
+        """So many further pages of each of some paths, or half as many, and so on; returns how many, 0 for none.
+
+        Optional ones that are short get none.
+        """
+        while page_count:
+            if self._take(dict.fromkeys(names, page_count)):
+                return page_count
+            page_count //= 2  # what could be evicted stands above what is locked
+        return 0
+
+    def take_trailing(self, length_pages: int) -> bool:
+        """The pages for the windows and states of a length, once: they serve every shorter length. False if there are none."""
+        if not self._has_trailing:
+            needs = self._room.trailing_needs(length_pages)
+            self._has_trailing = self._take({name: count for name, count in needs.items() if name in self.sizes})
+        return self._has_trailing
+
+    def _take(self, needs: Mapping[str, int]) -> bool:
+        pages = self._room.take(needs)
+        if pages is None:
+            return False
+        for name, ids in pages.items():
+            before = self.pages.get(name)
+            self.pages[name] = ids if before is None else np.concatenate((before, ids))
+            self.owed[name] -= ids.size
+        return True
+
+    def submit(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
+        """The first pages of some components belong to the tree now."""
+        for name, ids in pages.items():
+            self.pages[name] = self.pages[name][ids.size :]

@@ -6,18 +6,20 @@ are pinned or belong to nobody else. What comes from the store is verified befor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
-from unified_tree.controllers.storage_tier.prefetching import Prefetching
-from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
+from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
+from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierCounters, StorageTierStats
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
-from unified_tree.controllers.storage_tier.stored_memory import StoredMemory
+from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
+_LOG = logging.getLogger("unified_tree.storage_tier")
+
 
 class StorageController:
-    """Prefetches and persists of one cache over one store.
+    """What one cache reads from a store and writes to it.
 
     Args:
         tree: of the cache.
@@ -67,21 +71,14 @@ class StorageController:
         check_can_hold(tier.engine.capabilities, needed)
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
-        self.known = StoredMemory(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
+        self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
-        self._required = {c.name for c in tree.components if c.required}
         self._weights = weights
-        self.prefetching = Prefetching(self)
+        self.totals = StorageTierCounters()
+        self._warned: set[tuple[str, str]] = set()
+        self.prefetcher = Prefetcher(self)
         self.persist_queue = PersistQueue(self)
         self._is_closed = False
-
-    def is_required(self, component: str) -> bool:
-        """Whether boundaries need a component."""
-        return component in self._required
-
-    def value_bytes(self, component: str) -> int:
-        """Bytes of a stored page."""
-        return self.tier.pools[component].value_bytes
 
     def chain(self, namespace: str) -> KeyChain | None:
         """The keys of a namespace under the weights it has now; None as long as these have no name."""
@@ -90,20 +87,37 @@ class StorageController:
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
-        return not self._is_closed and self.prefetching.begin(request, key)
+        return not self._is_closed and self.prefetcher.begin(request, key)
 
     def backed_up(self, boundary: Boundary) -> None:
         """A boundary came to host."""
         self.persist_queue.add(boundary)
 
+    def drop(self, reason: str, about: Key | Boundary) -> None:
+        """Count what was not done or came to nothing. It is logged at debug level, because it may happen every step."""
+        self.counters.drop(reason)
+        _LOG.debug("dropped: %s: %s", reason, about)
+
+    def warn(self, what: str, error: str, about: Key) -> None:
+        """Log why a job of some kind broke off, once for each kind of error; a closed store is no error."""
+        kind = error.partition(":")[0]
+        if kind != "closed" and (what, kind) not in self._warned:
+            self._warned.add((what, kind))
+            _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, error)
+
     def poll(self) -> None:
-        """Apply what has come or gone, and begin what is due. Never blocks. Cost: O(what ended and what begins)."""
-        self.prefetching.poll()
+        """Go on with what has been read or written, and begin what is due. Never blocks. Cost: O(what ended and begins)."""
+        self.prefetcher.poll()
         self.persist_queue.poll()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being read or written, or waits to be."""
+        return self.prefetcher.is_busy or self.persist_queue.is_busy
+
     def drain(self) -> None:
-        """Finish every prefetch and persist. Blocks."""
-        while self.prefetching.is_busy or self.persist_queue.is_busy:
+        """Finish every prefetch, and write every boundary that waits. Blocks."""
+        while self.is_busy:
             self.tier.reading.wait()
             self.tier.writing.wait()
             self.poll()
@@ -120,7 +134,7 @@ class StorageController:
     def close(self) -> None:
         """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do.
 
-        Everything is closed whatever one of them raises, and that is raised at the end. Twice is as good as once.
+        Everything is closed whatever one of them raises, and that is raised at the end. Idempotent.
         """
         if self._is_closed:
             return
@@ -128,27 +142,20 @@ class StorageController:
         with ExitStack() as closing:  # the last first
             closing.callback(self.tier.engine.close)
             closing.callback(self.persist_queue.close)
-            closing.callback(self.prefetching.close)
+            closing.callback(self.prefetcher.close)
             closing.callback(self.tier.writing.close)
             closing.callback(self.tier.reading.close)
 
-    def figures(self) -> StorageTierStats:
+    def stats(self) -> StorageTierStats:
         """Totals so far. Cost: O(pools)."""
         engine = self.tier.engine.stats()
         errors, last_error = self.store.errors
         return StorageTierStats(
-            prefetches=self.prefetching.begun,
-            prefetches_open=self.prefetching.requests.open_count,
-            prefetches_ended=self.prefetching.requests.ended_count,
-            joined=self.prefetching.joined,
-            prefetched_tokens=self.prefetching.tokens,
-            prefetched_pages=self.prefetching.pages,
-            prefetched_bytes=self.prefetching.size_bytes,
-            persisted_boundaries=self.persist_queue.done,
-            persists_waiting=self.persist_queue.waiting_count,
-            persisted_pages=self.persist_queue.pages,
-            persisted_bytes=self.persist_queue.size_bytes,
-            known_pages=len(self.known),
+            **asdict(self.totals),
+            prefetches_open=self.prefetcher.requests.open_count,
+            prefetches_ended=self.prefetcher.requests.ended_count,
+            boundaries_waiting=self.persist_queue.waiting_count,
+            known_pages=len(self.stored_digests),
             pools=engine.pools,
             latencies=self.store.latencies,
             quarantined=self.store.quarantined,

@@ -1,4 +1,4 @@
-"""Figures of the storage tier."""
+"""What the storage tier counts, and a snapshot of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_stats import StoredPoolStats
 
 
+@dataclass(slots=True, kw_only=True)
+class StorageTierCounters:
+    """What only grows; see StorageTierStats."""
+
+    prefetches: int = 0
+    joined: int = 0
+    prefetched_tokens: int = 0
+    prefetched_pages: int = 0
+    prefetched_bytes: int = 0
+    persisted_boundaries: int = 0
+    persisted_pages: int = 0
+    persisted_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageTierStats:
     """Since the tier was attached.
@@ -19,7 +33,7 @@ class StorageTierStats:
         prefetches: begun; `joined` that waited for another's pages instead. Of both, `prefetches_open` have not ended, and
             `prefetches_ended` have, and are remembered for their requests.
         prefetched_tokens: by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
-        persisted_boundaries: written whole; `persists_waiting` to be written.
+        persisted_boundaries: written whole; `boundaries_waiting` to be written.
         persisted_pages, persisted_bytes: over all components.
         known_pages: pages remembered as stored.
         pools: what the engine counts, by pool.
@@ -37,7 +51,7 @@ class StorageTierStats:
     prefetched_pages: int
     prefetched_bytes: int
     persisted_boundaries: int
-    persists_waiting: int
+    boundaries_waiting: int
     persisted_pages: int
     persisted_bytes: int
     known_pages: int

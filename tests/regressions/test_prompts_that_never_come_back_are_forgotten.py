@@ -21,7 +21,7 @@ def test_the_oldest_outcomes_go_first(most: int) -> None:
         twin.prefetch([*range(11), request], request=request)
         twin.cache.drain()
         assert twin.cache.storage is not None
-        assert twin.cache.storage.figures().prefetches_ended == min(most, request + 1)
+        assert twin.cache.storage.stats().prefetches_ended == min(most, request + 1)
         twin.forget()
     assert [twin.cache.prefetched_tokens(request) for request in range(10)] == [0] * (10 - most) + [10] * most
     assert all(twin.cache.prefetched(request) for request in range(10))
@@ -30,7 +30,7 @@ def test_the_oldest_outcomes_go_first(most: int) -> None:
     assert twin.cache.prefetched_tokens(9) == 0
     twin.cache.cancel(8)
     assert twin.cache.storage is not None
-    assert twin.cache.storage.figures().prefetches_ended == max(0, most - 2)
+    assert twin.cache.storage.stats().prefetches_ended == max(0, most - 2)
     cache.end()
     twin.end()
 
@@ -50,7 +50,7 @@ def test_an_outcome_takes_no_room_to_speak_of() -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert cache.cache.storage is not None
-    assert cache.cache.storage.figures().prefetches_ended == prompts + 1
+    assert cache.cache.storage.stats().prefetches_ended == prompts + 1
     assert kept < prompts * 4_000, "their tokens alone are 64,000 bytes each"
     cache.end()
 

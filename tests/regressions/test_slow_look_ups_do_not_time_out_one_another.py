@@ -66,6 +66,6 @@ def test_one_goes_on_for_who_still_waits_for_the_same() -> None:
     twin.cache.drain()
     assert twin.hit(PROMPTS[0], request="second") == 20
     assert twin.cache.storage is not None
-    assert twin.cache.storage.figures().prefetches == 1, "the first one's look-up served both"
+    assert twin.cache.storage.stats().prefetches == 1, "the first one's look-up served both"
     cache.end()
     twin.end()

@@ -253,10 +253,8 @@ class Runner:
         effects = [effect for effect in self.cache.tree.transfers._effects.open if effect.kind is kind]
         pages = [page for effect in effects if component in effect.targets for page in effect.targets[component].tolist()]
         if tier is Tier.HOST and self.cache.storage is not None:
-            fetches = [prefetch.fetch for prefetch in self.cache.storage.prefetching._by_place.values()]
-            pages += [
-                page for fetch in fetches if fetch and component in fetch.pages for page in fetch.pages[component].tolist()
-            ]
+            claims = self.cache.storage.prefetcher.room.claims
+            pages += [page for claim in claims if component in claim.pages for page in claim.pages[component].tolist()]
         return pages
 
     def hoard_pages(self, tier: Tier, component: str, count: int) -> None:

@@ -143,7 +143,7 @@ class ScheduledCache:
             assert self.cache.controller is not None
             self.cache.controller.drain()
             storage = self.cache.storage
-            return storage is None or not (storage.prefetching.is_busy or storage.persist_queue.is_busy)
+            return storage is None or not storage.is_busy
 
         until(is_quiet, "the tiers come to rest")
 

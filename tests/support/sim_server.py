@@ -186,7 +186,7 @@ class SimServer:
         """What waits and what is remembered stays within what was set."""
         assert self.cache.weights.named_count <= 2 * self.scenario.max_versions
         if self.cache.storage is not None:
-            figures, policy = self.cache.storage.figures(), self.cache.storage.tier.prefetch
+            figures, policy = self.cache.storage.stats(), self.cache.storage.tier.prefetch
             assert figures.prefetches_open <= policy.max_open
             assert figures.prefetches_ended <= policy.max_outcomes
 
@@ -517,7 +517,7 @@ class SimServer:
 
     def _count_prefetched(self) -> None:
         if self.cache.storage is not None:
-            self.events["prefetched"] += self.cache.storage.figures().prefetched_tokens
+            self.events["prefetched"] += self.cache.storage.stats().prefetched_tokens
 
     def _end(self) -> None:
         """Everything is let go, in one of two ways; then every page is home."""

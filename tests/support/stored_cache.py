@@ -27,7 +27,6 @@ from unified_tree.controllers.storage_tier import (
     StorageTier,
     ThreadJobs,
 )
-from unified_tree.controllers.storage_tier.prefetching import Prefetching
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
 
@@ -145,12 +144,6 @@ class StoredCache:
         """The store in memory."""
         assert self._open is None
         return self._kept
-
-    @property
-    def prefetching(self) -> Prefetching:
-        """Of the store that is attached."""
-        assert self.cache.storage is not None
-        return self.cache.storage.prefetching
 
     def jobs(self, seed: int) -> Jobs:
         """New ones."""

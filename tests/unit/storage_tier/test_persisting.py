@@ -41,7 +41,7 @@ def with_engine(kinds: list[Component], **settings: Any) -> tuple[StoredCache, F
 
 def figures(cache: StoredCache) -> Any:
     assert cache.cache.storage is not None
-    return cache.cache.storage.figures()
+    return cache.cache.storage.stats()
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -177,7 +177,7 @@ def test_the_queue_is_bounded_and_the_oldest_goes() -> None:
     controller = cache.cache.controller
     assert controller is not None
     controller.drain()
-    assert figures(cache).persists_waiting == 2
+    assert figures(cache).boundaries_waiting == 2
     cache.cache.drain()
     assert cache.drops() == {"persist queue full": 4}
     twin = cache.like_this()

@@ -15,7 +15,7 @@ from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.storage import Capabilities, MemoryStorage, Outcome
 from unified_tree.controllers.storage_tier import PrefetchMode
-from unified_tree.errors import StorageError
+from unified_tree.errors import RankError, StorageError
 
 PROMPT = list(range(41))
 OTHER = [*range(20), *range(100, 121)]
@@ -91,9 +91,9 @@ def test_two_that_lack_the_same_page_fetch_it_once() -> None:
         assert cache.prefetch(prompt, request=request)
     assert not any(cache.cache.prefetched(request) for request in range(3))
     assert cache.cache.storage is not None
-    assert cache.cache.storage.figures().prefetches_open == 3
+    assert cache.cache.storage.stats().prefetches_open == 3
     cache.cache.drain()
-    figures = cache.cache.storage.figures()
+    figures = cache.cache.storage.stats()
     assert (figures.prefetches, figures.joined, figures.prefetches_open) == (2, 2, 0)
     assert figures.prefetched_tokens == 60
     assert cache.store.count("get", "full") == 30
@@ -109,7 +109,7 @@ def test_nothing_is_looked_up_once_for_all_that_wait(kinds: str) -> None:
         cache.prefetch([*PROMPT, *([request] * request)], request=request)
     cache.cache.drain()
     assert cache.cache.storage is not None
-    assert cache.cache.storage.figures().prefetches == 1
+    assert cache.cache.storage.stats().prefetches == 1
     assert all(cache.cache.prefetched(request) for request in range(50))
 
 
@@ -291,7 +291,7 @@ def test_an_engine_that_raises_costs_the_prefetch_only(when: str, error: Excepti
     assert cache.hit(PROMPT, request="request") == 0
     assert cache.cache.storage is not None
     if isinstance(error, StorageError):
-        assert cache.cache.storage.figures().last_error == "down"
+        assert cache.cache.storage.stats().last_error == "down"
     else:
         assert cache.drops() == {"prefetch failed: RuntimeError": 1}
     cache.end()
@@ -472,3 +472,76 @@ def test_what_is_optional_is_grafted_if_it_came_on_every_rank(kinds: str) -> Non
         assert cache.fetch(PROMPT) == 40
         assert bool(cache.cache.tree.pool(optional, Tier.HOST).used_pages) is came
         cache.end()
+
+
+class Interrupted(SingleRank):
+    """Other ranks that are gone when a ticket of some number is asked for."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._left = number
+
+    def ticket(self, identity: str, page_count: int) -> int:
+        """Raises RankError, once."""
+        self._left -= 1
+        if self._left == -1:
+            raise RankError("gone")
+        return super().ticket(identity, page_count)
+
+
+def prefetch_to_the_end(cache: StoredCache) -> None:
+    cache.prefetch(PROMPT)
+    cache.cache.drain()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_rank_that_is_gone_leaves_no_page_behind(number: int) -> None:
+    """Whatever the prefetch had taken is given back at once, and the next one for the same prompt is none of its followers."""
+    cache = stored("everything")
+    assert cache.cache.storage is not None
+    cache.cache.storage.ranks = Interrupted(number)
+    with pytest.raises(RankError, match="gone"):
+        prefetch_to_the_end(cache)
+    cache.runner.check()
+    assert cache.cache.prefetched("request")
+    host = cache.cache.stats().host_pools
+    assert all(pool.used == pool.tree and not pool.protected for pool in host.values())
+    assert cache.fetch(PROMPT) == 40
+    cache.end()
+
+
+def test_an_error_at_the_graft_leaves_no_page_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = stored("everything")
+    cache.prefetch(PROMPT, request=1)
+    cache.prefetch(OTHER, request=2)
+
+    def fail(key: Key, pages: Any) -> Any:
+        raise ZeroDivisionError(f"{key} {pages}")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cache.cache.tree, "graft", fail)
+        with pytest.raises(ZeroDivisionError):
+            cache.cache.drain()
+    cache.runner.check()
+    cache.cache.drain()
+    assert cache.cache.prefetched(1) and cache.cache.prefetched_tokens(1) == 0
+    assert cache.hit(OTHER, request=2) == 40, "it looked again when the one it followed had ended"
+    cache.end()
+
+
+def test_an_error_is_logged_once_and_every_drop_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
+    cache = stored()
+    engine = Broken(cache.every_pool)
+    engine.error, engine.when = RuntimeError("a bug"), "exists"
+    cache.attach(engine=engine)
+    with caplog.at_level("DEBUG", logger="unified_tree.storage_tier"):
+        assert [cache.fetch(PROMPT), cache.fetch(PROMPT)] == [0, 0]
+    of_prefetches = [record for record in caplog.records if "prefetch" in record.getMessage()]
+    assert [(record.levelname, record.getMessage()) for record in of_prefetches] == [
+        (
+            "WARNING",
+            "prefetch of Key(41 tokens, namespace='') broke off: RuntimeError: a bug (logged once; further ones are counted)",
+        ),
+        ("DEBUG", "dropped: prefetch failed: RuntimeError: Key(41 tokens, namespace='')"),
+        ("DEBUG", "dropped: prefetch failed: RuntimeError: Key(41 tokens, namespace='')"),
+    ]

@@ -1,6 +1,6 @@
-"""What this process has seen in the store: a bounded memory of digests, so that a long prefix is not asked for at each turn.
+"""Which pages this process has seen in the store, so that a long prefix is not asked for at each turn.
 
-A store evicts as it likes, so an entry is believed for a while only, and forgotten when a query says otherwise.
+A store evicts as it likes, so an entry is believed for a while only, and discarded when a query says otherwise.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 
-class StoredMemory:
-    """Digests whose path pages are in the store. Any thread may use it.
+class StoredDigests:
+    """Digests whose path pages are in the store, as far as is known: a bounded set. Any thread may use it.
 
     Args:
         capacity: digests; the oldest go first.
@@ -28,10 +28,10 @@ class StoredMemory:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def known_pages(self, digests: Sequence[bytes]) -> int:
-        """How many of the first pages are stored, as far as is known. Cost: O(those).
+    def leading_count(self, digests: Sequence[bytes]) -> int:
+        """How many digests, from the first on, are all known to be stored. Cost: O(those).
 
-        A page counts only by its own entry: that a later one was seen says nothing about those before it any more.
+        Each counts by its own entry: a store may evict the beginning of a prefix and keep its end.
         """
         oldest = self._clock() - self._keep_s
         with self._lock:
@@ -51,7 +51,7 @@ class StoredMemory:
             while len(self._seen) > self._capacity:
                 del self._seen[next(iter(self._seen))]
 
-    def forget(self, digests: Sequence[bytes]) -> None:
+    def discard(self, digests: Sequence[bytes]) -> None:
         """These turned out not to be there."""
         with self._lock:
             for digest in digests:

@@ -1,0 +1,187 @@
+"""The stages of a prefetch, from its look-up to its graft, as one generator.
+
+It yields the jobs that ask the store and the votes in which the ranks agree, and is sent what came of them: of a job its error
+or None, of a vote the lengths that every rank can restore. In between it runs on the caller's thread. Every rank opens the same
+tickets in the same order and votes on each, whatever its own store answered: a job that fails or is broken off votes for
+less. Closing the generator, at any stage, gives back all that it holds.
+
+Host pages are taken for what is about to be read and nothing else, because taking them evicts what others may need. When nobody
+waits for a prefetch any more it is broken off: its look-up asks nothing more and finds nothing, the paths are read no further,
+and what has been read by then is grafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from unified_tree.controllers.storage.hit_policy import longest
+from unified_tree.controllers.storage_tier.fetch import Fetch
+from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.storage.key_chain import KeyChain
+    from unified_tree.controllers.storage_tier.found_prefix import FoundPrefix
+    from unified_tree.controllers.storage_tier.jobs import Steps
+    from unified_tree.controllers.storage_tier.prefetch import Prefetch
+    from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.receipt import Boundary
+
+
+Result = TypeVar("Result")
+Stages: TypeAlias = Generator["Steps | NDArray[np.bool_]", Any, Result]
+"""Yields a job and is sent its error, or yields the lengths that this rank votes for and is sent those agreed on."""
+
+
+class PrefetchStages:
+    """What the prefetches of a cache go through.
+
+    Attributes:
+        room: the host pages that they have.
+    """
+
+    def __init__(self, controller: StorageController) -> None:
+        self._controller = controller
+        self._policy = controller.tier.prefetch
+        self.room = PrefetchRoom(controller.composition, controller.host, self._policy.max_host_share)
+
+    def run(self, prefetch: Prefetch, found: FoundPrefix, base: Boundary, chain: KeyChain) -> Stages[None]:
+        """Bring to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
+
+        Args:
+            found: knows what is on host, and is filled by the look-up.
+            chain: names the prompt's pages in the store.
+        """
+        controller, key = self._controller, prefetch.key
+        receipt, claim = controller.tree.lock(base, Tier.HOST, controller.path_names), None
+        try:
+            yield from self._look_up(prefetch, found, chain)
+            candidates = np.flatnonzero(found.lengths).tolist()
+            prefetch.found_nothing = not candidates and not found.is_stopped()
+            if not candidates or self._is_unwanted(prefetch):
+                return
+            claim = self.room.claim_longest(found.base_pages, candidates)
+            if claim is None:
+                controller.drop("prefetch: no room on host", key)
+                return
+            fetch = Fetch(controller.composition, found, claim)
+            yield from self._read_paths(prefetch, fetch)
+            length = yield from self._read_trailing(prefetch, fetch)
+            if not length:
+                return
+            yield from self._agree_on_optional(prefetch, fetch, length)
+            if not self._is_unwanted(prefetch):
+                self._graft(prefetch, fetch, length)
+        finally:
+            if claim is not None:
+                self.room.release(claim)
+            if prefetch.ticket is not None:
+                controller.ranks.withdraw(prefetch.ticket)
+            receipt.release()
+
+    def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
+        """Leaves in `found.lengths` what every rank's store has."""
+        controller, key = self._controller, prefetch.key
+        base = found.base_pages * controller.tree.page_size
+        prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
+        error = yield found.look_up(controller.store, controller.composition, chain)
+        if found.is_stopped():
+            found.lengths = np.zeros(1, np.bool_)
+        elif error is None:
+            controller.stored_digests.discard(found.digests[found.reach_pages :])
+        yield from self._agree(prefetch, found, error)
+
+    def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
+        """Read a portion at a time, as long as every rank can read on and somebody has a use for it.
+
+        Leaves in `found.lengths` those that every rank can still restore.
+        """
+        controller, key, found = self._controller, prefetch.key, fetch.found
+        can_read_on = True
+        while can_read_on:
+            if not fetch.take_portion(self._policy.room_pages):
+                controller.drop("prefetch: no room on host", key)
+                found.lengths[fetch.arrived_pages + 1 :] = False
+                return
+            found.lengths = found.lengths[: fetch.length_pages + 1]
+            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", fetch.length_pages)
+            error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
+            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.given_pages
+            if fell_short and not is_stopped:
+                controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
+            if fell_short or is_stopped:
+                found.lengths[fetch.arrived_pages + 1 :] = False
+            yield from self._agree(prefetch, found, error)
+            can_read_on = bool(found.lengths[fetch.arrived_pages + 1 :].any()) and not self._is_unwanted(prefetch)
+
+    def _read_trailing(self, prefetch: Prefetch, fetch: Fetch) -> Stages[int]:
+        """Read the windows and states of the longest length left, and where they fell short on a rank those of the next.
+
+        Returns the length in pages of which everything required has arrived on every rank; 0 if there is none.
+        """
+        controller, key, found = self._controller, prefetch.key, fetch.found
+        trailing = controller.composition.trailing
+        required = {access.name for access in trailing if access.required}
+        while found.lengths.any() and not self._is_unwanted(prefetch):
+            length = longest(found.lengths)
+            if not trailing:
+                return length
+            if not fetch.claim.take_trailing(length):
+                controller.drop("prefetch: no room on host", key)
+                return 0
+            found.lengths = found.lengths[: length + 1]
+            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", length)
+            error = yield fetch.read_trailing(controller.store, length)
+            if not required <= fetch.arrived(length):
+                found.lengths[length:] = False
+            yield from self._agree(prefetch, found, error)
+            if found.lengths[length:].any() and not self._is_unwanted(prefetch):
+                return length
+            controller.drop("prefetch shortened", key)
+        return 0
+
+    def _agree_on_optional(self, prefetch: Prefetch, fetch: Fetch, length: int) -> Stages[None]:
+        """An optional component is grafted only where it has arrived on every rank."""
+        optional = self._controller.composition.optional
+        if optional:
+            arrived = fetch.arrived(length)
+            prefetch.ticket = self._controller.ranks.ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+            agreed = yield np.array([True, *(name in arrived for name in optional)])
+            prefetch.ticket = None
+            fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}
+
+    def _graft(self, prefetch: Prefetch, fetch: Fetch, length: int) -> None:
+        """Put what has arrived into the tree."""
+        controller, size = self._controller, self._controller.tree.page_size
+        taken = fetch.pages_for(length)
+        result = controller.tree.transfers.graft(prefetch.key.prefix(length * size), taken)
+        fetch.claim.submit(taken)
+        self.room.release(fetch.claim)
+        controller.host.free_all(result.unused)
+        totals, before = controller.totals, prefetch.tokens
+        prefetch.measure(controller.tree, length * size)
+        totals.prefetched_tokens += max(0, prefetch.tokens - before)
+        for name, ids in taken.items():
+            totals.prefetched_pages += ids.size
+            totals.prefetched_bytes += ids.size * controller.tier.pools[name].value_bytes
+        if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
+            controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
+
+    def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
+        """A job has ended here: of the lengths found leave those that every rank can restore, none if it failed."""
+        if error is not None:
+            self._controller.warn("prefetch", error, prefetch.key)
+            self._controller.drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
+            found.lengths = np.zeros(1, np.bool_)
+        found.lengths = yield found.lengths
+        prefetch.ticket = None
+        found.lengths[: found.had_pages + 1] = False
+
+    def _is_unwanted(self, prefetch: Prefetch) -> bool:
+        """Whether nobody has a use for it any more, or what it brings has been invalidated."""
+        return not prefetch.users or prefetch.generation != self._controller.generation(prefetch.key.namespace)
