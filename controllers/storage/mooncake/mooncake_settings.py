@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, MAX_BYTES, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import (
+    BYTES,
+    LONGEST_S,
+    MAX_BYTES,
+    SECONDS,
+    Bounds,
+    check_address,
+    check_key_prefix,
+    check_settings,
+)
 from unified_tree.errors import ConfigurationError
 
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _BOUNDS = {
     "segment_bytes": Bounds(0, MAX_BYTES),
     "local_buffer_bytes": BYTES,
@@ -62,16 +68,10 @@ class MooncakeSettings:
 
     def __post_init__(self) -> None:
         check_settings("mooncake", self, _BOUNDS)
-        try:
-            host_and_port(self.master)
-        except ValueError as error:
-            raise ConfigurationError(f"mooncake: master must be host:port, not {self.master!r}") from error
+        check_address("mooncake", "master", self.master)
+        check_key_prefix("mooncake", self.key_prefix)
         if self.protocol not in {"tcp", "rdma"}:
             raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
-        if not _PREFIX.fullmatch(self.key_prefix):
-            raise ConfigurationError(
-                f"mooncake: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
-            )
         for name in ("metadata_server", "local_hostname"):
             text = getattr(self, name)
             if not text or not text.isprintable() or text != text.strip():

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import (
+    BYTES,
+    LONGEST_S,
+    SECONDS,
+    Bounds,
+    check_address,
+    check_key_prefix,
+    check_settings,
+)
 from unified_tree.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384
 """What a client takes as one value; the servers of release 0.2.0 promise only 4 MB."""
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _BOUNDS = {
     "thread_pool_size": Bounds(1, 1 << 12),
     "largest_value_bytes": Bounds(1, LARGEST_BYTES),
@@ -57,21 +63,13 @@ class SimmSettings:
 
     def __post_init__(self) -> None:
         check_settings("simm", self, _BOUNDS)
-        try:
-            host_and_port(self.manager_address)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"simm: manager_address must be host:port, as in 10.0.0.7:30001, not {self.manager_address!r}"
-            ) from error
+        check_address("simm", "manager_address", self.manager_address)
+        check_key_prefix("simm", self.key_prefix)
         names = self.devices.split(",") if self.devices else []
         if not all(name and name.isprintable() and name == name.strip() for name in names):
             raise ConfigurationError(f"simm: devices must be names with commas between them, not {self.devices!r}")
         if "\0" in self.log_file:
             raise ConfigurationError(f"simm: log_file must be a path, not {self.log_file!r}")
-        if not _PREFIX.fullmatch(self.key_prefix):
-            raise ConfigurationError(
-                f"simm: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
-            )
 
     @property
     def manager(self) -> tuple[str, int]:

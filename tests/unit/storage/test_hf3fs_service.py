@@ -173,33 +173,6 @@ def test_a_damaged_state_is_not_passed_over(tmp_path: Path, damage: bytes | None
     assert done.returncode == 1 and "move it away" in done.stderr
 
 
-def test_files_from_before_namespaces_are_kv(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir()
-    pages = {keys(number)[0].hex(): number for number in range(2, 10)}
-    pages |= {"not a key": 1, keys(50)[0].hex(): 99, keys(51)[0].hex(): 2}
-    old = {"num_pages": 39, "free_pages": [0, 1], "key_to_index": pages}
-    (state / "metadata").write_text(json.dumps({"0": old, "1": {"num_pages": 5, "key_to_index": {}}}))
-    with (tmp_path / "0.pages").open("wb") as file:
-        for number in range(10):
-            file.write(value(number))
-    with MetadataService(state) as service:
-        for _ in range(2):
-            engine = opened(service, tmp_path, rank="0")
-            assert got(engine, *range(3, 10)) == [Outcome.DONE] * 7
-            assert got(engine, 0, 1, 2, 50) == [Outcome.MISSING] * 4, "page 2 had two keys, and only one can be right"
-            assert not engine.exists("mamba", keys(*range(10))).any()
-            engine.close()
-        engine = opened(service, tmp_path, rank="0")
-        assert put(engine, 100, 101) == [Outcome.DONE] * 2
-        engine.close()
-        service.kill()
-        service.start()
-        engine = opened(service, tmp_path, rank="0")
-        assert got(engine, *range(3, 10), 100) == [Outcome.DONE] * 8
-        engine.close()
-
-
 def test_a_journal_that_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: Path) -> None:
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)

@@ -186,9 +186,9 @@ def test_pages_larger_than_what_a_socket_takes_at_once(tmp_path: Path, over: str
 
 def test_a_connection_given_back_after_the_end_is_closed(server: Redis) -> None:
     node = RedisNode(server.address, RedisSettings(address=server.address), None)
-    connection = node.take()
+    connection = node.acquire()
     node.retire()
-    node.give_back(connection)
+    node.release(connection)
     with pytest.raises(OSError, match="Bad file descriptor"):
         connection.send(command(b"PING"))
 
