@@ -18,8 +18,9 @@ from typing import Any
 
 import hf3fs_service
 import pytest
-from hf3fs_pages import CAPACITY_BYTES, FULL, SIZE, empty, got, keys, opened, put, settings, value
+from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
+from numbered_pages import FULL, SIZE, empty, got, keys, put, value
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
