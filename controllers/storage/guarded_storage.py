@@ -137,6 +137,7 @@ class GuardedStorage(ABC):
             self._known(pool).check_batch(keys, pages, writable=True)
             outcomes = get() if keys and self._admits() else [Outcome.MISSING] * len(keys)
             self._counters.got(pool, outcomes)
+            self._note(pool, "read", outcomes)
             return outcomes
 
     def _guarded_put(
@@ -153,11 +154,16 @@ class GuardedStorage(ABC):
             self._known(pool).check_batch(keys, pages, writable=writable)
             outcomes = put() if keys and self._admits() else [Outcome.DROPPED] * len(keys)
             self._counters.put(pool, outcomes)
+            self._note(pool, "written", outcomes)
+            return outcomes
+
+    def _note(self, pool: str, done: str, outcomes: list[Outcome]) -> None:
         for lost in (Outcome.DROPPED, Outcome.FAILED):
             if lost in outcomes:
-                message = "%s: %d of %d pages of pool %r were not stored: %s"
-                self._log.info((pool, lost), message, self._name, outcomes.count(lost), len(outcomes), pool, lost.value)
-        return outcomes
+                message = "%s storage: %d of %d pages of pool %r were not %s: %s"
+                self._log.info(
+                    (pool, done, lost), message, self._name, outcomes.count(lost), len(outcomes), pool, done, lost.value
+                )
 
     def _known(self, pool: str) -> StoredPool:
         try:

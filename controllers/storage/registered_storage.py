@@ -10,11 +10,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from unified_tree.controllers.storage.bounce_buffer import BounceBuffer
 from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory
-from unified_tree.controllers.storage.registered_transfer import RegisteredTransfer, Way
+from unified_tree.controllers.storage.registered_settings import RegisteredSettings
+from unified_tree.controllers.storage.registered_transfer import BounceBuffer, RegisteredTransfer, Way
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 from unified_tree.errors import StorageError
 
@@ -35,30 +35,6 @@ class RegisteringClient(Protocol):
 
     def close(self) -> None:
         """Leave the store."""
-        ...
-
-
-class RegisteringSettings(Protocol):
-    """The settings that such engines have in common."""
-
-    @property
-    def key_prefix(self) -> str:
-        """Of every name."""
-        ...
-
-    @property
-    def bounce_bytes(self) -> int:
-        """Registered memory for pages that lie in no registered buffer."""
-        ...
-
-    @property
-    def batch_bytes(self) -> int:
-        """Of pages in one call of the client."""
-        ...
-
-    @property
-    def retry_pause_s(self) -> float:
-        """Between two tries of a store that is away."""
         ...
 
 
@@ -85,7 +61,7 @@ class RegisteredStorage(GuardedStorage, Generic[Client]):
         self,
         name: str,
         pools: Iterable[StoredPool],
-        settings: RegisteringSettings,
+        settings: RegisteredSettings,
         open_client: Callable[[], Client],
         away: frozenset[int],
     ) -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
@@ -35,14 +34,6 @@ from unified_tree.errors import StorageError
 
 _Move = Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]]
 _FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNTRIED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}
-
-
-def open_hf3fs(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> Hf3fsStorage:
-    """An engine with the settings of `Hf3fsSettings`, from here, a file, or the environment (`load_settings`).
-
-    Raises ConfigurationError for settings; StorageError without the metadata service or the directory.
-    """
-    return Hf3fsStorage(pools, load_settings(Hf3fsSettings, "hf3fs", settings, file=config_file))
 
 
 class Hf3fsStorage(GuardedStorage):
@@ -175,10 +166,15 @@ class Hf3fsStorage(GuardedStorage):
     def _tried(self, move: _Move, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
             return self._access.asked(lambda rank: move(rank, pool, keys, pages))
-        except StorageError:
+        except StorageError as error:
+            self._log.warning("tried", "hf3fs: pages of pool %r could not be read or written: %s", pool, error)
             return [Outcome.FAILED] * len(keys)
 
 
 def _parts(count: int) -> Iterator[slice]:
     for start in range(0, count, LARGEST_BATCH):
         yield slice(start, start + LARGEST_BATCH)
+
+
+open_hf3fs = engine_opener("hf3fs", Hf3fsSettings, Hf3fsStorage)
+"""An engine with the settings of `Hf3fsSettings`, from here, a file, or the environment; raises as both."""

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.registered_settings import RegisteredSettings
 from unified_tree.controllers.storage.setting_checks import (
     BYTES,
     LONGEST_S,
     MAX_BYTES,
-    SECONDS,
     Bounds,
     check_address,
-    check_key_prefix,
-    check_settings,
 )
 from unified_tree.errors import ConfigurationError
 
 _BOUNDS = {
     "segment_bytes": Bounds(0, MAX_BYTES),
     "local_buffer_bytes": BYTES,
-    "bounce_bytes": BYTES,
-    "batch_bytes": BYTES,
     "rpc_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
     "transfer_timeout_s": Bounds(1, int(LONGEST_S)),
     "setup_attempts": Bounds(1, 1000),
-    "retry_pause_s": SECONDS,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MooncakeSettings:
-    """Settings, the defaults being those for one machine and TCP.
+class MooncakeSettings(RegisteredSettings):
+    """Settings, the defaults being those for one machine and TCP. A batch must arrive well within the master's lease (5 s).
 
     Attributes:
         master: "host:port" of the master.
@@ -40,13 +35,9 @@ class MooncakeSettings:
         devices: RDMA devices, by commas; "" for none.
         segment_bytes: memory that this process gives to the store; its values go when it ends. 0 gives none.
         local_buffer_bytes: the client's own buffer, which this engine does not use.
-        key_prefix: of every key, letters, digits, - and _: users of one store that should not share pages differ in it.
-        bounce_bytes: registered memory for pages that lie in no registered buffer; at least one value of every pool.
-        batch_bytes: of pages in one call of the client. A batch must arrive well within the master's lease (5 s).
         rpc_timeout_ms: for an answer of the master. One per process: what is in the environment as MC_RPC_TIMEOUT_MS wins.
         transfer_timeout_s: without a byte from a peer. The same for MC_TCP_PROGRESS_TIMEOUT_SEC and MC_TCP_STATUS_TIMEOUT_SEC.
         setup_attempts: to register with the master, some seconds each; MC_STORE_CLIENT_SETUP_RETRIES wins.
-        retry_pause_s: between two tries of a master that is away.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -58,18 +49,13 @@ class MooncakeSettings:
     devices: str = ""
     segment_bytes: int = 0
     local_buffer_bytes: int = 16 << 20
-    key_prefix: str = "ut"
-    bounce_bytes: int = 32 << 20
-    batch_bytes: int = 128 << 20
     rpc_timeout_ms: int = 2000
     transfer_timeout_s: int = 10
     setup_attempts: int = 1
-    retry_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
-        check_settings("mooncake", self, _BOUNDS)
+        self._check("mooncake", _BOUNDS)
         check_address("mooncake", "master", self.master)
-        check_key_prefix("mooncake", self.key_prefix)
         if self.protocol not in {"tcp", "rdma"}:
             raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
         for name in ("metadata_server", "local_hostname"):

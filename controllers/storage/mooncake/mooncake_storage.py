@@ -8,10 +8,8 @@ peer its pages FAIL, until the master notices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.mooncake import mooncake_client as codes
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
@@ -27,14 +25,6 @@ _PUT = {
     codes.NO_ROOM: Outcome.DROPPED,
 }
 _GET = {codes.NOT_FOUND: Outcome.MISSING, codes.NOT_READY: Outcome.MISSING}
-
-
-def open_mooncake(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> MooncakeStorage:
-    """An engine with the settings of `MooncakeSettings`, from here, a file, or the environment (`load_settings`).
-
-    Raises ConfigurationError for settings, or without the client's package; StorageError where there is no master.
-    """
-    return MooncakeStorage(pools, load_settings(MooncakeSettings, "mooncake", settings, file=config_file))
 
 
 class MooncakeStorage(RegisteredStorage[MooncakeClient]):
@@ -123,3 +113,7 @@ class MooncakeStorage(RegisteredStorage[MooncakeClient]):
             self._client.remove([name])
             return Outcome.MISSING
         return _GET.get(code, Outcome.FAILED)
+
+
+open_mooncake = engine_opener("mooncake", MooncakeSettings, MooncakeStorage)
+"""An engine with the settings of `MooncakeSettings`, from here, a file, or the environment; raises as both."""

@@ -6,10 +6,8 @@ A key is the prefix, the first 8 bytes of the pool's format digest and the key, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.redis.redis_pipeline import RedisPipeline, Reply, Trouble
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
@@ -20,14 +18,6 @@ from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, Ot
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
-
-
-def open_redis(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> RedisStorage:
-    """An engine with the settings of `RedisSettings`, from here, a file, or the environment (`load_settings`).
-
-    Raises ConfigurationError for settings, StorageError where no server lets us in.
-    """
-    return RedisStorage(pools, load_settings(RedisSettings, "redis", settings, file=config_file))
 
 
 class RedisStorage(GuardedStorage):
@@ -165,3 +155,7 @@ def _stored(reply: Reply) -> Outcome:
         return Outcome.PRESENT
     full = isinstance(reply, RespError) and reply.text.startswith("OOM ")
     return Outcome.DROPPED if full or reply is Trouble.AWAY else Outcome.FAILED
+
+
+open_redis = engine_opener("redis", RedisSettings, RedisStorage)
+"""An engine with the settings of `RedisSettings`, from here, a file, or the environment; raises as both."""

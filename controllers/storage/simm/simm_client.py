@@ -21,7 +21,6 @@ from unified_tree.errors import ConfigurationError, StorageError
 
 BAD_ARGUMENT = -1000
 NO_ROUTE = -2002
-PUT_FAILED = -2100
 NOT_GOT = -2101
 TIMED_OUT = -2300
 NO_CONNECTION = -2301
@@ -92,7 +91,7 @@ class SimmClient:
         return int(self._store.delete(key))
 
     def close(self) -> None:
-        """Let go of the store; the client has no call for it."""
+        """Drop the reference to the store; the client has no call to close it."""
         self._store = None
 
     def _views(self, addresses: Sequence[int], size_bytes: int) -> list[Any]:

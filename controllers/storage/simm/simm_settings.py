@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.registered_settings import RegisteredSettings
 from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.controllers.storage.setting_checks import (
-    BYTES,
     LONGEST_S,
     SECONDS,
     Bounds,
     check_address,
-    check_key_prefix,
-    check_settings,
 )
 from unified_tree.errors import ConfigurationError
 
@@ -23,14 +21,11 @@ _BOUNDS = {
     "largest_value_bytes": Bounds(1, LARGEST_BYTES),
     "request_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
     "connect_timeout_s": SECONDS,
-    "retry_pause_s": SECONDS,
-    "bounce_bytes": BYTES,
-    "batch_bytes": BYTES,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimmSettings:
+class SimmSettings(RegisteredSettings):
     """Settings of SiMM's client, which holds them for the whole process: a process has one manager.
 
     Attributes:
@@ -38,13 +33,9 @@ class SimmSettings:
         devices: RDMA devices, by commas; "" for those of the NUMA nodes that this process may run on. SICL_NET_DEVICES wins.
         thread_pool_size: the client's.
         log_file: the client's; "" leaves its own choice, /var/log/simm/simm_clnt.log.
-        key_prefix: of every key, letters, digits, - and _: users of one store that should not share pages differ in it.
         largest_value_bytes: which the servers take.
         request_timeout_ms: of one request of the client.
         connect_timeout_s: to see whether the manager listens, before the client is made.
-        retry_pause_s: between two tries of a store that is away.
-        bounce_bytes: registered memory for pages that lie in no registered buffer; at least one value of every pool.
-        batch_bytes: of pages in one call of the client.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -53,18 +44,13 @@ class SimmSettings:
     devices: str = ""
     thread_pool_size: int = 10
     log_file: str = ""
-    key_prefix: str = "ut"
     largest_value_bytes: int = LARGEST_BYTES
     request_timeout_ms: int = 1000
     connect_timeout_s: float = 2.0
-    retry_pause_s: float = 1.0
-    bounce_bytes: int = 32 << 20
-    batch_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
-        check_settings("simm", self, _BOUNDS)
+        self._check("simm", _BOUNDS)
         check_address("simm", "manager_address", self.manager_address)
-        check_key_prefix("simm", self.key_prefix)
         names = self.devices.split(",") if self.devices else []
         if not all(name and name.isprintable() and name == name.strip() for name in names):
             raise ConfigurationError(f"simm: devices must be names with commas between them, not {self.devices!r}")

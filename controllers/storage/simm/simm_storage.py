@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.registered_storage import RegisteredStorage
 from unified_tree.controllers.storage.registered_transfer import Way
 from unified_tree.controllers.storage.simm.simm_client import AWAY, NOT_GOT, SimmClient
@@ -23,14 +21,6 @@ from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
-
-
-def open_simm(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> SimmStorage:
-    """An engine with the settings of `SimmSettings`, from here, a file, or the environment (`load_settings`).
-
-    Raises ConfigurationError for settings, or without the client's package; StorageError where there is no manager.
-    """
-    return SimmStorage(pools, load_settings(SimmSettings, "simm", settings, file=config_file))
 
 
 class SimmStorage(RegisteredStorage[SimmClient]):
@@ -128,3 +118,7 @@ class SimmStorage(RegisteredStorage[SimmClient]):
         if code == NOT_GOT and not self._client.exist([name])[0]:
             return Outcome.MISSING  # evicted since it was asked for
         return Outcome.FAILED
+
+
+open_simm = engine_opener("simm", SimmSettings, SimmStorage)
+"""An engine with the settings of `SimmSettings`, from here, a file, or the environment; raises as both."""

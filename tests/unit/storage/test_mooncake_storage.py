@@ -14,7 +14,7 @@ import pytest
 from mooncake_server import Mooncake
 from numbered_pages import FULL, MAMBA, SIZE, check_killed_writers, check_threads, empty, filled, keys, until_put, value
 
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, bounce_buffer
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_transfer
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.errors import StorageError
@@ -72,7 +72,7 @@ def test_the_pages_of_a_host_pool_are_never_copied(engine: MooncakeStorage, monk
     def copying(*_: object) -> None:
         raise AssertionError("a page went by the bounce buffer")
 
-    monkeypatch.setattr(bounce_buffer.BounceBuffer, "lent", copying)
+    monkeypatch.setattr(registered_transfer.BounceBuffer, "lent", copying)
     checked = CheckedStorage(made)
     assert checked.put("host", keys(0, 1, 2), [pool.page_memory(page) for page in range(3)]) == [Outcome.DONE] * 3
     assert checked.get("host", keys(2, 1, 0), [pool.page_memory(page) for page in (3, 4, 5)]) == [Outcome.DONE] * 3

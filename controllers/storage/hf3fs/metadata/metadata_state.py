@@ -223,7 +223,7 @@ class MetadataState:
         return self._ranks[rank].tables
 
     def abandon(self) -> None:
-        """Let go of the directory without writing anything, as a kill would."""
+        """Close the directory without writing anything, as a kill would."""
         if self._directory is not None:
             self._directory.close()
 

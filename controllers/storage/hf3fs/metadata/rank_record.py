@@ -76,6 +76,6 @@ class Rank:
     def stats(self) -> dict[str, Any]:
         """Counts and gauges by namespace."""
         return {
-            name: asdict(table.counts) | table.gauges() | {"stride_bytes": self.shapes[name].stride_bytes}
+            name: asdict(table.counters) | table.gauges() | {"stride_bytes": self.shapes[name].stride_bytes}
             for name, table in self.tables.items()
         }
