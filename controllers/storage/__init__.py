@@ -7,6 +7,7 @@ from unified_tree.controllers.pools.format_header import FormatHeader, format_he
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.faulty_storage import FaultyStorage, StorageFaults
 from unified_tree.controllers.storage.file import FileLimits, FileStorage
+from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hit_policy import (
     HitPolicy,
     PoolFinding,
@@ -14,7 +15,6 @@ from unified_tree.controllers.storage.hit_policy import (
     longest,
     need_of,
     restorable_lengths,
-    restorable_on_all,
 )
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
 from unified_tree.controllers.storage.memory_storage import MemoryStorage
@@ -33,6 +33,7 @@ __all__ = [
     "FileLimits",
     "FileStorage",
     "FormatHeader",
+    "GuardedStorage",
     "HitPolicy",
     "KeyChain",
     "MemoryStorage",
@@ -57,6 +58,5 @@ __all__ = [
     "pool_keys",
     "record_pool",
     "restorable_lengths",
-    "restorable_on_all",
     "seal",
 ]

@@ -4,17 +4,20 @@ if __name__ != "unified_tree.controllers.storage_tier":  # a second name would m
     raise ImportError(f"import this package as unified_tree.controllers.storage_tier, not as {__name__}")
 
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
+from unified_tree.controllers.storage_tier.mapped_pages import MappedPages, mapped_pages
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.simulated_jobs import SimulatedJobs
 from unified_tree.controllers.storage_tier.storage_controller import StorageController
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
-from unified_tree.controllers.storage_tier.stored_composition import PageMemory, StoredComposition, stored_pools
+from unified_tree.controllers.storage_tier.stored_composition import PageMemory, PooledMemory, StoredComposition, stored_pools
 
 __all__ = [
     "Jobs",
+    "MappedPages",
     "PageMemory",
     "PersistPolicy",
+    "PooledMemory",
     "PrefetchMode",
     "PrefetchPolicy",
     "SimulatedJobs",
@@ -23,5 +26,6 @@ __all__ = [
     "StorageTierStats",
     "StoredComposition",
     "ThreadJobs",
+    "mapped_pages",
     "stored_pools",
 ]

@@ -14,7 +14,7 @@ class FileLimits:
     Attributes:
         open_wait_s: for another process that is opening the directory; then opening it fails.
         write_wait_s: of `put`, `remove` and `clear` for another process that writes; then pages are DROPPED, and until that
-            process has let go once they are so at once. 0 never waits.
+            process has released its lock once they are so at once. 0 never waits.
         held_bytes: written while others are kept from writing; but one value at least.
         refresh_s: a use is written down when the last one is longer ago: recency is known to so much, and hot values cost no
             writes. 0 writes every use down.

@@ -1,4 +1,4 @@
-"""One writer at a time in a table: among threads by a lock, among processes by `flock`, which a killed process gives back.
+"""One writer at a time in a table: among threads by a lock, among processes by `flock`, which a killed process releases.
 
 The kernel lets one thread write to a file at a time anyway (ext4, XFS), so finer locks would buy little and cost two calls
 a page. A writer holds it for a few milliseconds; one that was stopped in between costs the others one wait, and then nothing
@@ -51,7 +51,7 @@ class WriterLock:
         return got
 
     def release(self) -> None:
-        """Give the right back."""
+        """Let others write."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         finally:

@@ -519,7 +519,7 @@ def test_an_error_at_the_graft_leaves_no_page_behind(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError(f"{key} {pages}")
 
     with monkeypatch.context() as broken:
-        broken.setattr(cache.cache.tree, "graft", fail)
+        broken.setattr(cache.cache.tree.transfers, "graft", fail)
         with pytest.raises(ZeroDivisionError):
             cache.cache.drain()
     cache.runner.check()
