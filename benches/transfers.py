@@ -131,7 +131,7 @@ class Subject:
 
         def load() -> None:
             for pair, (source, target) in chosen:
-                pair.load(source, target)
+                pair.load_layers(pair.layer_ids, source, target)
 
         copies = tuple(
             Copy(component=pair.device.format.component, source=source, target=target) for pair, (source, target) in chosen

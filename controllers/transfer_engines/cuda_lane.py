@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import torch
-
+from unified_tree.controllers.tensors import torch
 from unified_tree.controllers.transfer_engines.lane import Mark
 from unified_tree.effect import EffectKind
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+from unified_tree.controllers.tensors import torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
