@@ -20,10 +20,10 @@ import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.prefix_linker.lmcache.lmcache_package import lmcache_module
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def remove_leftovers(segments: Path = SEGMENTS) -> list[str]:
 def _share(tensor: Any) -> None:
     """Move one tensor's memory, and record that."""
     try:
-        segment = _module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(tensor).shm_name.lstrip("/")
+        segment = lmcache_module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(tensor).shm_name.lstrip("/")
     except FileExistsError as error:
         raise ConfigurationError(
             f"lmcache: the segment of shared memory {error.filename or error} is there already, of another process with this "
@@ -146,12 +146,3 @@ def _identity(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return [status.st_dev, status.st_ino] if stat.S_ISREG(status.st_mode) else []
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
-        ) from error

@@ -91,20 +91,20 @@ def test_what_was_evicted_after_the_lookup_is_a_failed_retrieve(tensors: LinkedT
     until(lambda: linker.progress("a") is Progress.DONE)
     linker.lookup("b", IDS[:CHUNK], "s")
     until(lambda: linker.found("b") == CHUNK)
-    linker._engine.lookup_unpin(linker._lookups["b"].name)
-    linker._engine.clear()
+    linker._engine.unlock(linker._lookups["b"].name)
+    linker._engine._engine.clear()
     linker.retrieve("b", Span(tokens=IDS, salt="s", begin=0, end=CHUNK, pages=tensors.pages(ids)))
     until(lambda: linker.progress("b") is Progress.FAILED)
 
 
-def test_pins_are_given_back(tensors: LinkedTensors, linker: InProcessLinker) -> None:
+def test_locks_are_released(tensors: LinkedTensors, linker: InProcessLinker) -> None:
     ids = np.arange(CHUNK // PAGE)
     linker.store("a", Span(tokens=IDS, salt="s", begin=0, end=CHUNK, pages=tensors.pages(ids)))
     linker.lookup("b", IDS, "s")
     until(lambda: linker.found("b") == CHUNK)
-    assert linker._engine.lookup_pins
+    assert linker._engine._engine.lookup_pins
     linker.release("b")
-    until(lambda: not linker._engine.lookup_pins)
+    until(lambda: not linker._engine._engine.lookup_pins)
 
 
 def test_lmcaches_own_file_wins(tensors: LinkedTensors, tmp_path: Path) -> None:
