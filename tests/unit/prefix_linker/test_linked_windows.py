@@ -154,7 +154,7 @@ class Rig:
     def end(self, name: str, lease: Lease) -> None:
         self.pages.left(lease)
         self.cache.release(lease)
-        self.link.leave(name)
+        self.link.release(name)
 
     def run(self, name: str, ids: Ids, namespace: str = "", **given: tuple[str, ...]) -> int:
         """A whole request; from which token it went on."""
@@ -200,11 +200,11 @@ def chunk_of(kind: str) -> int:
 def test_a_later_server_goes_on_where_an_earlier_one_left_its_window_and_state(kind: str) -> None:
     first = Rig(kind, chunk=chunk_of(kind))
     assert first.run("a", prompt(1)) == 0
-    assert first.link.counts.stored_tokens == 5 * CHUNK
+    assert first.link.counters.stored_tokens == 5 * CHUNK
     second = Rig(kind, first, chunk=chunk_of(kind))
     longer = np.append(prompt(1), prompt(2, 30))
     assert second.run("a", longer) == 5 * CHUNK
-    assert second.link.counts.retrieved_tokens == 5 * CHUNK
+    assert second.link.counters.retrieved_tokens == 5 * CHUNK
     third = Rig(kind, second, chunk=chunk_of(kind))
     assert third.run("a", np.append(longer, prompt(3, 10))) == 6 * CHUNK + (8 if kind == "long window" else 0)
     for rig in (first, second, third):
@@ -237,7 +237,7 @@ def test_a_retrieve_needs_no_more_pages_of_a_window_than_it_keeps() -> None:
     held = second.cache.device.allocate("swa", COUNTS["swa"] - 2)
     second.link.arrive("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
-    assert second.link.counts.retrieved_tokens == 5 * CHUNK and not second.link.counts.no_room
+    assert second.link.counters.retrieved_tokens == 5 * CHUNK and not second.link.counters.no_room
     second.cache.device.free("swa", held)
     second.check_all_free()
 
@@ -250,8 +250,8 @@ def test_without_room_nothing_is_retrieved_and_nothing_is_kept(short: str) -> No
     held = second.cache.device.allocate(short, COUNTS[short])
     second.link.arrive("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
-    assert second.link.ready("a") and second.link.counts.no_room == 1
-    second.link.leave("a")
+    assert second.link.ready("a") and second.link.counters.no_room == 1
+    second.link.release("a")
     second.cache.device.free(short, held)
     second.check_all_free()
 
@@ -260,7 +260,7 @@ def test_what_an_optional_sharer_lacks_is_not_stored() -> None:
     for lacking in ("draft", "draft_swa"):
         rig = Rig("all")
         rig.run("a", prompt(1), without=(lacking,))
-        assert not rig.link.counts.stored_tokens
+        assert not rig.link.counters.stored_tokens
         rig.check_all_free()
 
 
@@ -271,11 +271,11 @@ def test_what_can_be_rebuilt_for_less_is_not_retrieved() -> None:
         rig = Rig("rebuilt window", first)
         rig.link = LinkedPrefixes(rig.cache, rig.linker, rig.linked, weights_version="v1", min_tokens=min_tokens)
         rig.run("a", prompt(1))
-        before = rig.link.counts.retrieved_tokens
+        before = rig.link.counters.retrieved_tokens
         rig.cache.device.reserve({"swa": COUNTS["swa"]})  # evicts all windows
         resumed = rig.run("b", np.append(prompt(1), prompt(2, 3)))
         assert resumed == (5 * CHUNK if retrieved else 5 * CHUNK - 20)
-        assert rig.link.counts.retrieved_tokens - before == retrieved
+        assert rig.link.counters.retrieved_tokens - before == retrieved
         rig.check_all_free()
 
 
@@ -309,20 +309,20 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
         elif act < 0.55 and waiting:
             name = choose.choice(list(waiting))
             del waiting[name]
-            rig.link.leave(name)
+            rig.link.release(name)
         elif act < 0.57:
             rig.cache.invalidate(choose.choice((None, "", "n")))
         elif act < 0.61:
             for name, lease in leases.items():
                 rig.end(name, lease)
             for name in waiting:
-                rig.link.leave(name)
+                rig.link.release(name)
             leases.clear()
             waiting.clear()
             rig.linker.let_go()
             rig.link.poll()
             rig.check_all_free()
-            resumed += rig.link.counts.retrieved_tokens
+            resumed += rig.link.counters.retrieved_tokens
             rig = Rig(kind, rig, chunk=chunk_of(kind))
         elif act < 0.75 and leases:
             name = choose.choice(list(leases))
@@ -342,9 +342,9 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
     for name, lease in leases.items():
         rig.end(name, lease)
     for name in waiting:
-        rig.link.leave(name)
+        rig.link.release(name)
     rig.linker.let_go()
     rig.link.poll()
     rig.check_all_free()
-    assert resumed + rig.link.counts.retrieved_tokens > 0
+    assert resumed + rig.link.counters.retrieved_tokens > 0
     record_property("operations", steps)

@@ -227,7 +227,7 @@ def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, l
         while True:
             link.arrive("one", Key(IDS, "tenant"))
             settle(link)
-            if turn == 0 or link.counts.retrieved_tokens or time.monotonic() > deadline:
+            if turn == 0 or link.counters.retrieved_tokens or time.monotonic() > deadline:
                 break
         with cache.acquire(Key(IDS, "tenant")) as lease:
             assert lease.cached_tokens == turn * 7 * CHUNK
@@ -238,8 +238,8 @@ def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, l
             cache.commit(lease, IDS)
             link.store("one", lease)
         polled_until(link, lambda link=link: not link._stores)  # type: ignore[misc]
-        link.leave("one")
-        assert link.counts.stored_tokens == (CHUNK if turn else 8 * CHUNK)
+        link.release("one")
+        assert link.counters.stored_tokens == (CHUNK if turn else 8 * CHUNK)
         assert not cache.tree.check()
 
 
@@ -259,13 +259,13 @@ def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTen
         server.pause()
         link.poll()
         settle(link)
-        assert link.counts.retrieves_late == 1
+        assert link.counters.retrieves_late == 1
         with cache.acquire(key) as lease:
             assert lease.cached_tokens == 0
         assert cache.stats().pools["full"].leased == 4 * CHUNK // PAGE, "whose pages it may still write"
         server.kill()
         polled_until(link, lambda: not cache.stats().pools["full"].leased)
-        link.leave("one")
+        link.release("one")
         link.close()
 
 

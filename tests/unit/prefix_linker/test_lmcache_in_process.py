@@ -60,7 +60,7 @@ def test_a_second_cache_finds_what_the_first_computed(tensors: LinkedTensors, li
             tensors.write(IDS, "tenant", lease.pages("full")[cached:], cached)
             cache.commit(lease, IDS)
             link.store("one", lease)
-        link.leave("one")
+        link.release("one")
         while link._stores:
             link.poll()
 

@@ -148,7 +148,7 @@ class Serving:
         resumed = lease.compute_from
         self.pages.left(lease)
         self.cache.release(lease)
-        self.link.leave(name)
+        self.link.release(name)
         until(self._is_stored)
         return resumed
 
@@ -168,7 +168,7 @@ def test_a_later_server_goes_on_from_window_and_state(server: Lmcache) -> None:
     second = Serving(server)
     resumed = [second.run(f"b {number}", np.append(ids, ids[:20])) for number, ids in enumerate(prompts)]
     assert resumed == [5 * CHUNK] * 3
-    assert second.link.counts.retrieved_tokens == 15 * CHUNK
+    assert second.link.counters.retrieved_tokens == 15 * CHUNK
     assert second.pages.checked_bytes and not second.pages.wrong_bytes and not first.pages.wrong_bytes
     assert not second.cache.tree.check()
     second.link.close()
