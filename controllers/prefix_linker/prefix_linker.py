@@ -1,7 +1,7 @@
 """The seam between the cache and a cache of prefixes elsewhere, which knows tokens and fills device pages itself.
 
 It is no store of pages: it has its own keys, locks what a lookup found until that is read or released, and reads and writes
-the pages of the device pools on its own, at its own time. So whoever hands it pages must leave them alone until it says that
+the pages of the device pools on its own, at its own time. So whoever hands it pages must not touch them until it says that
 it is done with them, and what it wrote is as good as its own word: nothing here verifies it.
 """
 

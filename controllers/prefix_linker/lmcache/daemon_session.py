@@ -46,7 +46,7 @@ class DaemonSession:
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
         zmq = lmcache_module("zmq")
         context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets
-        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never let go
+        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never closed
         factory = lmcache_module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
         self.client = factory.create(f"tcp://{settings.daemon}", context=context)
         try:
@@ -125,7 +125,7 @@ class DaemonSession:
         return self._transfer.submit_store(name, key, self._tensors, blocks, event, 0)
 
     def close(self, *, is_lost: bool) -> None:
-        """Make the daemon forget the pools, if it is still there, and let go of the connection. Blocks."""
+        """Make the daemon forget the pools, if it is still there, and close the connection. Blocks."""
         if not is_lost:
             future = self._transfer.unregister()
             if future is not None:

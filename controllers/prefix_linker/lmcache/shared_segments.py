@@ -3,7 +3,7 @@
 LMCache names a segment of shared memory by the process's number, which says nothing: with a shared /dev/shm another container's
 process has the same number, or one that cannot be seen from here, and its segments are live memory. So each segment that
 `share_pools` makes has a record beside it, a small file with the segment's name and inode, and this process keeps the record
-locked (`flock`) for as long as the segment is in use. The kernel lets go of the lock when the process has ended, however it
+locked (`flock`) for as long as the segment is in use. The kernel releases the lock when the process has ended, however it
 ended, and no sooner, whichever namespace asks. A segment is a leftover of ours if its record, by this user, can be locked and
 names that very inode; everything else is somebody's, and stays. Rejected: the process's number with its start, the boot and the
 namespace, which prove nothing about a process in a namespace that cannot be looked into.
@@ -40,7 +40,7 @@ def share_pools(pools: Mapping[str, DevicePool]) -> None:
     """Move CPU pools into shared memory, before anything has taken a view of them; pools on a GPU need nothing.
 
     Their bytes stay, their addresses do not: what was made of a pool before (a mover, a kernel's view) sees the old memory. The
-    memory is given back when the pools are gone. Raises ConfigurationError without the package, or where a segment of the same
+    memory is freed when the pools are gone. Raises ConfigurationError without the package, or where a segment of the same
     name is in the way; what was moved before stays moved. Cost: a copy of the pools.
     """
     for pool in pools.values():

@@ -37,9 +37,12 @@ class Rig:
         self.memory = MemoryLinker(self.tensors.linked, CHUNK, 1000)
         if inner is not None:
             self.memory._chunks = inner._chunks
-        self.linker = HeldLinker(self.memory, self.tensors)
+        self.linker = HeldLinker(self.memory, self.tensors.linked, lambda _, ids: self.tensors.spoil(ids))
         self.cache = PrefixCache(COMPONENTS, PAGE, {"full": page_count})
-        self.link = LinkedPrefixes(
+        self.link = self.linked(weights_version)
+
+    def linked(self, weights_version: str) -> LinkedPrefixes:
+        return LinkedPrefixes(
             self.cache,
             self.linker,
             self.tensors.linked,
@@ -82,14 +85,7 @@ class Rig:
 
     def forget(self) -> None:
         self.cache.invalidate()
-        self.link = LinkedPrefixes(
-            self.cache,
-            self.linker,
-            self.tensors.linked,
-            weights_version="v1",
-            store_limit=4,
-            clock=lambda: self.now,
-        )
+        self.link = self.linked("v1")
 
     def check_all_free(self) -> None:
         assert not self.cache.tree.check()
@@ -106,6 +102,13 @@ def successor(rig: Rig, **settings: object) -> Rig:
     return Rig(rig.memory, **settings)  # type: ignore[arg-type]
 
 
+def warmed(**settings: object) -> Rig:
+    """A server that is started after another, which has stored a prompt."""
+    first = Rig()
+    first.run("a", prompt(1))
+    return successor(first, **settings)
+
+
 def test_a_later_server_finds_what_an_earlier_one_computed() -> None:
     first = Rig()
     assert first.run("a", prompt(1)) == 0
@@ -119,9 +122,7 @@ def test_a_later_server_finds_what_an_earlier_one_computed() -> None:
 
 
 def test_only_what_the_cache_lacks_is_retrieved() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.run("a", prompt(1)[: CHUNK + 2 * PAGE])
     before = second.link.counters.retrieved_tokens
     assert second.run("b", prompt(1)) == 4 * CHUNK
@@ -138,9 +139,7 @@ def test_namespaces_and_weights_versions_share_nothing() -> None:
 
 
 def test_after_an_invalidation_nothing_of_before_is_found() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     second.cache.invalidate()
     second.link.poll()
@@ -149,29 +148,27 @@ def test_after_an_invalidation_nothing_of_before_is_found() -> None:
     second.link.release("a")
     assert second.run("b", prompt(1)) == 5 * CHUNK - PAGE, "what was computed after it"
     assert successor(second).run("c", prompt(1)) == 4 * CHUNK, "what was computed before it, by the version's name"
-    third = successor(first)
+    third = warmed()
     third.linker.holds_transfers = True
     third.arrive("a", prompt(1))
     third.link.poll()
     third.cache.invalidate()
-    third.linker.let_go()
+    third.linker.finish()
     third.link.poll()
     assert third.begin("a", prompt(1)).cached_tokens == 0, "what arrives after it"
 
 
 def test_a_failed_retrieve_is_computed() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.linker.holds_transfers = second.linker.fails = True
     second.arrive("a", prompt(1))
     second.link.poll()
     assert not second.link.ready("a")
-    second.linker.let_go()
+    second.linker.finish()
     second.link.poll()
     lease = second.begin("a", prompt(1))
     assert lease.cached_tokens == 0
-    second.linker.let_go()
+    second.linker.finish()
     second.cache.release(lease)
     second.link.release("a")
     second.link.poll()
@@ -181,9 +178,7 @@ def test_a_failed_retrieve_is_computed() -> None:
 
 
 def test_a_late_retrieve_keeps_its_pages_and_the_request_goes_on() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.linker.holds_transfers = True
     second.arrive("a", prompt(1))
     second.link.poll()
@@ -197,7 +192,7 @@ def test_a_late_retrieve_keeps_its_pages_and_the_request_goes_on() -> None:
     assert second.tensors.holds(prompt(1), "", lease.pages("full"))
     second.cache.release(lease)
     second.link.release("a")
-    second.linker.let_go()
+    second.linker.finish()
     second.link.poll()
     assert not second.memory.locks
     second.check_all_free()
@@ -216,9 +211,7 @@ def test_a_lookup_that_takes_too_long_is_not_waited_for() -> None:
 
 
 def test_a_cancelled_request_gives_its_locks_back() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     assert second.memory.locks
     second.link.release("a")
@@ -230,16 +223,14 @@ def test_a_cancelled_request_gives_its_locks_back() -> None:
     second.link.release("b")
     second.link.poll()
     assert second.linker.busy_pages.size
-    second.linker.let_go()
+    second.linker.finish()
     second.link.poll()
     assert not second.memory.locks
     second.check_all_free()
 
 
 def test_without_room_nothing_is_retrieved() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first, page_count=20)
+    second = warmed(page_count=20)
     held = second.cache.acquire(Key(prompt(9)))
     second.cache.allocate(held, 10 * PAGE)
     second.arrive("a", prompt(1))
@@ -264,7 +255,7 @@ def test_pages_that_are_being_stored_are_not_evicted() -> None:
     read = rig.linker.read_pages
     assert read.size == 5 * CHUNK // PAGE
     assert rig.cache.stats().pools["full"].protected == 5 * CHUNK // PAGE
-    rig.linker.let_go()
+    rig.linker.finish()
     rig.link.poll()
     rig.check_all_free()
     assert rig.link.counters.stored_tokens == 5 * CHUNK
@@ -276,7 +267,7 @@ def test_too_many_stores_are_dropped() -> None:
     for seed in range(6):
         rig.run(str(seed), prompt(seed, CHUNK))
     assert len(rig.linker.running) == 4 and rig.link.counters.stores_dropped == 2
-    rig.linker.let_go()
+    rig.linker.finish()
     rig.link.poll()
 
 
@@ -294,13 +285,11 @@ def test_a_draft_that_was_not_computed_is_not_stored() -> None:
 
 
 def test_closing_lets_go_of_everything() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     second.link.close()
     second.check_all_free()
-    third = successor(first)
+    third = warmed()
     third.linker.holds_transfers = True
     third.arrive("a", prompt(1))
     third.link.poll()
@@ -353,7 +342,7 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
             waiting[str(step)] = (ids, namespace)
             rig.arrive(str(step), ids, namespace)
         elif act < 0.5:
-            rig.linker.let_go()
+            rig.linker.finish()
         elif act < 0.55 and waiting:
             name = choose.choice(list(waiting))
             del waiting[name]
@@ -383,7 +372,7 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
         rig.link.release(name)
     for lease in leases.values():
         rig.cache.release(lease)
-    rig.linker.let_go()
+    rig.linker.finish()
     rig.link.poll()
     rig.check_all_free()
     assert not rig.memory.locks
@@ -429,9 +418,7 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     from unified_tree.controllers import HostTier
     from unified_tree.controllers.transfer_engines import NullEngine
 
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.cache = PrefixCache(
         COMPONENTS,
         PAGE,

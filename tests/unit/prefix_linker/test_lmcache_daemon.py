@@ -10,7 +10,7 @@ import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import COMPONENTS, PAGE, LinkedTensors
-from lmcache_server import CHUNK_TOKENS, Lmcache
+from lmcache_server import CHUNK_TOKENS, Lmcache, until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
@@ -48,13 +48,6 @@ def opened(server: Lmcache, tensors: LinkedTensors, model: str = "tests") -> Dae
     return open_daemon(
         tensors.linked, daemon=server.address, model=model, answer_timeout_s=1.0, heartbeat_s=0.1, drain_timeout_s=0.3
     )
-
-
-def until(ask: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def span(tensors: LinkedTensors, begin: int, end: int, first_page: int, salt: str) -> Span:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import COMPONENTS, PAGE, LinkedTensors
+from lmcache_server import until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
@@ -35,13 +35,6 @@ def linker(tensors: LinkedTensors) -> Iterator[InProcessLinker]:
     made = open_in_process(tensors.linked, model="tests", chunk_tokens=CHUNK, memory_bytes=32 << 20)
     yield made
     made.close()
-
-
-def until(ask: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_a_second_cache_finds_what_the_first_computed(tensors: LinkedTensors, linker: InProcessLinker) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import PAGE, LinkedTensors, hybrid
-from lmcache_server import Lmcache
+from lmcache_server import Lmcache, until
 
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
@@ -46,13 +46,6 @@ def opened(server: Lmcache, tensors: LinkedTensors) -> DaemonLinker:
 def is_healthy(linker: DaemonLinker) -> bool:
     """Asked anew."""
     return linker.is_healthy
-
-
-def until(ask: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("options", [[], [*APART, "--null-block-id", "5"]], ids=["together", "another null block"])
