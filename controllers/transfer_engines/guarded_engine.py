@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.ledger import Ledger
     from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 
+CANCELLED = "cancelled"
 CLOSED = "the engine was closed"
 
 
@@ -58,7 +59,7 @@ class GuardedEngine(ABC):
     def cancel(self, ticket: int) -> None:
         """See TransferEngine.cancel."""
         with self._lock:
-            self._cancel(ticket, "cancelled")
+            self._cancel(ticket, CANCELLED)
 
     def wait(self, ticket: int) -> None:
         """See TransferEngine.wait."""

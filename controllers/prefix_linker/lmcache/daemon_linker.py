@@ -102,7 +102,7 @@ class DaemonLinker:
         lookup.asked = session.client.lookup(lookup.key(0, end), 1)
 
     def found(self, request: str) -> int | None:
-        """See PrefixLinker.found; 0 also where the daemon takes longer than `answer_timeout_s`, whose locks are released later."""
+        """See PrefixLinker.found; 0 also where the daemon takes longer than `answer_timeout_s`; its locks go later."""
         self._check_open()
         lookup = self._lookups[request]
         late = time.monotonic() - lookup.since > self._settings.answer_timeout_s
