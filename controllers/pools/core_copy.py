@@ -90,9 +90,11 @@ def row_shares(into: list[torch.Tensor], out_of: list[torch.Tensor], moves: Page
         strides = [word_bytes * stride for stride in (*written.stride()[:3], *read.stride()[:3])]
         parts.append((written.data_ptr(), read.data_ptr(), layers, slots, words * word_bytes, *strides))
     table = np.array(parts, np.int64)
+    assert copy_rows is not None, "row_copy is not compiled here"
+    rows = copy_rows
 
     def copy(share: int) -> None:
-        copy_rows(table, moves.target, moves.source, share, shares)
+        rows(table, moves.target, moves.source, share, shares)
 
     return copy
 
