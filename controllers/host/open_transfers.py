@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.transfer_engines import Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
 
@@ -110,9 +110,7 @@ class OpenTransfers:
         ticket = next(self._numbers)
         opened = OpenTransfer(ticket, effect, 0)
         opened.number = self._ranks.begin(opened.kind)
-        direction = Direction.BACKUP if effect.kind is EffectKind.BACKUP else Direction.LOAD
-        copies = tuple(PoolCopy(component=c.component, source=c.source, target=c.target) for c in effect.copies)
-        self._queue.append(Transfer(ticket=ticket, direction=direction, copies=copies))
+        self._queue.append(Transfer(ticket=ticket, kind=effect.kind, copies=effect.copies))
         self._open[ticket] = self._by_effect[effect] = opened
         return opened
 

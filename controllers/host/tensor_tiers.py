@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.pools import HostLayout, formats_of
 from unified_tree.controllers.pools.device_pool import DevicePool
 from unified_tree.controllers.pools.host_pool import HostPool, host_pools
 from unified_tree.controllers.pools.page_pair import PagePair
+from unified_tree.controllers.tensors import torch
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, TransferEngine
 from unified_tree.errors import ConfigurationError
 

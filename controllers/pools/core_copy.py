@@ -1,6 +1,12 @@
-"""Copying pages on a few cores of a CPU, which meet once a call: compiled rows where there are, torch's pieces elsewhere.
+"""Copying pages on a few cores of a CPU, which meet once a call.
 
-`python -m benches.transfers` measures both.
+The C module `row_copy` copies where it was compiled. Elsewhere numpy does, a layer and part at a time, at half to three
+quarters of its speed (`python -m benches.transfers`).
+
+Rejected, because others work on the machine too: a call a page, which beside a busy Python thread such as a scheduler waits up
+to a switch interval each time to get the interpreter lock back; and torch's own threads, which meet after every page and wait
+for a core that another process has. Rejected also: views of all pieces for torch to copy, whose making takes as long as it
+saves; and `np.take` into consecutive targets, which first makes the whole pool contiguous if its pages are strided.
 """
 
 from __future__ import annotations
@@ -9,14 +15,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from unified_tree.arguments import integer
+from unified_tree.controllers.tensors import torch
 from unified_tree.errors import ConfigurationError
 
 try:
-    from unified_tree.controllers.pools.row_shares import row_shares as default_shares
+    from unified_tree.controllers.pools.row_copy import copy_rows
 except ImportError:
-    from unified_tree.controllers.pools.piece_shares import piece_shares as default_shares
+    copy_rows = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_moves import PageMoves
@@ -27,6 +35,8 @@ SHARE_BYTES = 4 << 20
 """A core is worth waking for so much; it takes about a third of a millisecond to copy."""
 MAX_CORES = 4
 """By default: a few cores take all the bandwidth of the memory."""
+STAGING_BYTES = 8 << 20
+"""Of numpy's buffer between a gather and its scatter."""
 
 
 class CoreCopy:
@@ -35,22 +45,24 @@ class CoreCopy:
     Args:
         cores: threads that copy, the caller's among them; None for as many as torch uses, but at most MAX_CORES. They
             start when first needed and end with this object.
-        share_out: what makes shares of a copy, `row_shares` or `piece_shares`; None for the faster one that is there.
+        share_out: what makes shares of a copy, `row_shares` or `numpy_shares`; None for the faster one that is there.
 
     Raises ConfigurationError for a number of cores that is not positive.
     """
 
     def __init__(self, cores: int | None = None, share_out: ShareOut | None = None) -> None:
-        self._cores = min(MAX_CORES, torch.get_num_threads()) if cores is None else cores
-        if type(self._cores) is not int or self._cores < 1:
-            raise ConfigurationError(f"cores must be a positive integer, not {cores!r}")
-        self._share_out = share_out or default_shares
+        default = min(MAX_CORES, torch.get_num_threads())
+        self._cores = default if cores is None else integer(cores, "cores", ConfigurationError, minimum=1)
+        self._share_out = share_out or (numpy_shares if copy_rows is None else row_shares)
         self._others = ThreadPoolExecutor(max_workers=max(1, self._cores - 1), thread_name_prefix="page-copy")
 
     def __call__(self, into: list[torch.Tensor], out_of: list[torch.Tensor], moves: PageMoves) -> None:
-        """Copy pages of every part; tensors are [layer, page, slot, word], one a part. Returns when all are copied.
+        """Copy pages of every part. Returns when all are copied. Cost: O(bytes).
 
-        Cost: O(bytes + n log n), and what `share_out` adds.
+        Args:
+            into, out_of: [layer, page, slot, word] of CPU memory, one a part, of equal layers, slots and words; the words of
+                a row lie side by side.
+            moves: pages to copy.
         """
         if not len(moves):
             return
@@ -64,3 +76,39 @@ class CoreCopy:
             wait(others)  # nobody writes after this returns, however it does
         for other in others:
             other.result()
+
+
+def row_shares(into: list[torch.Tensor], out_of: list[torch.Tensor], moves: PageMoves, shares: int) -> Callable[[int], None]:
+    """What copies one of `shares` equal shares, by its number, in C; it releases the interpreter lock once.
+
+    The caller keeps the moves and the tensors until all shares are copied. Cost: O(parts); a share O(bytes of it).
+    """
+    parts = []
+    for written, read in zip(into, out_of, strict=True):
+        layers, _, slots, words = written.shape
+        word_bytes = written.element_size()
+        strides = [word_bytes * stride for stride in (*written.stride()[:3], *read.stride()[:3])]
+        parts.append((written.data_ptr(), read.data_ptr(), layers, slots, words * word_bytes, *strides))
+    table = np.array(parts, np.int64)
+    assert copy_rows is not None, "row_copy is not compiled here"
+    rows = copy_rows
+
+    def copy(share: int) -> None:
+        rows(table, moves.target, moves.source, share, shares)
+
+    return copy
+
+
+def numpy_shares(into: list[torch.Tensor], out_of: list[torch.Tensor], moves: PageMoves, shares: int) -> Callable[[int], None]:
+    """The same by gathers and scatters of numpy. Cost: two views a layer, part and staging buffer; a share O(bytes of it)."""
+    gathers = []
+    for written, read in zip(into, out_of, strict=True):
+        step = max(1, STAGING_BYTES // written[0, 0].nbytes)
+        chunks = [slice(begin, begin + step) for begin in range(0, len(moves), step)]
+        gathers += [(one.numpy(), other.numpy(), some) for one, other in zip(written, read, strict=True) for some in chunks]
+
+    def copy(share: int) -> None:
+        for one, other, some in gathers[share::shares]:
+            one[moves.target[some]] = other[moves.source[some]]
+
+    return copy

@@ -9,7 +9,8 @@ system, gives ordinary pages; the bytes are the same.
 from __future__ import annotations
 
 import numpy as np
-import torch
+
+from unified_tree.controllers.tensors import torch
 
 ALIGNMENT_BYTES = 2 << 20
 """A huge page, which must start at a multiple of its size. Pools below that are aligned to a line of the cache."""

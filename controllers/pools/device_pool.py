@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
+from unified_tree.arguments import integer
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_memory import check_host_memory
-from unified_tree.controllers.pools.page_count import check_page_count
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
+from unified_tree.controllers.tensors import torch
+from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat
 
 
@@ -26,14 +26,13 @@ class DevicePool:
     """
 
     def __init__(self, page_format: PageFormat, page_count: int, device: torch.device | str = "cpu") -> None:
-        check_page_count(page_format.component, page_count)
         self.format = page_format
-        self.page_count = page_count
+        self.page_count = integer(page_count, f"{page_format.component}: page_count", ConfigurationError, minimum=1)
         self.device = torch.device(device)
         if self.device.type == "cpu":
             check_host_memory(self.size_bytes, component=page_format.component)
         self._memory = {
-            part.name: self._allocate(len(page_format.layer_ids) * page_count * page_format.block_bytes(part))
+            part.name: self._allocate(len(page_format.layer_ids) * self.page_count * page_format.block_bytes(part))
             for part in page_format.parts
         }
 

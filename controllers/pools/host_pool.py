@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from unified_tree.arguments import integer
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout, place
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
-from unified_tree.controllers.pools.page_count import check_page_count
 from unified_tree.controllers.pools.pinning import check_can_pin, pin_memory, unpin_memory
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.errors import ConfigurationError, PageError
@@ -45,12 +45,11 @@ class HostPool:
         trailer_bytes: int = TRAILER_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
     ) -> None:
-        check_page_count(page_format.component, page_count)
         self.format = page_format
-        self.page_count = page_count
+        self.page_count = integer(page_count, f"{page_format.component}: page_count", ConfigurationError, minimum=1)
         self.layout = HostLayout(layout)
         self.trailer_bytes = trailer_bytes
-        self._placement = place(page_format, page_count, self.layout, trailer_bytes)
+        self._placement = place(page_format, self.page_count, self.layout, trailer_bytes)
         check_host_memory(self._placement.size_bytes, reserve_bytes, component=page_format.component)
         if pin:
             check_can_pin(page_format.component)
@@ -114,19 +113,11 @@ class HostPool:
 
         Raises ConfigurationError for a layer-first pool, PageError for a page it does not have. Cost: O(1), no copy.
         """
-        start = self._page_start(page)
-        return self._bytes[start : start + self.format.page_bytes + self.trailer_bytes]
-
-    def trailer(self, page: int) -> memoryview:
-        """The last `trailer_bytes` of `page_memory(page)`, for a checksum and a key tag. Raises as that does."""
-        start = self._page_start(page) + self.format.page_bytes
-        return self._bytes[start : start + self.trailer_bytes]
-
-    def _page_start(self, page: int) -> int:
         self._check_page_contiguous()
         if not 0 <= page < self.page_count:
             raise PageError(f"{self.format.component}: host page {page!r} is not one of 0 … {self.page_count - 1}")
-        return page * self._placement.page_stride_bytes
+        start = page * self._placement.page_stride_bytes
+        return self._bytes[start : start + self.format.page_bytes + self.trailer_bytes]
 
     def _check_page_contiguous(self) -> None:
         if not self.layout.is_page_contiguous:
@@ -161,7 +152,7 @@ def host_pools(
     if formats.keys() != page_counts.keys():
         raise ConfigurationError(f"host_pools: formats of {sorted(formats)} but page counts of {sorted(page_counts)}")
     for name, page_count in page_counts.items():
-        check_page_count(name, page_count)
+        integer(page_count, f"{name}: page_count", ConfigurationError, minimum=1)
     total = sum(place(formats[name], page_counts[name], layout, trailer_bytes).size_bytes for name in formats)
     check_host_memory(total, reserve_bytes, component=", ".join(formats))
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+from unified_tree.controllers.tensors import torch
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_moves import Ids, PageMoves

@@ -1,7 +1,7 @@
-"""A list of page copies made ready: checked, in order of their targets, and cut into runs.
+"""A list of page copies made ready: checked, and in order of their targets.
 
 The order of the copies is free, so they are sorted by target. That finds targets named twice, makes writes ascend, and
-leaves pages that were allocated together side by side again, whatever order a free list gave them out in.
+brings pages that were allocated together side by side again, whatever order a free list gave them out in.
 """
 
 from __future__ import annotations
@@ -46,12 +46,3 @@ class PageMoves:
     def __len__(self) -> int:
         """Pages to copy."""
         return self.target.size
-
-    def runs(self) -> list[tuple[int, int, int]]:
-        """(first source, first target, page count) of stretches in which both sides are consecutive. Cost: O(n)."""
-        if not len(self):
-            return []
-        breaks = np.flatnonzero((np.diff(self.source) != 1) | (np.diff(self.target) != 1)) + 1
-        starts = np.concatenate(([0], breaks))
-        counts = np.diff(starts, append=len(self))
-        return list(zip(self.source[starts].tolist(), self.target[starts].tolist(), counts.tolist(), strict=True))

@@ -60,11 +60,6 @@ class PagePair:
         moves = self._moves(source, target, source_pages=self.device.page_count, target_pages=self.host.page_count)
         self._copy_pages(self._host_words, self._device_words, moves)
 
-    def load(self, source: Ids, target: Ids) -> None:
-        """Copy host pages `source` to device pages `target`, all layers. Cost: O(bytes), and O(n log n) for the ids."""
-        moves = self._moves(source, target, source_pages=self.host.page_count, target_pages=self.device.page_count)
-        self._copy_pages(self._device_words, self._host_words, moves)
-
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Cost: O(bytes), and O(n log n) for the ids.
 

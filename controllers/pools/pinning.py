@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from unified_tree.controllers.tensors import torch
 from unified_tree.errors import ConfigurationError
 
 PORTABLE = 1

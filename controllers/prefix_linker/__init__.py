@@ -3,13 +3,14 @@
 if __name__ != "unified_tree.controllers.prefix_linker":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.prefix_linker, not as {__name__}")
 
+from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, linked_pools
-from unified_tree.controllers.prefix_linker.linked_prefixes import LinkedPrefixes, LinkStats
+from unified_tree.controllers.prefix_linker.linked_prefixes import LinkedPrefixes
 from unified_tree.controllers.prefix_linker.memory_linker import MemoryLinker
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 
 __all__ = [
-    "LinkStats",
+    "LinkCounters",
     "LinkedPool",
     "LinkedPrefixes",
     "MemoryLinker",

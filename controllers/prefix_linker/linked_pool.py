@@ -130,6 +130,6 @@ def _linked(component: Component, pool: DevicePool, header: FormatHeader) -> Lin
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """[page, slot, byte] of [page, slot, *shape], the same memory."""
-    import torch
+    from unified_tree.controllers.tensors import torch
 
     return tensor.flatten(2).view(torch.uint8) if tensor.dim() > 2 else tensor.unsqueeze(2).view(torch.uint8)

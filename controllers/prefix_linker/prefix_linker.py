@@ -1,7 +1,7 @@
 """The seam between the cache and a cache of prefixes elsewhere, which knows tokens and fills device pages itself.
 
-It is no store of pages: it has its own keys, locks what a lookup found until that is read or given back, and reads and writes
-the pages of the device pools on its own, at its own time. So whoever hands it pages must leave them alone until it says that
+It is no store of pages: it has its own keys, locks what a lookup found until that is read or released, and reads and writes
+the pages of the device pools on its own, at its own time. So whoever hands it pages must not touch them until it says that
 it is done with them, and what it wrote is as good as its own word: nothing here verifies it.
 """
 
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+    from unified_tree.keys import Key
 
 Pages = Mapping[str, "NDArray[np.int64]"]
 """By pool: device page ids."""
@@ -99,18 +101,24 @@ class PrefixLinker(Protocol):
         ...
 
     def release(self, name: str) -> None:
-        """Forget a request or a store: locks that no retrieve has taken are given back. Any time but during a transfer.
+        """Forget a request or a store, and release locks that no retrieve has taken. Any time but during a transfer.
 
         Raises LinkError while its transfer runs; nothing for a name that is not known.
         """
         ...
 
     def close(self) -> None:
-        """Wait for transfers under way, at most as long as the linker's time limit, and let go; twice is as good as once.
+        """Wait for transfers under way, at most as long as the linker's time limit, and close. Idempotent.
 
         Raises LinkError, closed all the same, if some were not known to have ended: their pages must never be used again.
         """
         ...
+
+
+def tokens_of(key: Key) -> NDArray[np.int64]:
+    """The tokens of a key that is no bigram's, as they stand in a span: a view. Cost: O(1)."""
+    assert not key.bigram, key
+    return np.frombuffer(key.data, np.int64, key.length)
 
 
 def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Mapping[str, LinkedPool]) -> None:

@@ -91,7 +91,7 @@ class LinkedFetches:
 
     def leave(self, entry: ServedRequest) -> None:
         """A request is over."""
-        self._link.leave(entry.request.index)
+        self._link.release(entry.request.index)
 
     def finish(self) -> None:
         """Let all stores end, as a server does that stops in good order."""

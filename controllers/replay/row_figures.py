@@ -118,7 +118,7 @@ def _stored_figures(tally: Tally, figures: CacheStats, storage: RowStorage | Non
 def _linked_figures(tally: Tally, tiers: RowTiers, link: LinkedPrefixes | None) -> LinkedFigures | None:
     if tiers.link is None or link is None:
         return None
-    counts, served = link.counts, tally.served
+    counts, served = link.counters, tally.served
     return LinkedFigures(
         hit_tokens=int(tally.linked_hit_tokens[served].sum()),
         lookups=counts.lookups,

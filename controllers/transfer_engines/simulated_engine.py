@@ -16,21 +16,19 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.transfer_engines.simulated_stage import SimulatedStage, layers_of, stages_of
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
-from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.progress import Progress
     from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
 
-CANCELLED = "cancelled"
 
-
-class SimulatedEngine:
+class SimulatedEngine(GuardedEngine):
     """A TransferEngine on a virtual clock. Waiting advances the clock to the event that is waited for.
 
     Args:
@@ -56,32 +54,20 @@ class SimulatedEngine:
         self._latencies = Latencies() if latencies is None else latencies
         self._faults = Faults() if faults is None else faults
         self._movers = None if movers is None else dict(movers)
-        self._ledger = Ledger(remembered)
+        super().__init__(Ledger(remembered))
         self._random: dict[int, Random] = {}
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._event_count = 0
         self._repeated: list[Completion] = []
-        self._is_closed = False
 
     @property
     def next_event_ns(self) -> int | None:
         """When something happens next on the clock; None if nothing will without another call."""
         return self._events[0][0] if self._events else None
 
-    def submit(self, transfers: Sequence[Transfer]) -> None:
-        """See TransferEngine.submit."""
-        if self._is_closed:
-            raise TransferError("this engine was closed; it takes no more transfers")
-        self._happen()
-        layers = partial(layers_of, movers=self._movers)
-        for transfer, progress in zip(transfers, self._ledger.enter(transfers, layers), strict=True):
-            self._random[transfer.ticket] = Random(f"{self._seed} {transfer.ticket}")
-            if not progress.has_ended:
-                self._plan(progress, transfer)
-
     def poll(self) -> list[Completion]:
         """See TransferEngine.poll; with `Faults.twice` a completion may come once more."""
-        self._happen()
+        self._advance()
         completions, repeated = self._ledger.take(), self._repeated
         self._repeated = []
         for completion in completions:
@@ -91,42 +77,26 @@ class SimulatedEngine:
                 self._at(delay_ns, partial(self._repeat, completion))
         return completions + repeated
 
-    def wait_layer(self, ticket: int, layer_id: int) -> None:
-        """See TransferEngine.wait_layer."""
-        self._happen()
-        while not self._ledger.has_landed(ticket, layer_id):
-            self._happen_next()
+    def _begin(self, transfers: Sequence[Transfer]) -> None:
+        self._advance()
+        layers = partial(layers_of, movers=self._movers)
+        for transfer, progress in zip(transfers, self._ledger.enter(transfers, layers), strict=True):
+            self._random[transfer.ticket] = Random(f"{self._seed} {transfer.ticket}")
+            if not progress.has_ended:
+                self._plan(progress, transfer)
 
-    def cancel(self, ticket: int) -> None:
-        """See TransferEngine.cancel."""
-        self._happen()
+    def _cancel(self, ticket: int, reason: str) -> None:
+        self._advance()
         progress = self._ledger.open.get(ticket)
         if progress is None or progress.has_ended or progress.is_cancelled:
             return
-        progress.fail(CANCELLED)
+        progress.fail(reason)
         progress.is_cancelled = True
         self._at(self._draw(self._random[ticket], self._latencies.cancel_ns), partial(self._end, progress))
 
-    def wait(self, ticket: int) -> None:
-        """See TransferEngine.wait."""
-        self._happen()
-        self._ledger.find(ticket)
-        while ticket in self._ledger.open:
-            self._happen_next()
-
-    def drain(self) -> None:
-        """See TransferEngine.drain."""
-        self._happen()
-        while self._ledger.open:
-            self._happen_next()
-
-    def close(self) -> None:
-        """See TransferEngine.close; takes no virtual time."""
-        self._happen()
-        self._is_closed = True
+    def _stop(self) -> None:
+        """Takes no virtual time."""
         for progress in list(self._ledger.open.values()):
-            progress.fail("the engine was closed")
-            progress.is_cancelled = True
             self._end(progress)
 
     def _plan(self, progress: Progress, transfer: Transfer) -> None:
@@ -176,12 +146,12 @@ class SimulatedEngine:
         self._event_count += 1
         heapq.heappush(self._events, (self._clock.now + delay_ns, self._event_count, event))
 
-    def _happen(self) -> None:
+    def _advance(self) -> None:
         """Let everything happen that is due."""
         while self._events and self._events[0][0] <= self._clock.now:
             heapq.heappop(self._events)[2]()
 
-    def _happen_next(self) -> None:
+    def _await_change(self) -> None:
         assert self._events, "a transfer is open, but nothing will happen"
         self._clock.advance(max(0, self._events[0][0] - self._clock.now))
-        self._happen()
+        self._advance()

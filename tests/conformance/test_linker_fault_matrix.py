@@ -90,7 +90,7 @@ class Life:
         self.link.arrive("one", Key(tokens))
         self.link.arrive("cancelled", Key(tokens[::-1].copy()))
         self.tick()
-        self.link.leave("cancelled")
+        self.link.release("cancelled")
         ticks = 1
         while not self.link.ready("one"):
             self.tick()
@@ -105,7 +105,7 @@ class Life:
         self.cache.commit(lease, tokens)
         self.link.store("one", lease)
         self.cache.release(lease)
-        self.link.leave("one")
+        self.link.release("one")
         self.tick()
         return cached
 
@@ -131,9 +131,9 @@ class Life:
                 self.serve(tokens[0])
             self.settle()
             self.forget()
-            before = self.link.counts.retrieved_tokens
+            before = self.link.counters.retrieved_tokens
             self.serve(tokens[0])
-            return self.link.counts.retrieved_tokens - before == FOUND
+            return self.link.counters.retrieved_tokens - before == FOUND
 
         until(is_found, "the daemon is used")
         return tokens[0]
@@ -190,8 +190,8 @@ def test_frozen_and_thawed(daemon: Lmcache, tensors: LinkedTensors) -> None:
         for number in range(5):
             assert one.serve(prompt(number)) == 0
         assert one.serve(old) == 0
-        assert one.link.counts.retrieves_late == 1
-        one.link.leave(name)
+        assert one.link.counters.retrieves_late == 1
+        one.link.release(name)
         daemon.resume()
         one.time_passes = False
         one.settle()
@@ -237,10 +237,10 @@ def test_it_says_that_it_has_what_it_has_not(daemon: Lmcache, tensors: LinkedTen
         one.link.poll()
         while not one.link.ready("one"):
             one.tick()
-        assert one.link.counts.retrieves_failed == 1
+        assert one.link.counters.retrieves_failed == 1
         with one.cache.acquire(Key(old)) as lease:
             assert lease.cached_tokens == 0
-        one.link.leave("one")
+        one.link.release("one")
         one.learn()
 
 
@@ -253,9 +253,9 @@ def test_full(daemon: Lmcache, tensors: LinkedTensors) -> None:
             one.settle()
             one.forget()
         for number in range(60):
-            before = one.link.counts.retrieved_tokens
+            before = one.link.counters.retrieved_tokens
             one.serve(prompt(1000 + number))
-            found += one.link.counts.retrieved_tokens > before
+            found += one.link.counters.retrieved_tokens > before
             one.settle()
             one.forget()
         assert found < 60

@@ -286,7 +286,7 @@ class Linked:
             self.cache.commit(lease, PROMPT, dict(lease.save_pages))
             self.link.store("request", lease)
         self.link.poll()
-        self.link.leave("request")
+        self.link.release("request")
         return found
 
 

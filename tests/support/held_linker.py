@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
-from linked_tensors import PAGE, LinkedTensors
 from numpy.typing import NDArray
 
-from unified_tree.controllers.prefix_linker import MemoryLinker, PrefixLinker, Progress, Span
+from unified_tree import Point
+from unified_tree.controllers.prefix_linker import LinkedPool, MemoryLinker, PrefixLinker, Progress, Span
 from unified_tree.errors import LinkError
+
+Ids = NDArray[np.int64]
 
 
 class HeldLinker:
     """A PrefixLinker before a MemoryLinker.
 
+    Args:
+        inner: has the prefixes.
+        pools: the same that it was given.
+        spoil: writes garbage to device pages of a pool.
+
     Attributes:
-        holds_lookups, holds_transfers: what is asked from now on waits for `let_go`.
-        fails: transfers that are let go fail, half written.
+        holds_lookups, holds_transfers: what is asked from now on waits for `finish`.
+        fails: transfers that finish fail, after writing garbage.
         is_healthy: whether the peer is there.
     """
 
-    def __init__(self, inner: MemoryLinker, tensors: LinkedTensors) -> None:
+    def __init__(self, inner: MemoryLinker, pools: Sequence[LinkedPool], spoil: Callable[[str, Ids], None]) -> None:
         self.inner = inner
-        self.tensors = tensors
         self.holds_lookups = self.holds_transfers = self.fails = False
         self.is_healthy = True
         self.lookups: set[str] = set()
         self.running: dict[str, tuple[str, Span]] = {}
         self.failed: set[str] = set()
+        self._pools = pools
+        self._spoil = spoil
 
     @property
     def chunk_tokens(self) -> int:
         return self.inner.chunk_tokens
 
     @property
-    def busy_pages(self) -> NDArray[np.int64]:
-        """Pages that may be written at any moment."""
-        spans = [self._own(span) for kind, span in self.running.values() if kind == "retrieve"]
-        return np.unique(np.concatenate([*spans, np.empty(0, np.int64)]))
+    def busy_pages(self) -> Ids:
+        """Pages of `full` that may be written at any moment."""
+        return _union(
+            ids for kind, span in self.running.values() if kind == "retrieve" for name, ids in self._own(span) if name == "full"
+        )
 
     @property
-    def read_pages(self) -> NDArray[np.int64]:
-        """Pages that are being read."""
-        spans = [span.pages["full"] for kind, span in self.running.values() if kind == "store"]
-        return np.unique(np.concatenate([*spans, np.empty(0, np.int64)]))
+    def read_pages(self) -> Ids:
+        """Pages of `full` that are being read."""
+        return _union(span.pages["full"] for kind, span in self.running.values() if kind == "store")
 
-    def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
+    def lookup(self, request: str, tokens: Ids, salt: str) -> None:
         self.inner.lookup(request, tokens, salt)
         if self.holds_lookups:
             self.lookups.add(request)
@@ -62,7 +72,7 @@ class HeldLinker:
 
     def progress(self, name: str) -> Progress:
         if name in self.running:
-            self.tensors.spoil(self.busy_pages)
+            self.spoil_running()
             return Progress.RUNNING
         return Progress.FAILED if name in self.failed else self.inner.progress(name)
 
@@ -78,27 +88,44 @@ class HeldLinker:
             raise LinkError(f"running: {sorted(self.running)}")
         self.inner.close()
 
-    def let_go(self) -> None:
+    def finish(self) -> None:
         """All that was held ends now."""
         self.lookups.clear()
         for name, (kind, span) in list(self.running.items()):
-            del self.running[name]
             if self.fails:
                 self.failed.add(name)
-                if kind == "retrieve":
-                    self.tensors.spoil(self._own(span)[:1])
+                self._write_garbage(kind, span)
             elif kind == "retrieve":
                 self.inner.retrieve(name, span)
             else:
                 self.inner.store(name, span)
+            del self.running[name]
+
+    def spoil_running(self) -> None:
+        """Retrieves under way write something."""
+        for kind, span in self.running.values():
+            self._write_garbage(kind, span)
 
     def _begin(self, kind: str, name: str, span: Span) -> None:
         self.running[name] = (kind, span)
         if not self.holds_transfers:
-            self.let_go()
+            self.finish()
 
-    def _own(self, span: Span) -> NDArray[np.int64]:
-        return span.pages["full"][(span.begin - span.first_token(self.chunk_tokens)) // PAGE :]
+    def _write_garbage(self, kind: str, span: Span) -> None:
+        if kind == "retrieve":
+            for name, ids in self._own(span):
+                self._spoil(name, ids)
+
+    def _own(self, span: Span) -> Iterator[tuple[str, Ids]]:
+        """What a retrieve may write of each pool: not the pages before its beginning."""
+        for pool in self._pools:
+            first, _ = pool.page_range(span.first_token(self.chunk_tokens), span.end)
+            before = 0 if isinstance(pool.coverage, Point) else max(0, span.begin // pool.page_tokens - first)
+            yield pool.name, span.pages[pool.name][before:]
+
+
+def _union(ids: Iterator[Ids]) -> Ids:
+    return np.unique(np.concatenate([np.empty(0, np.int64), *ids]))
 
 
 def conforms(linker: HeldLinker) -> PrefixLinker:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -43,6 +43,14 @@ def skip_unless_it_runs() -> None:
     reason = why_not()
     if reason is not None:
         pytest.skip(f"lmcache: {reason}", allow_module_level=True)
+
+
+def until(ask: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for something that becomes true."""
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def free_port() -> int:

@@ -1,6 +1,6 @@
 """A prefix linker over an LMCache daemon on this machine, which maps the device pools and copies on its own.
 
-A lookup takes locks at the daemon; a retrieve takes those of what it reads, and `release` gives back the others. A thread
+A lookup takes locks at the daemon; a retrieve takes those of what it reads, and `release` frees the others. A thread
 asks the daemon every so often whether it is there. If it does not answer, nothing more is asked of it, and what runs goes on
 running: it may be frozen, and write later. If the connection breaks it has ended, and what ran has failed. The next daemon at
 the same address gets the pools registered anew.
@@ -101,7 +101,7 @@ class DaemonLinker:
         lookup.asked = session.client.lookup(lookup.key(0, end), 1)
 
     def found(self, request: str) -> int | None:
-        """See PrefixLinker.found; 0 also where the daemon takes longer than `answer_timeout_s`, whose locks go back later."""
+        """See PrefixLinker.found; 0 also where the daemon takes longer than `answer_timeout_s`; its locks go later."""
         self._check_open()
         lookup = self._lookups[request]
         late = time.monotonic() - lookup.since > self._settings.answer_timeout_s
@@ -165,6 +165,7 @@ class DaemonLinker:
         self._is_closed = True
         self._stop.set()
         self._heart.join()
+        self._close_lost()  # the last beat may have met another daemon
         self._session.close(is_lost=self._is_lost(self._session) or not self._answers)
         self._watch.close()
         if running:
@@ -185,9 +186,8 @@ class DaemonLinker:
         return self._is_closed or self._watch.losses != session.losses
 
     def _sweep(self) -> None:
-        """Give back the locks of requests that have gone, once it is known which; and close what was lost."""
-        while self._lost:
-            self._lost.pop().close(is_lost=True)
+        """Release the locks of requests that have gone, once it is known which; and close what was lost."""
+        self._close_lost()
         still: list[_Lookup] = []
         for lookup in self._leaving:
             if self._is_lost(lookup.session) or lookup.asked is None:
@@ -198,8 +198,12 @@ class DaemonLinker:
                     still.append(lookup)
                     continue
                 lookup.found, lookup.is_abandoned = found, False
-            lookup.give_back()
+            lookup.release()
         self._leaving = still
+
+    def _close_lost(self) -> None:
+        while self._lost:
+            self._lost.pop().close(is_lost=True)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -245,7 +249,7 @@ class _Lookup:
     Attributes:
         asked, status: futures of the question and of the last question for its result.
         taken: the tokens whose locks went with a retrieve.
-        is_abandoned: nobody waits for the result any more, but the locks it may hold must be given back.
+        is_abandoned: nobody waits for the result any more, but the locks it may hold must be released.
     """
 
     name: str
@@ -273,7 +277,7 @@ class _Lookup:
         chunks, self.status = self.status.result(timeout=0), None
         return None if chunks is None else min(int(chunks) * chunk_tokens, len(self.tokens))
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         assert self.found is not None
         begin, end = self.taken or (0, 0)
         for first, last in ((0, begin), (end, self.found)):

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.block_groups import block_groups
 from unified_tree.controllers.prefix_linker.lmcache.group_probe import check_object_groups
+from unified_tree.controllers.prefix_linker.lmcache.lmcache_package import lmcache_module
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.errors import ConfigurationError, LinkError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.prefix_linker import Span
-
-_INSTALL = "pip install 'unified-tree[lmcache]', and as its page says"
 
 
 class DaemonSession:
@@ -42,19 +40,19 @@ class DaemonSession:
         self.settings = settings
         self.pools = pools
         self._model = f"{settings.model}-{format_digest(pools)}"
-        self._key = _module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
+        self._key = lmcache_module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
         self._windows = [pool for pool in pools if not pool.coverage.is_path]
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
-        zmq = _module("zmq")
+        zmq = lmcache_module("zmq")
         context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets
-        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never let go
-        factory = _module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
+        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never closed
+        factory = lmcache_module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
         self.client = factory.create(f"tcp://{settings.daemon}", context=context)
         try:
             self.chunk_tokens = self._asked_chunk()
             check_windows(pools, self.chunk_tokens)
             self._groups = block_groups(pools, self.chunk_tokens)
-            transfer = _module("lmcache.v1.multiprocess.transfer_context").LMCacheDrivenTransferContext
+            transfer = lmcache_module("lmcache.v1.multiprocess.transfer_context").LMCacheDrivenTransferContext
             self._transfer = transfer(secrets.randbits(62), self.client)
             self.register()
             if self._windows:
@@ -126,7 +124,7 @@ class DaemonSession:
         return self._transfer.submit_store(name, key, self._tensors, blocks, event, 0)
 
     def close(self, *, is_lost: bool) -> None:
-        """Make the daemon forget the pools, if it is still there, and let go of the connection. Blocks."""
+        """Make the daemon forget the pools, if it is still there, and close the connection. Blocks."""
         if not is_lost:
             future = self._transfer.unregister()
             if future is not None:
@@ -155,10 +153,3 @@ class DaemonSession:
 
 def _ids(span: Span) -> tuple[int, ...]:
     return tuple(span.tokens.tolist())
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(f"lmcache: the package cannot be imported ({error}): {_INSTALL}") from error

@@ -1,7 +1,7 @@
 """A prefix linker over an LMCache engine in this process, whose calls a thread of its own makes one after another.
 
 Prefixes lie in this process's host memory and go with it, but for what the engine's own file of settings adds: a disk, or a
-remote store. What is a daemon's lock there is a pin here.
+remote store.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, format_digest
+from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
+from unified_tree.controllers.prefix_linker.lmcache.in_process_engine import InProcessEngine
 from unified_tree.controllers.prefix_linker.lmcache.in_process_settings import InProcessSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
 from unified_tree.controllers.storage.engine_settings import load_settings
@@ -56,7 +56,7 @@ class InProcessLinker:
         self._pools = {pool.name: pool for pool in pools}
         self._page_tokens = pools[0].page_tokens
         self._name = f"unified-tree-{secrets.token_hex(8)}"
-        self._engine, self._chunk_tokens = _engine(self._name, pools, settings)
+        self._engine = InProcessEngine(pools, settings)
         self._lookups: dict[str, _Lookup] = {}
         self._transfers: dict[str, Future[bool]] = {}
         self._is_closed = False
@@ -65,26 +65,20 @@ class InProcessLinker:
     @property
     def chunk_tokens(self) -> int:
         """See PrefixLinker.chunk_tokens."""
-        return self._chunk_tokens
+        return self._engine.chunk_tokens
 
     @property
     def is_healthy(self) -> bool:
         """See PrefixLinker.is_healthy."""
-        return not self._is_closed and bool(self._engine.is_healthy())
+        return not self._is_closed and self._engine.is_healthy
 
     def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
         """See PrefixLinker.lookup."""
         self._check_open()
         assert request not in self._lookups, f"{request!r} was used before"
-        ids = tokens[: tokens.size // self._chunk_tokens * self._chunk_tokens].tolist()
+        ids = tokens[: tokens.size // self._engine.chunk_tokens * self._engine.chunk_tokens].tolist()
         name = f"{self._name}-{request}"
-
-        def look() -> int:
-            if not ids:
-                return 0
-            return int(self._engine.lookup(ids, lookup_id=name, pin=True, request_configs=_tagged(salt)))
-
-        self._lookups[request] = _Lookup(name, self._thread.submit(look))
+        self._lookups[request] = _Lookup(name, self._thread.submit(self._engine.lookup, name, ids, salt))
 
     def found(self, request: str) -> int | None:
         """See PrefixLinker.found."""
@@ -97,35 +91,18 @@ class InProcessLinker:
     def retrieve(self, request: str, span: Span) -> None:
         """See PrefixLinker.retrieve."""
         self._check_open()
-        check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
-        name, begin = self._lookups[request].name, span.first_token(self._chunk_tokens)
-
-        def read() -> bool:
-            came = self._engine.retrieve(
-                span.tokens[: span.end].tolist(),
-                mask=_from(begin, span.end),
-                request_configs=_tagged(span.salt),
-                req_id=name,
-                span=span,
-            )
-            return bool(int(came.sum()) == span.end - begin)
-
-        self._transfers[request] = self._after_kernels(read)
+        check_span(span, self._engine.chunk_tokens, self._page_tokens, self._pools)
+        name = self._lookups[request].name
+        self._transfers[request] = self._after_kernels(lambda: self._engine.retrieve(name, span))
 
     def store(self, name: str, span: Span) -> None:
         """See PrefixLinker.store."""
         self._check_open()
-        check_span(span, self._chunk_tokens, self._page_tokens, self._pools)
-        assert span.begin % self._chunk_tokens == 0 and name not in self._transfers
+        check_span(span, self._engine.chunk_tokens, self._page_tokens, self._pools)
+        assert span.begin % self._engine.chunk_tokens == 0 and name not in self._transfers
 
         def write() -> bool:
-            self._engine.store(
-                span.tokens[: span.end].tolist(),
-                mask=_from(span.begin, span.end),
-                request_configs=_tagged(span.salt),
-                req_id=f"{self._name}-{name}",
-                span=span,
-            )
+            self._engine.store(f"{self._name}-{name}", span)
             return True
 
         self._transfers[name] = self._after_kernels(write)
@@ -146,7 +123,7 @@ class InProcessLinker:
         self._transfers.pop(name, None)
         lookup = self._lookups.pop(name, None)
         if lookup is not None and not self._is_closed:
-            self._thread.submit(self._engine.lookup_unpin, lookup.name)
+            self._thread.submit(self._engine.unlock, lookup.name)
 
     def close(self) -> None:
         """See PrefixLinker.close; waits for what runs, which only this process could keep from ending."""
@@ -157,10 +134,7 @@ class InProcessLinker:
                 self.release(request)
         self._is_closed = True
         self._thread.shutdown(wait=True)
-        manager = self._engine.storage_manager
-        _builder().destroy(self._name)
-        if not manager.loop.is_running():
-            manager.loop.close()  # which LMCache leaves open, and its sockets with it
+        self._engine.close()
 
     def _after_kernels(self, work: Callable[[], bool]) -> Future[bool]:
         """Run it in the thread, after what this thread has launched on the device until now."""
@@ -185,78 +159,3 @@ class InProcessLinker:
 class _Lookup:
     name: str
     asked: Future[int]
-
-
-def _engine(name: str, pools: Sequence[LinkedPool], settings: InProcessSettings) -> tuple[Any, int]:
-    """An engine that is ready, and its chunk."""
-    try:
-        builder = _builder()
-        configs = import_module("lmcache.v1.config").LMCacheEngineConfig
-        metadata = import_module("lmcache.v1.metadata").LMCacheMetadata
-        connectors = import_module("unified_tree.controllers.prefix_linker.lmcache.page_connector")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
-        ) from error
-    if settings.engine_file:
-        config = _from_file(configs, settings.engine_file)
-    else:
-        config = configs.from_defaults(
-            chunk_size=settings.chunk_tokens, local_cpu=True, max_local_cpu_size=settings.memory_bytes / (1 << 30)
-        )
-    chunk, page = int(config.chunk_size), pools[0].page_tokens
-    if chunk % page:
-        raise ConfigurationError(f"lmcache: chunks of {chunk} tokens are no multiple of the page size {page}")
-    copier = connectors.PageCopier(pools, chunk)
-    described = metadata(
-        model_name=f"{settings.model}-{format_digest(pools)}",
-        world_size=1,
-        local_world_size=1,
-        worker_id=0,
-        local_worker_id=0,
-        kv_dtype=import_module("torch").uint8,
-        kv_shape=(1, 2, chunk, 1, copier.half_token_bytes),
-        chunk_size=chunk,
-        role="worker",
-    )
-    engine = builder.get_or_create(name, config, described, connectors.connector(copier), _alone, _alone)
-    engine.token_database.hash_func = _hash
-    engine.post_init()
-    return engine, chunk
-
-
-def _from_file(configs: Any, path: str) -> Any:
-    """LMCache's settings. Raises ConfigurationError for a file that is not there, or holds something else."""
-    try:
-        content = import_module("yaml").safe_load(FilePath(path).read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ConfigurationError(f"lmcache: {path} must hold LMCache's settings by name, not a {type(content).__name__}")
-        return configs.from_file(path)
-    except (OSError, UnicodeDecodeError, ValueError, TypeError, import_module("yaml").YAMLError) as error:
-        raise ConfigurationError(f"lmcache: the engine_file {path} cannot be used: {error}") from error
-
-
-def _hash(chained: Any) -> int:
-    """In place of Python's, which LMCache falls back to without a serving engine: another in each process, and no digest."""
-    return int.from_bytes(sha256(repr(chained).encode()).digest(), "big")
-
-
-def _builder() -> Any:
-    return import_module("lmcache.v1.cache_engine").LMCacheEngineBuilder
-
-
-def _tagged(salt: str) -> dict[str, str]:
-    """Part of LMCache's keys."""
-    return {"lmcache.tag.salt": salt}
-
-
-def _from(begin: int, end: int) -> Any:
-    """A mask of the tokens from `begin` on."""
-    mask = import_module("torch").ones(end, dtype=import_module("torch").bool)
-    mask[:begin] = False
-    return mask
-
-
-def _alone(thing: Any, _: int) -> Any:
-    """What a rank without others is told by them."""
-    return thing

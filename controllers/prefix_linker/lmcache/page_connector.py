@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+from unified_tree.controllers.tensors import torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.prefix_linker import Span
 
 
-class PageCopier:
-    """Copies chunks; all of a call's have been copied when it returns.
+class PageConnector:
+    """What an engine calls of LMCache's `GPUConnectorInterface`. All chunks of a call have been copied when it returns.
 
     Args:
         pools: the device pools, of one page size.
@@ -37,18 +38,24 @@ class PageCopier:
         """Half of what a buffer has for a token, rounded up: LMCache's buffers have two halves, for keys and values."""
         return -(-self._page_bytes // (2 * self._page_tokens))
 
-    def write_pages(self, buffers: Sequence[torch.Tensor], begins: Sequence[int], span: Span) -> None:
+    def batched_to_gpu(
+        self, memory_objs: Sequence[Any], starts: Sequence[int], ends: Sequence[int], *, span: Span, **_: Any
+    ) -> None:
         """Chunks that begin at these tokens, from buffers to their pages; those before the span's beginning are left alone."""
-        for buffer, begin in zip(buffers, begins, strict=True):
+        del ends
+        for memory, begin in zip(memory_objs, starts, strict=True):
             skipped = max(0, (span.begin - begin) // self._page_tokens)
-            for piece, tensor, ids in self._pieces(buffer, begin, span):
+            for piece, tensor, ids in self._pieces(memory.tensor, begin, span):
                 tensor[torch.from_numpy(ids[skipped:])] = piece[skipped:].to(tensor.device)
         self._synchronize()
 
-    def read_pages(self, buffers: Sequence[torch.Tensor], begins: Sequence[int], span: Span) -> None:
+    def batched_from_gpu(
+        self, memory_objs: Sequence[Any], starts: Sequence[int], ends: Sequence[int], *, span: Span, **_: Any
+    ) -> None:
         """The opposite, all pages of the chunks."""
-        for buffer, begin in zip(buffers, begins, strict=True):
-            for piece, tensor, ids in self._pieces(buffer, begin, span):
+        del ends
+        for memory, begin in zip(memory_objs, starts, strict=True):
+            for piece, tensor, ids in self._pieces(memory.tensor, begin, span):
                 piece.copy_(tensor[torch.from_numpy(ids)])
         self._synchronize()
 
@@ -70,32 +77,3 @@ class PageCopier:
         device = self._pools[0].tensors[0].device
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-
-
-def connector(copier: PageCopier) -> Any:
-    """LMCache's connector that copies with this one. Its base class is LMCache's, so it is made when it is needed."""
-    from importlib import import_module
-
-    base: Any = import_module("lmcache.v1.gpu_connector.gpu_connectors").GPUConnectorInterface
-
-    def batched_to_gpu(
-        _: Any, memory_objs: Any = None, starts: Any = None, ends: Any = None, *, span: Span, **other: Any
-    ) -> None:
-        del ends, other
-        copier.write_pages([each.tensor for each in memory_objs], starts, span)
-
-    def batched_from_gpu(_: Any, memory_objs: Any, starts: Any, ends: Any, *, span: Span, **other: Any) -> None:
-        del ends, other
-        copier.read_pages([each.tensor for each in memory_objs], starts, span)
-
-    def to_gpu(self: Any, memory_obj: Any, start: int, end: int, **given: Any) -> None:
-        batched_to_gpu(self, [memory_obj], [start], [end], **given)
-
-    def from_gpu(self: Any, memory_obj: Any, start: int, end: int, **given: Any) -> None:
-        batched_from_gpu(self, [memory_obj], [start], [end], **given)
-
-    def get_shape(_: Any, num_tokens: int) -> torch.Size:
-        return torch.Size([2, 1, num_tokens, copier.half_token_bytes])
-
-    calls = (batched_to_gpu, batched_from_gpu, to_gpu, from_gpu, get_shape)
-    return type("PageConnector", (base,), {call.__name__: call for call in calls})()

@@ -3,7 +3,7 @@
 LMCache names a segment of shared memory by the process's number, which says nothing: with a shared /dev/shm another container's
 process has the same number, or one that cannot be seen from here, and its segments are live memory. So each segment that
 `share_pools` makes has a record beside it, a small file with the segment's name and inode, and this process keeps the record
-locked (`flock`) for as long as the segment is in use. The kernel lets go of the lock when the process has ended, however it
+locked (`flock`) for as long as the segment is in use. The kernel releases the lock when the process has ended, however it
 ended, and no sooner, whichever namespace asks. A segment is a leftover of ours if its record, by this user, can be locked and
 names that very inode; everything else is somebody's, and stays. Rejected: the process's number with its start, the boot and the
 namespace, which prove nothing about a process in a namespace that cannot be looked into.
@@ -20,10 +20,10 @@ import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.prefix_linker.lmcache.lmcache_package import lmcache_module
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def share_pools(pools: Mapping[str, DevicePool]) -> None:
     """Move CPU pools into shared memory, before anything has taken a view of them; pools on a GPU need nothing.
 
     Their bytes stay, their addresses do not: what was made of a pool before (a mover, a kernel's view) sees the old memory. The
-    memory is given back when the pools are gone. Raises ConfigurationError without the package, or where a segment of the same
+    memory is freed when the pools are gone. Raises ConfigurationError without the package, or where a segment of the same
     name is in the way; what was moved before stays moved. Cost: a copy of the pools.
     """
     for pool in pools.values():
@@ -76,7 +76,7 @@ def remove_leftovers(segments: Path = SEGMENTS) -> list[str]:
 def _share(tensor: Any) -> None:
     """Move one tensor's memory, and record that."""
     try:
-        segment = _module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(tensor).shm_name.lstrip("/")
+        segment = lmcache_module("lmcache.v1.platform.devices.cpu.shm").migrate_to_shm_and_wrap(tensor).shm_name.lstrip("/")
     except FileExistsError as error:
         raise ConfigurationError(
             f"lmcache: the segment of shared memory {error.filename or error} is there already, of another process with this "
@@ -146,12 +146,3 @@ def _identity(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return [status.st_dev, status.st_ino] if stat.S_ISREG(status.st_mode) else []
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"lmcache: the package cannot be imported ({error}): pip install 'unified-tree[lmcache]', and as its page says"
-        ) from error

@@ -30,6 +30,21 @@ def test_formats_layouts_and_sizes_need_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.parametrize(
+    "needed",
+    [
+        "pools import HostPool",
+        "pools.words import torch_dtype",
+        "transfer_engines import cuda_lanes",
+        "host.tensor_tiers import tensor_tiers",
+    ],
+)
+def test_without_torch_the_extra_is_named(needed: str) -> None:
+    code = f"import sys; sys.modules['torch'] = None; from unified_tree.controllers.{needed}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "need torch: pip install 'unified-tree[tensors]'" in done.stderr.splitlines()[-1]
+
+
 def test_the_transfer_benchmark_runs_and_bytes_arrive(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "benches.transfers", "--quick", "--json", str(tmp_path / "t.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)

@@ -7,10 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-row_shares = pytest.importorskip("unified_tree.controllers.pools.row_shares", reason="not compiled", exc_type=ImportError)
+pytest.importorskip("unified_tree.controllers.pools.row_copy", reason="not compiled", exc_type=ImportError)
 
-from unified_tree.controllers.pools.page_moves import PageMoves  # noqa: E402
-from unified_tree.controllers.pools.row_copy import copy_rows  # noqa: E402
+from unified_tree.controllers.pools.core_copy import row_shares
+from unified_tree.controllers.pools.page_moves import PageMoves
+from unified_tree.controllers.pools.row_copy import copy_rows
 
 PAGES = 7
 
@@ -45,7 +46,7 @@ def test_shares_together_copy_all_rows_and_nothing_else(seed: int) -> None:
     for written, read in zip(expected, out_of, strict=True):
         written[:, moves.target] = read[:, moves.source]
     shares = int(random.integers(1, 9))
-    copy = row_shares.row_shares(into, out_of, moves, shares)
+    copy = row_shares(into, out_of, moves, shares)
     for share in random.permutation(shares).tolist():
         copy(share)
     assert all(torch.equal(written, right) for written, right in zip(into, expected, strict=True))
@@ -58,7 +59,7 @@ def test_no_row_is_in_two_shares() -> None:
     counts = torch.zeros_like(read)
     for share in range(5):
         written = torch.full_like(read, -1)
-        row_shares.row_shares([written], [read], moves, 5)(share)
+        row_shares([written], [read], moves, 5)(share)
         counts += written != -1
     assert (counts == 1).all()
 

@@ -37,9 +37,12 @@ class Rig:
         self.memory = MemoryLinker(self.tensors.linked, CHUNK, 1000)
         if inner is not None:
             self.memory._chunks = inner._chunks
-        self.linker = HeldLinker(self.memory, self.tensors)
+        self.linker = HeldLinker(self.memory, self.tensors.linked, lambda _, ids: self.tensors.spoil(ids))
         self.cache = PrefixCache(COMPONENTS, PAGE, {"full": page_count})
-        self.link = LinkedPrefixes(
+        self.link = self.linked(weights_version)
+
+    def linked(self, weights_version: str) -> LinkedPrefixes:
+        return LinkedPrefixes(
             self.cache,
             self.linker,
             self.tensors.linked,
@@ -76,20 +79,13 @@ class Rig:
         lease = self.begin(name, ids, namespace)
         cached = lease.cached_tokens
         self.cache.release(lease)
-        self.link.leave(name)
+        self.link.release(name)
         self.link.poll()
         return cached
 
     def forget(self) -> None:
         self.cache.invalidate()
-        self.link = LinkedPrefixes(
-            self.cache,
-            self.linker,
-            self.tensors.linked,
-            weights_version="v1",
-            store_limit=4,
-            clock=lambda: self.now,
-        )
+        self.link = self.linked("v1")
 
     def check_all_free(self) -> None:
         assert not self.cache.tree.check()
@@ -106,26 +102,31 @@ def successor(rig: Rig, **settings: object) -> Rig:
     return Rig(rig.memory, **settings)  # type: ignore[arg-type]
 
 
+def warmed(**settings: object) -> Rig:
+    """A server that is started after another, which has stored a prompt."""
+    first = Rig()
+    first.run("a", prompt(1))
+    return successor(first, **settings)
+
+
 def test_a_later_server_finds_what_an_earlier_one_computed() -> None:
     first = Rig()
     assert first.run("a", prompt(1)) == 0
     second = successor(first)
     assert second.run("a", prompt(1)) == 4 * CHUNK, "whole chunks, of its length less one token"
-    assert second.link.counts.retrieved_tokens == 4 * CHUNK
+    assert second.link.counters.retrieved_tokens == 4 * CHUNK
     assert second.run("b", prompt(1)) == 5 * CHUNK - PAGE, "which it has itself by now"
-    assert second.link.counts.retrieved_tokens == 4 * CHUNK
+    assert second.link.counters.retrieved_tokens == 4 * CHUNK
     assert not second.memory.locks
     second.check_all_free()
 
 
 def test_only_what_the_cache_lacks_is_retrieved() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.run("a", prompt(1)[: CHUNK + 2 * PAGE])
-    before = second.link.counts.retrieved_tokens
+    before = second.link.counters.retrieved_tokens
     assert second.run("b", prompt(1)) == 4 * CHUNK
-    assert second.link.counts.retrieved_tokens - before == 4 * CHUNK - (CHUNK + 2 * PAGE)
+    assert second.link.counters.retrieved_tokens - before == 4 * CHUNK - (CHUNK + 2 * PAGE)
     second.check_all_free()
 
 
@@ -138,52 +139,46 @@ def test_namespaces_and_weights_versions_share_nothing() -> None:
 
 
 def test_after_an_invalidation_nothing_of_before_is_found() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     second.cache.invalidate()
     second.link.poll()
     assert second.begin("a", prompt(1)).cached_tokens == 0
-    assert not second.link.counts.retrieved_tokens
-    second.link.leave("a")
+    assert not second.link.counters.retrieved_tokens
+    second.link.release("a")
     assert second.run("b", prompt(1)) == 5 * CHUNK - PAGE, "what was computed after it"
     assert successor(second).run("c", prompt(1)) == 4 * CHUNK, "what was computed before it, by the version's name"
-    third = successor(first)
+    third = warmed()
     third.linker.holds_transfers = True
     third.arrive("a", prompt(1))
     third.link.poll()
     third.cache.invalidate()
-    third.linker.let_go()
+    third.linker.finish()
     third.link.poll()
     assert third.begin("a", prompt(1)).cached_tokens == 0, "what arrives after it"
 
 
 def test_a_failed_retrieve_is_computed() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.linker.holds_transfers = second.linker.fails = True
     second.arrive("a", prompt(1))
     second.link.poll()
     assert not second.link.ready("a")
-    second.linker.let_go()
+    second.linker.finish()
     second.link.poll()
     lease = second.begin("a", prompt(1))
     assert lease.cached_tokens == 0
-    second.linker.let_go()
+    second.linker.finish()
     second.cache.release(lease)
-    second.link.leave("a")
+    second.link.release("a")
     second.link.poll()
-    assert second.link.counts.retrieves_failed == second.link.counts.stores_failed == 1
+    assert second.link.counters.retrieves_failed == second.link.counters.stores_failed == 1
     assert not second.memory.locks
     second.check_all_free()
 
 
 def test_a_late_retrieve_keeps_its_pages_and_the_request_goes_on() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.linker.holds_transfers = True
     second.arrive("a", prompt(1))
     second.link.poll()
@@ -192,12 +187,12 @@ def test_a_late_retrieve_keeps_its_pages_and_the_request_goes_on() -> None:
     second.now = 2.0
     second.link.poll()
     lease = second.begin("a", prompt(1))
-    assert lease.cached_tokens == 0 and second.link.counts.retrieves_late == 1
+    assert lease.cached_tokens == 0 and second.link.counters.retrieves_late == 1
     second.link.poll()  # and something is written there now
     assert second.tensors.holds(prompt(1), "", lease.pages("full"))
     second.cache.release(lease)
-    second.link.leave("a")
-    second.linker.let_go()
+    second.link.release("a")
+    second.linker.finish()
     second.link.poll()
     assert not second.memory.locks
     second.check_all_free()
@@ -212,39 +207,35 @@ def test_a_lookup_that_takes_too_long_is_not_waited_for() -> None:
     rig.now = 1.5
     rig.link.poll()
     assert rig.link.ready("a")
-    rig.link.leave("a")
+    rig.link.release("a")
 
 
 def test_a_cancelled_request_gives_its_locks_back() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     assert second.memory.locks
-    second.link.leave("a")
-    second.link.leave("a")
+    second.link.release("a")
+    second.link.release("a")
     assert not second.memory.locks
     second.linker.holds_transfers = True
     second.arrive("b", prompt(1))
     second.link.poll()
-    second.link.leave("b")
+    second.link.release("b")
     second.link.poll()
     assert second.linker.busy_pages.size
-    second.linker.let_go()
+    second.linker.finish()
     second.link.poll()
     assert not second.memory.locks
     second.check_all_free()
 
 
 def test_without_room_nothing_is_retrieved() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first, page_count=20)
+    second = warmed(page_count=20)
     held = second.cache.acquire(Key(prompt(9)))
     second.cache.allocate(held, 10 * PAGE)
     second.arrive("a", prompt(1))
     second.link.poll()
-    assert second.link.ready("a") and second.link.counts.no_room == 1
+    assert second.link.ready("a") and second.link.counters.no_room == 1
     assert not second.memory.locks
     second.cache.release(held)
     second.check_all_free()
@@ -254,7 +245,7 @@ def test_a_peer_that_is_away_is_not_asked_to_store() -> None:
     rig = Rig()
     rig.linker.is_healthy = False
     assert rig.run("a", prompt(1)) == 0
-    assert rig.link.counts.stores_dropped == 1 and not rig.link.counts.stored_tokens
+    assert rig.link.counters.stores_dropped == 1 and not rig.link.counters.stored_tokens
 
 
 def test_pages_that_are_being_stored_are_not_evicted() -> None:
@@ -264,10 +255,10 @@ def test_pages_that_are_being_stored_are_not_evicted() -> None:
     read = rig.linker.read_pages
     assert read.size == 5 * CHUNK // PAGE
     assert rig.cache.stats().pools["full"].protected == 5 * CHUNK // PAGE
-    rig.linker.let_go()
+    rig.linker.finish()
     rig.link.poll()
     rig.check_all_free()
-    assert rig.link.counts.stored_tokens == 5 * CHUNK
+    assert rig.link.counters.stored_tokens == 5 * CHUNK
 
 
 def test_too_many_stores_are_dropped() -> None:
@@ -275,8 +266,8 @@ def test_too_many_stores_are_dropped() -> None:
     rig.linker.holds_transfers = True
     for seed in range(6):
         rig.run(str(seed), prompt(seed, CHUNK))
-    assert len(rig.linker.running) == 4 and rig.link.counts.stores_dropped == 2
-    rig.linker.let_go()
+    assert len(rig.linker.running) == 4 and rig.link.counters.stores_dropped == 2
+    rig.linker.finish()
     rig.link.poll()
 
 
@@ -294,13 +285,11 @@ def test_a_draft_that_was_not_computed_is_not_stored() -> None:
 
 
 def test_closing_lets_go_of_everything() -> None:
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.arrive("a", prompt(1))
     second.link.close()
     second.check_all_free()
-    third = successor(first)
+    third = warmed()
     third.linker.holds_transfers = True
     third.arrive("a", prompt(1))
     third.link.poll()
@@ -312,7 +301,7 @@ def test_closing_lets_go_of_everything() -> None:
 def test_bigrams_are_not_linked() -> None:
     rig = Rig()
     rig.link.arrive("a", Key(prompt(1), bigram=True))
-    assert rig.link.ready("a") and not rig.link.counts.lookups
+    assert rig.link.ready("a") and not rig.link.counters.lookups
 
 
 def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
@@ -353,11 +342,11 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
             waiting[str(step)] = (ids, namespace)
             rig.arrive(str(step), ids, namespace)
         elif act < 0.5:
-            rig.linker.let_go()
+            rig.linker.finish()
         elif act < 0.55 and waiting:
             name = choose.choice(list(waiting))
             del waiting[name]
-            rig.link.leave(name)
+            rig.link.release(name)
         elif act < 0.58:
             rig.cache.invalidate(choose.choice((None, "", "n")))
         elif act < 0.62 and not leases and not rig.linker.running and not waiting:
@@ -367,7 +356,7 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
         elif act < 0.7 and leases:
             name = choose.choice(list(leases))
             rig.cache.release(leases.pop(name))
-            rig.link.leave(name)
+            rig.link.release(name)
         else:
             for name in [name for name in waiting if rig.link.ready(name)]:
                 ids, namespace = waiting[name]
@@ -380,10 +369,10 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
         rig.tensors.spoil(rig.linker.busy_pages)
         assert not rig.cache.tree.check()
     for name in [*waiting, *leases]:
-        rig.link.leave(name)
+        rig.link.release(name)
     for lease in leases.values():
         rig.cache.release(lease)
-    rig.linker.let_go()
+    rig.linker.finish()
     rig.link.poll()
     rig.check_all_free()
     assert not rig.memory.locks
@@ -395,7 +384,7 @@ def test_what_goes_on_from_a_find_is_stored_alone_and_right() -> None:
     first.run("a", prompt(1)[: 3 * CHUNK])
     second = successor(first)
     assert second.run("a", prompt(1)) == 3 * CHUNK
-    assert second.link.counts.stored_tokens == 2 * CHUNK
+    assert second.link.counters.stored_tokens == 2 * CHUNK
     third = successor(second)
     assert third.run("a", np.append(prompt(1), 7)) == 5 * CHUNK
 
@@ -409,7 +398,7 @@ def test_what_was_computed_before_an_invalidation_is_not_stored_after_it() -> No
     rig.cache.commit(lease, 5 * CHUNK)
     rig.cache.invalidate()
     rig.link.store("a", lease)
-    assert not rig.memory._chunks and not rig.link.counts.stores_dropped
+    assert not rig.memory._chunks and not rig.link.counters.stores_dropped
     rig.cache.release(lease)
 
 
@@ -429,9 +418,7 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     from unified_tree.controllers import HostTier
     from unified_tree.controllers.transfer_engines import NullEngine
 
-    first = Rig()
-    first.run("a", prompt(1))
-    second = successor(first)
+    second = warmed()
     second.cache = PrefixCache(
         COMPONENTS,
         PAGE,
@@ -445,13 +432,13 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     filler = second.cache.acquire(Key(prompt(7)))
     second.cache.allocate(filler, PAGES * PAGE)  # evicts it to host
     second.cache.release(filler)
-    before = second.link.counts.retrieved_tokens
+    before = second.link.counters.retrieved_tokens
     second.arrive("b", ids)
     second.link.poll()
-    assert second.link.ready("b") and second.link.counts.retrieved_tokens == before, "it is on host"
+    assert second.link.ready("b") and second.link.counters.retrieved_tokens == before, "it is on host"
     second.arrive("c", prompt(1))
     second.link.poll()
-    assert second.link.counts.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
+    assert second.link.counters.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
     lease = second.cache.acquire(Key(prompt(1)))
     assert lease.cached_tokens == 4 * CHUNK and not lease.loading
     second.check(lease, prompt(1), "")

@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from held_linker import HeldLinker
 from numpy.typing import NDArray
 
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.cache.lease import Lease
-from unified_tree.controllers.prefix_linker import LinkedPool, LinkedPrefixes, MemoryLinker, Progress, Span, linked_pools
-from unified_tree.controllers.replay.page_store import PageStores, make_stores
+from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
+from unified_tree.controllers.replay.page_store import make_stores
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
-from unified_tree.errors import ConfigurationError, LinkError, OutOfPagesError
+from unified_tree.errors import ConfigurationError, OutOfPagesError
 
 PAGE, CHUNK, PAGE_BYTES = 4, 16, 64
 Ids = NDArray[np.int64]
@@ -39,77 +40,6 @@ KINDS = {
 COUNTS = {"full": 40, "swa": 24, "mamba": 7}
 
 
-class Held:
-    """A PrefixLinker whose transfers end when a test says so; until then a retrieve may write to its pages, and does."""
-
-    def __init__(self, inner: MemoryLinker, stores: PageStores, pools: list[LinkedPool]) -> None:
-        self.inner = inner
-        self.holds = self.fails = False
-        self.is_healthy = True
-        self.running: dict[str, tuple[str, Span]] = {}
-        self.failed: set[str] = set()
-        self._stores = stores
-        self._pools = pools
-
-    @property
-    def chunk_tokens(self) -> int:
-        return self.inner.chunk_tokens
-
-    def lookup(self, request: str, tokens: Ids, salt: str) -> None:
-        self.inner.lookup(request, tokens, salt)
-
-    def found(self, request: str) -> int | None:
-        return self.inner.found(request) if self.is_healthy else 0
-
-    def retrieve(self, request: str, span: Span) -> None:
-        self.running[request] = ("retrieve", span)
-        if not self.holds:
-            self.let_go()
-
-    def store(self, name: str, span: Span) -> None:
-        self.running[name] = ("store", span)
-        if not self.holds:
-            self.let_go()
-
-    def progress(self, name: str) -> Progress:
-        if name in self.running:
-            return Progress.RUNNING
-        return Progress.FAILED if name in self.failed else self.inner.progress(name)
-
-    def release(self, name: str) -> None:
-        if name in self.running:
-            raise LinkError(f"{name} runs")
-        self.failed.discard(name)
-        self.inner.release(name)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def let_go(self) -> None:
-        for name, (kind, span) in list(self.running.items()):
-            del self.running[name]
-            if self.fails:
-                self.failed.add(name)
-                if kind == "retrieve":
-                    self._spoil(span)
-            elif kind == "retrieve":
-                self.inner.retrieve(name, span)
-            else:
-                self.inner.store(name, span)
-
-    def spoil_running(self) -> None:
-        for kind, span in self.running.values():
-            if kind == "retrieve":
-                self._spoil(span)
-
-    def _spoil(self, span: Span) -> None:
-        for pool in self._pools:
-            first, _ = pool.page_range(span.first_token(CHUNK), span.end)
-            own = 0 if isinstance(pool.coverage, Point) else max(0, span.begin // PAGE - first)
-            ids = span.pages[pool.name][own:]
-            self._stores.device[pool.name].write(ids, np.full((ids.size, PAGE_BYTES), 0xEE, np.uint8))
-
-
 class Rig:
     """A cache, its pages, and a server that computes what is not cached and compares what is."""
 
@@ -123,13 +53,16 @@ class Rig:
         self.linked = linked_pools(composition, self.stores.pools)
         peer = None if before is None else before.memory
         self.memory: MemoryLinker = MemoryLinker(self.linked, chunk, 1000, peer=peer)
-        self.linker = Held(self.memory, self.stores, self.linked)
+        self.linker = HeldLinker(self.memory, self.linked, self.spoil)
         owned = {c.name: COUNTS[c.name] for c in self.components if c.shares is None}
         self.cache = PrefixCache(self.components, PAGE, owned)
         self.pages = VerifiedPages(self.cache, self.stores)
         self.link = LinkedPrefixes(
             self.cache, self.linker, self.linked, weights_version="v1", store_limit=4, clock=lambda: self.now
         )
+
+    def spoil(self, name: str, ids: Ids) -> None:
+        self.stores.device[name].write(ids, np.full((ids.size, PAGE_BYTES), 0xEE, np.uint8))
 
     def begin(self, name: str, ids: Ids, namespace: str = "", *, without: tuple[str, ...] = ()) -> Lease | None:
         """None for want of pages."""
@@ -154,7 +87,7 @@ class Rig:
     def end(self, name: str, lease: Lease) -> None:
         self.pages.left(lease)
         self.cache.release(lease)
-        self.link.leave(name)
+        self.link.release(name)
 
     def run(self, name: str, ids: Ids, namespace: str = "", **given: tuple[str, ...]) -> int:
         """A whole request; from which token it went on."""
@@ -197,14 +130,21 @@ def chunk_of(kind: str) -> int:
     return 8 if kind == "long window" else CHUNK  # pages of 32 tokens in chunks of 8: four chunks
 
 
+def warmed(kind: str) -> Rig:
+    """A server that is started after another, which has stored a prompt."""
+    first = Rig(kind, chunk=chunk_of(kind))
+    first.run("a", prompt(1))
+    return Rig(kind, first, chunk=chunk_of(kind))
+
+
 def test_a_later_server_goes_on_where_an_earlier_one_left_its_window_and_state(kind: str) -> None:
     first = Rig(kind, chunk=chunk_of(kind))
     assert first.run("a", prompt(1)) == 0
-    assert first.link.counts.stored_tokens == 5 * CHUNK
+    assert first.link.counters.stored_tokens == 5 * CHUNK
     second = Rig(kind, first, chunk=chunk_of(kind))
     longer = np.append(prompt(1), prompt(2, 30))
     assert second.run("a", longer) == 5 * CHUNK
-    assert second.link.counts.retrieved_tokens == 5 * CHUNK
+    assert second.link.counters.retrieved_tokens == 5 * CHUNK
     third = Rig(kind, second, chunk=chunk_of(kind))
     assert third.run("a", np.append(longer, prompt(3, 10))) == 6 * CHUNK + (8 if kind == "long window" else 0)
     for rig in (first, second, third):
@@ -222,36 +162,30 @@ def test_an_end_between_two_chunks_is_no_place_but_the_checkpoint_is(kind: str) 
 
 
 def test_a_shared_beginning_is_resumed_only_where_it_was_saved(kind: str) -> None:
-    first = Rig(kind, chunk=chunk_of(kind))
-    first.run("a", prompt(1))
     branch = np.append(prompt(1)[: 3 * CHUNK], prompt(9, 2 * CHUNK))
-    second = Rig(kind, first, chunk=chunk_of(kind))
+    second = warmed(kind)
     assert second.run("b", branch) == 0, "nothing was saved there"
     second.check_all_free()
 
 
 def test_a_retrieve_needs_no_more_pages_of_a_window_than_it_keeps() -> None:
-    first = Rig("window")
-    first.run("a", prompt(1))
-    second = Rig("window", first)
+    second = warmed("window")
     held = second.cache.device.allocate("swa", COUNTS["swa"] - 2)
     second.link.arrive("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
-    assert second.link.counts.retrieved_tokens == 5 * CHUNK and not second.link.counts.no_room
+    assert second.link.counters.retrieved_tokens == 5 * CHUNK and not second.link.counters.no_room
     second.cache.device.free("swa", held)
     second.check_all_free()
 
 
 @pytest.mark.parametrize("short", ["swa", "mamba", "full"])
 def test_without_room_nothing_is_retrieved_and_nothing_is_kept(short: str) -> None:
-    first = Rig("all")
-    first.run("a", prompt(1))
-    second = Rig("all", first)
+    second = warmed("all")
     held = second.cache.device.allocate(short, COUNTS[short])
     second.link.arrive("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
-    assert second.link.ready("a") and second.link.counts.no_room == 1
-    second.link.leave("a")
+    assert second.link.ready("a") and second.link.counters.no_room == 1
+    second.link.release("a")
     second.cache.device.free(short, held)
     second.check_all_free()
 
@@ -260,22 +194,20 @@ def test_what_an_optional_sharer_lacks_is_not_stored() -> None:
     for lacking in ("draft", "draft_swa"):
         rig = Rig("all")
         rig.run("a", prompt(1), without=(lacking,))
-        assert not rig.link.counts.stored_tokens
+        assert not rig.link.counters.stored_tokens
         rig.check_all_free()
 
 
 def test_what_can_be_rebuilt_for_less_is_not_retrieved() -> None:
     for min_tokens, retrieved in ((20, 5 * CHUNK), (21, 0)):
-        first = Rig("rebuilt window")
-        first.run("a", prompt(1))
-        rig = Rig("rebuilt window", first)
+        rig = warmed("rebuilt window")
         rig.link = LinkedPrefixes(rig.cache, rig.linker, rig.linked, weights_version="v1", min_tokens=min_tokens)
         rig.run("a", prompt(1))
-        before = rig.link.counts.retrieved_tokens
+        before = rig.link.counters.retrieved_tokens
         rig.cache.device.reserve({"swa": COUNTS["swa"]})  # evicts all windows
         resumed = rig.run("b", np.append(prompt(1), prompt(2, 3)))
         assert resumed == (5 * CHUNK if retrieved else 5 * CHUNK - 20)
-        assert rig.link.counts.retrieved_tokens - before == retrieved
+        assert rig.link.counters.retrieved_tokens - before == retrieved
         rig.check_all_free()
 
 
@@ -295,7 +227,7 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
     resumed = 0
     for step in range(steps):
         act = choose.random()
-        rig.linker.holds = choose.random() < 0.4
+        rig.linker.holds_transfers = choose.random() < 0.4
         rig.linker.fails, rig.linker.is_healthy = choose.random() < 0.15, choose.random() < 0.9
         if act < 0.35:
             ids = prompt(choose.randrange(3), choose.randrange(1, 6) * CHUNK + choose.choice((0, 1, PAGE, PAGE + 1)))
@@ -305,24 +237,24 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
             waiting[str(step)] = (ids, namespace)
             rig.link.arrive(str(step), Key(ids, namespace))
         elif act < 0.5:
-            rig.linker.let_go()
+            rig.linker.finish()
         elif act < 0.55 and waiting:
             name = choose.choice(list(waiting))
             del waiting[name]
-            rig.link.leave(name)
+            rig.link.release(name)
         elif act < 0.57:
             rig.cache.invalidate(choose.choice((None, "", "n")))
         elif act < 0.61:
             for name, lease in leases.items():
                 rig.end(name, lease)
             for name in waiting:
-                rig.link.leave(name)
+                rig.link.release(name)
             leases.clear()
             waiting.clear()
-            rig.linker.let_go()
+            rig.linker.finish()
             rig.link.poll()
             rig.check_all_free()
-            resumed += rig.link.counts.retrieved_tokens
+            resumed += rig.link.counters.retrieved_tokens
             rig = Rig(kind, rig, chunk=chunk_of(kind))
         elif act < 0.75 and leases:
             name = choose.choice(list(leases))
@@ -342,9 +274,9 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
     for name, lease in leases.items():
         rig.end(name, lease)
     for name in waiting:
-        rig.link.leave(name)
-    rig.linker.let_go()
+        rig.link.release(name)
+    rig.linker.finish()
     rig.link.poll()
     rig.check_all_free()
-    assert resumed + rig.link.counts.retrieved_tokens > 0
+    assert resumed + rig.link.counters.retrieved_tokens > 0
     record_property("operations", steps)

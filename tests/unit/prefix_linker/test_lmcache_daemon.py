@@ -10,7 +10,7 @@ import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import COMPONENTS, PAGE, LinkedTensors
-from lmcache_server import CHUNK_TOKENS, Lmcache
+from lmcache_server import CHUNK_TOKENS, Lmcache, until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
@@ -48,13 +48,6 @@ def opened(server: Lmcache, tensors: LinkedTensors, model: str = "tests") -> Dae
     return open_daemon(
         tensors.linked, daemon=server.address, model=model, answer_timeout_s=1.0, heartbeat_s=0.1, drain_timeout_s=0.3
     )
-
-
-def until(ask: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def span(tensors: LinkedTensors, begin: int, end: int, first_page: int, salt: str) -> Span:
@@ -227,7 +220,7 @@ def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, l
         while True:
             link.arrive("one", Key(IDS, "tenant"))
             settle(link)
-            if turn == 0 or link.counts.retrieved_tokens or time.monotonic() > deadline:
+            if turn == 0 or link.counters.retrieved_tokens or time.monotonic() > deadline:
                 break
         with cache.acquire(Key(IDS, "tenant")) as lease:
             assert lease.cached_tokens == turn * 7 * CHUNK
@@ -238,8 +231,8 @@ def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, l
             cache.commit(lease, IDS)
             link.store("one", lease)
         polled_until(link, lambda link=link: not link._stores)  # type: ignore[misc]
-        link.leave("one")
-        assert link.counts.stored_tokens == (CHUNK if turn else 8 * CHUNK)
+        link.release("one")
+        assert link.counters.stored_tokens == (CHUNK if turn else 8 * CHUNK)
         assert not cache.tree.check()
 
 
@@ -259,13 +252,13 @@ def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTen
         server.pause()
         link.poll()
         settle(link)
-        assert link.counts.retrieves_late == 1
+        assert link.counters.retrieves_late == 1
         with cache.acquire(key) as lease:
             assert lease.cached_tokens == 0
         assert cache.stats().pools["full"].leased == 4 * CHUNK // PAGE, "whose pages it may still write"
         server.kill()
         polled_until(link, lambda: not cache.stats().pools["full"].leased)
-        link.leave("one")
+        link.release("one")
         link.close()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import COMPONENTS, PAGE, LinkedTensors
+from lmcache_server import until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
@@ -37,13 +37,6 @@ def linker(tensors: LinkedTensors) -> Iterator[InProcessLinker]:
     made.close()
 
 
-def until(ask: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_a_second_cache_finds_what_the_first_computed(tensors: LinkedTensors, linker: InProcessLinker) -> None:
     for turn in range(2):
         cache = PrefixCache(COMPONENTS, PAGE, {"full": PAGES})
@@ -60,7 +53,7 @@ def test_a_second_cache_finds_what_the_first_computed(tensors: LinkedTensors, li
             tensors.write(IDS, "tenant", lease.pages("full")[cached:], cached)
             cache.commit(lease, IDS)
             link.store("one", lease)
-        link.leave("one")
+        link.release("one")
         while link._stores:
             link.poll()
 
@@ -91,20 +84,20 @@ def test_what_was_evicted_after_the_lookup_is_a_failed_retrieve(tensors: LinkedT
     until(lambda: linker.progress("a") is Progress.DONE)
     linker.lookup("b", IDS[:CHUNK], "s")
     until(lambda: linker.found("b") == CHUNK)
-    linker._engine.lookup_unpin(linker._lookups["b"].name)
-    linker._engine.clear()
+    linker._engine.unlock(linker._lookups["b"].name)
+    linker._engine._engine.clear()
     linker.retrieve("b", Span(tokens=IDS, salt="s", begin=0, end=CHUNK, pages=tensors.pages(ids)))
     until(lambda: linker.progress("b") is Progress.FAILED)
 
 
-def test_pins_are_given_back(tensors: LinkedTensors, linker: InProcessLinker) -> None:
+def test_locks_are_released(tensors: LinkedTensors, linker: InProcessLinker) -> None:
     ids = np.arange(CHUNK // PAGE)
     linker.store("a", Span(tokens=IDS, salt="s", begin=0, end=CHUNK, pages=tensors.pages(ids)))
     linker.lookup("b", IDS, "s")
     until(lambda: linker.found("b") == CHUNK)
-    assert linker._engine.lookup_pins
+    assert linker._engine._engine.lookup_pins
     linker.release("b")
-    until(lambda: not linker._engine.lookup_pins)
+    until(lambda: not linker._engine._engine.lookup_pins)
 
 
 def test_lmcaches_own_file_wins(tensors: LinkedTensors, tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import lmcache_server
 import numpy as np
 import pytest
 from linked_tensors import PAGE, LinkedTensors, hybrid
-from lmcache_server import Lmcache
+from lmcache_server import Lmcache, until
 
 from unified_tree import Component, Key, Path, Point, Trailing
 from unified_tree.components import Composition
@@ -46,13 +46,6 @@ def opened(server: Lmcache, tensors: LinkedTensors) -> DaemonLinker:
 def is_healthy(linker: DaemonLinker) -> bool:
     """Asked anew."""
     return linker.is_healthy
-
-
-def until(ask: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("options", [[], [*APART, "--null-block-id", "5"]], ids=["together", "another null block"])
@@ -148,7 +141,7 @@ class Serving:
         resumed = lease.compute_from
         self.pages.left(lease)
         self.cache.release(lease)
-        self.link.leave(name)
+        self.link.release(name)
         until(self._is_stored)
         return resumed
 
@@ -168,7 +161,7 @@ def test_a_later_server_goes_on_from_window_and_state(server: Lmcache) -> None:
     second = Serving(server)
     resumed = [second.run(f"b {number}", np.append(ids, ids[:20])) for number, ids in enumerate(prompts)]
     assert resumed == [5 * CHUNK] * 3
-    assert second.link.counts.retrieved_tokens == 15 * CHUNK
+    assert second.link.counters.retrieved_tokens == 15 * CHUNK
     assert second.pages.checked_bytes and not second.pages.wrong_bytes and not first.pages.wrong_bytes
     assert not second.cache.tree.check()
     second.link.close()
