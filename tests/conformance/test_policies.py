@@ -11,8 +11,8 @@ from grove import Grove
 from kinds import FULL, MAMBA, SETS, swa
 
 from unified_tree import POLICIES, Component, EvictionPolicy, Path, Point, PolicyFactory, StaleBoundaryError, Tier, UnifiedTree
+from unified_tree.eviction_policy import Rank, RestoreCost
 from unified_tree.node import Node, Value
-from unified_tree.policies import Rank, RestoreCost
 
 ORDERS = {
     # four values made in the order a, b, c, d with priorities 2, 0, 1, 0; hits: a twice, c, d twice, b, in this order
