@@ -46,7 +46,8 @@ from unified_tree.controllers.pools import (
     state_format,
 )
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
-from unified_tree.controllers.transfer_engines import CpuEngine, Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines import CpuEngine, Transfer
+from unified_tree.effect import Copy, EffectKind
 
 PAGE_SIZE = 64
 QUICK_LAYERS = 2
@@ -133,12 +134,12 @@ class Subject:
                 pair.load(source, target)
 
         copies = tuple(
-            PoolCopy(component=pair.device.format.component, source=source, target=target) for pair, (source, target) in chosen
+            Copy(component=pair.device.format.component, source=source, target=target) for pair, (source, target) in chosen
         )
 
         def load_layers() -> None:
             start, ticket = perf_counter_ns(), next(self._tickets)
-            self.engine.submit([Transfer(ticket=ticket, direction=Direction.LOAD, copies=copies)])
+            self.engine.submit([Transfer(ticket=ticket, kind=EffectKind.LOAD, copies=copies)])
             self.engine.wait_layer(ticket, self.layer_ids[0])
             self.first_layer_ns.append(perf_counter_ns() - start)
             self.engine.wait_layer(ticket, self.layer_ids[-1])

@@ -19,7 +19,7 @@ from unified_tree.controllers.host.backup_queue import BackupQueue
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.host.load import Load
 from unified_tree.controllers.host.tier_pages import TierPages
-from unified_tree.controllers.transfer_engines import Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.node import Tier
@@ -137,9 +137,7 @@ class HybridCacheController:
 
     def _submit(self, effect: Effect) -> int:
         ticket = next(self._numbers)
-        direction = Direction.BACKUP if effect.kind is EffectKind.BACKUP else Direction.LOAD
-        copies = tuple(PoolCopy(component=c.component, source=c.source, target=c.target) for c in effect.copies)
-        self._outbox.append(Transfer(ticket=ticket, direction=direction, copies=copies))
+        self._outbox.append(Transfer(ticket=ticket, kind=effect.kind, copies=effect.copies))
         self._open[ticket] = effect
         self._of_kind[ticket] = self._ranks.begin(_kind(effect))
         self._tickets[effect] = ticket

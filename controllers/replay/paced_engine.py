@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.transfer_engines import Completion, Direction, Transfer
+from unified_tree.controllers.transfer_engines import Completion, Transfer
+from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class PacedEngine:
         self._cost = cost
         self._page_bytes = dict(page_bytes)
         self._before = before
-        self._lines: dict[Direction, deque[_Trip]] = {direction: deque() for direction in Direction}
-        self._head_ends_ns = dict.fromkeys(Direction, 0)
-        self._open: dict[int, tuple[Direction, _Trip]] = {}
+        self._lines: dict[EffectKind, deque[_Trip]] = {direction: deque() for direction in EffectKind}
+        self._head_ends_ns = dict.fromkeys(EffectKind, 0)
+        self._open: dict[int, tuple[EffectKind, _Trip]] = {}
         self._ended: list[_Trip] = []
         self._told: dict[int, Completion] = {}
         self._cancelled: set[int] = set()
@@ -85,11 +86,11 @@ class PacedEngine:
             size_bytes = sum(self._page_bytes[copy.component] * copy.source.size for copy in transfer.copies)
             seconds = self._cost.latency_s + size_bytes / self._cost.bytes_per_s if size_bytes else 0.0
             trip = _Trip(transfer.ticket, round(seconds * NS_PER_S))
-            line = self._lines[transfer.direction]
+            line = self._lines[transfer.kind]
             if not line:
-                self._head_ends_ns[transfer.direction] = self.clock.now + trip.duration_ns
+                self._head_ends_ns[transfer.kind] = self.clock.now + trip.duration_ns
             line.append(trip)
-            self._open[trip.ticket] = (transfer.direction, trip)
+            self._open[trip.ticket] = (transfer.kind, trip)
 
     def poll(self) -> list[Completion]:
         """See TransferEngine.poll; it waits for the engine below where that is behind the virtual clock."""
@@ -150,7 +151,7 @@ class PacedEngine:
         self.clock.advance(max(0, next_ns - self.clock.now))
         self._happen()
 
-    def _end_head(self, direction: Direction) -> None:
+    def _end_head(self, direction: EffectKind) -> None:
         line = self._lines[direction]
         trip = line.popleft()
         del self._open[trip.ticket]

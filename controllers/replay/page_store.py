@@ -16,7 +16,7 @@ import numpy as np
 
 from unified_tree.controllers.pools import HostLayout, PageFormat, Part, check_host_memory
 from unified_tree.controllers.replay.chunked_pages import ChunkedPages
-from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import WHOLE
 
@@ -128,7 +128,7 @@ class PageStores:
 
     def blank(self, transfer: Transfer) -> None:
         """Clear the pages a transfer is to write, so that nothing it fails to copy is there from an earlier time."""
-        stores = self.device if transfer.direction is Direction.LOAD else self.host
+        stores = self.device if transfer.kind is EffectKind.LOAD else self.host
         for copy in transfer.copies:
             zeros = np.zeros((copy.target.size, self.page_bytes[copy.component]), np.uint8)
             stores[copy.component].write(copy.target, zeros)

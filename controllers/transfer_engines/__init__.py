@@ -10,22 +10,23 @@ from unified_tree.controllers.transfer_engines.cuda_engine import CudaEngine
 from unified_tree.controllers.transfer_engines.null_engine import NullEngine
 from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.transfer_engines.simulated_engine import SimulatedEngine
-from unified_tree.controllers.transfer_engines.transfer import Completion, Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
 from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
+from unified_tree.effect import Copy, EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
 __all__ = [
     "Completion",
+    "Copy",
     "CpuEngine",
     "CudaEngine",
-    "Direction",
+    "EffectKind",
     "Faults",
     "Latencies",
     "NullEngine",
-    "PoolCopy",
     "SimulatedEngine",
     "Transfer",
     "TransferEngine",

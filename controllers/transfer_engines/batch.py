@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.transfer_engines.step import Piece, Step
-from unified_tree.controllers.transfer_engines.transfer import Direction, Transfer
+from unified_tree.controllers.transfer_engines.transfer import Transfer
+from unified_tree.effect import EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
@@ -26,16 +27,16 @@ class Batch:
     """Merged copies.
 
     Args:
-        direction: of all transfers in it.
+        kind: of all transfers in it.
         movers: by component.
         chunk_blocks: blocks a step, a block being one layer of one page; a step is one page at least.
         after: goes into every step.
     """
 
-    __slots__ = ("_after", "_chunk_blocks", "_copies", "_direction", "_movers")
+    __slots__ = ("_after", "_chunk_blocks", "_copies", "_kind", "_movers")
 
-    def __init__(self, direction: Direction, movers: Mapping[str, PageMover], chunk_blocks: int, after: object) -> None:
-        self._direction = direction
+    def __init__(self, kind: EffectKind, movers: Mapping[str, PageMover], chunk_blocks: int, after: object) -> None:
+        self._kind = kind
         self._movers = movers
         self._chunk_blocks = chunk_blocks
         self._after = after
@@ -49,7 +50,7 @@ class Batch:
 
     def steps(self) -> Iterator[Step]:
         """All steps, in order. Cost: O(transfers) a layer, O(transfers in it) a step."""
-        if self._direction is Direction.BACKUP:
+        if self._kind is EffectKind.BACKUP:
             yield from self._stage(dict.fromkeys(self._copies), None)
             return
         layer_ids = sorted({layer_id for component in self._copies for layer_id in self._movers[component].layer_ids})

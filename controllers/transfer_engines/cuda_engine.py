@@ -14,30 +14,33 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from unified_tree.arguments import integer
+from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
-from unified_tree.controllers.transfer_engines.transfer import Direction
-from unified_tree.errors import ConfigurationError, TransferError
+from unified_tree.effect import EffectKind
+from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.lane import Lane, Mark
     from unified_tree.controllers.transfer_engines.step import Step
-    from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
+    from unified_tree.controllers.transfer_engines.transfer import Transfer
 
 WINDOW_STEPS = 64
 """On a lane at a time. A step is some ten launches; about a thousand fit into a stream before launching blocks."""
 
-LOADS_FIRST = (Direction.LOAD, Direction.BACKUP)
+LOADS_FIRST = (EffectKind.LOAD, EffectKind.BACKUP)
 
 
-class CudaEngine:
+class CudaEngine(GuardedEngine):
     """A TransferEngine on streams; all calls from one thread.
 
-    `submit` is called with the stream current that used the pages last: transfers wait for what is on it by then.
-    `wait_layer` does not block the host: later work of the current stream waits. Whoever goes on by a gate must not rely on
-    the host seeing the bytes; `wait` is for that. Transfers go on only while the engine is called, by any method. If the
-    device fails, all open and later transfers end with that error.
+    `submit` is called with the stream current that used the pages last: transfers wait for what is on it by then. It also
+    launches up to a window of steps. `wait_layer` does not block the host: later work of the current stream waits. Whoever goes
+    on by a gate must not rely on the host seeing the bytes; `wait` is for that, and blocks it, as `drain` and `close` do. A
+    cancelled transfer ends once the steps have passed that are on a lane already. Transfers go on only while the engine is
+    called, by any method. If the device fails, all open and later transfers end with that error.
 
     Args:
         movers: by component; they put their copies on the current stream.
@@ -52,42 +55,20 @@ class CudaEngine:
     def __init__(
         self,
         movers: Mapping[str, PageMover],
-        lanes: Mapping[Direction, Lane],
+        lanes: Mapping[EffectKind, Lane],
         window_steps: int = WINDOW_STEPS,
         chunk_blocks: int = CHUNK_BLOCKS,
         remembered: int = REMEMBERED,
     ) -> None:
-        if type(window_steps) is not int or window_steps <= 0:
-            raise ConfigurationError(f"window_steps must be a positive integer, not {window_steps!r}")
         self._schedule = Schedule(movers, chunk_blocks, remembered)
-        self._ledger = self._schedule.ledger
+        super().__init__(self._schedule.ledger)
         self._lanes = dict(lanes)
-        self._window_steps = window_steps
-        self._flying: dict[Direction, deque[tuple[Step, Mark]]] = {direction: deque() for direction in LOADS_FIRST}
-        self._followed: dict[Direction, object] = {}
+        self._window_steps = integer(window_steps, "window_steps", ConfigurationError, minimum=1)
+        self._flying: dict[EffectKind, deque[tuple[Step, Mark]]] = {kind: deque() for kind in LOADS_FIRST}
+        self._followed: dict[EffectKind, object] = {}
         self._gates: dict[int, list[Mark]] = {}
         self._death: str | None = None
-        self._is_closed = False
         weakref.finalize(self, _outlast, self._flying).atexit = False
-
-    def submit(self, transfers: Sequence[Transfer]) -> None:
-        """See TransferEngine.submit. Cost: also the launches of up to a window of steps."""
-        if self._is_closed:
-            raise TransferError("this engine was closed; it takes no more transfers")
-        after = None
-        if self._death is None:
-            try:
-                after = self._lanes[Direction.LOAD].mark_caller()
-            except RuntimeError as error:
-                self._die(error)
-        self._schedule.submit(transfers, after)
-        self._advance()
-
-    def poll(self) -> list[Completion]:
-        """See TransferEngine.poll."""
-        if self._ledger.open:
-            self._advance()
-        return self._ledger.take() if self._ledger.completions else []
 
     def wait_layer(self, ticket: int, layer_id: int) -> None:
         """See TransferEngine.wait_layer; the current stream waits, the host does not."""
@@ -103,32 +84,30 @@ class CudaEngine:
                     self._die(error)
             if self._ledger.has_landed(ticket, layer_id):
                 return
-            launched = self._launch(Direction.LOAD)
+            launched = self._launch(EffectKind.LOAD)
             assert launched or progress.has_ended, "a load lacks a layer, but nothing is left to launch"
 
-    def cancel(self, ticket: int) -> None:
-        """See TransferEngine.cancel; ends once the steps have passed that are on a lane already."""
-        self._schedule.cancel(ticket)
+    def _begin(self, transfers: Sequence[Transfer]) -> None:
+        after = None
+        if self._death is None:
+            try:
+                after = self._lanes[EffectKind.LOAD].mark_caller()
+            except RuntimeError as error:
+                self._die(error)
+        self._schedule.submit(transfers, after)
+        self._advance()
+
+    def _cancel(self, ticket: int, reason: str) -> None:
+        self._schedule.cancel(ticket, reason)
         self._gates.pop(ticket, None)
 
-    def wait(self, ticket: int) -> None:
-        """See TransferEngine.wait; blocks the host."""
-        self._ledger.find(ticket)
-        while ticket in self._ledger.open:
-            self._advance(blocking=True)
+    def _advance(self) -> None:
+        self._pass(blocking=False)
 
-    def drain(self) -> None:
-        """See TransferEngine.drain; blocks the host."""
-        while self._ledger.open:
-            self._advance(blocking=True)
+    def _await_change(self) -> None:
+        self._pass(blocking=True)
 
-    def close(self) -> None:
-        """See TransferEngine.close; blocks until the lanes are empty."""
-        self._is_closed = True
-        self._schedule.cancel_all("the engine was closed")
-        self.drain()
-
-    def _advance(self, *, blocking: bool = False) -> None:
+    def _pass(self, *, blocking: bool) -> None:
         """Account for what has passed and refill the lanes; if `blocking`, wait until at least one step has passed."""
         if self._death is not None:
             self._schedule.abandon(self._death)
@@ -149,30 +128,30 @@ class CudaEngine:
 
     def _refill(self) -> None:
         """Loads first: a backup gets onto its lane only when all loads are on theirs."""
-        for direction in LOADS_FIRST:
-            while len(self._flying[direction]) < self._window_steps and self._launch(direction):
+        for kind in LOADS_FIRST:
+            while len(self._flying[kind]) < self._window_steps and self._launch(kind):
                 pass
-            if self._schedule.has_waiting(direction):
+            if self._schedule.has_waiting(kind):
                 return
 
-    def _launch(self, direction: Direction) -> bool:
+    def _launch(self, kind: EffectKind) -> bool:
         """Put one step on its lane; False if there is none, or if the device fails."""
-        step = self._schedule.begin(direction)
+        step = self._schedule.begin(kind)
         if step is None:
             return False
-        lane = self._lanes[direction]
+        lane = self._lanes[kind]
         try:
-            if step.after is not self._followed.get(direction):
+            if step.after is not self._followed.get(kind):
                 lane.follow(cast("Mark", step.after))
-                self._followed[direction] = step.after
+                self._followed[kind] = step.after
             with lane.entered():
                 self._schedule.fail(step, step.run())
             mark = lane.mark()
         except RuntimeError as error:
             self._die(error)
             return False
-        self._flying[direction].append((step, mark))
-        if direction is Direction.LOAD:
+        self._flying[kind].append((step, mark))
+        if kind is EffectKind.LOAD:
             assert step.through is not None
             for progress in step.lands:
                 gates = self._gates.setdefault(progress.ticket, [])
@@ -193,7 +172,7 @@ class CudaEngine:
         self._schedule.abandon(self._death)
 
 
-def _outlast(flying: Mapping[Direction, deque[tuple[Step, Mark]]]) -> None:
+def _outlast(flying: Mapping[EffectKind, deque[tuple[Step, Mark]]]) -> None:
     """Keep the pools, which the steps hold, until the lanes have passed what an engine left on them when it was collected."""
     for steps in flying.values():
         if steps:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from unified_tree.controllers.transfer_engines.lane import Mark
-from unified_tree.controllers.transfer_engines.transfer import Direction
+from unified_tree.effect import EffectKind
 
 
 class CudaMark:
@@ -63,6 +63,6 @@ class CudaLane:
         self._stream.wait_event(mark.event)
 
 
-def cuda_lanes(device: torch.device | str) -> dict[Direction, CudaLane]:
+def cuda_lanes(device: torch.device | str) -> dict[EffectKind, CudaLane]:
     """A lane for each direction of one device. The kernels of loads are preferred to those of backups."""
-    return {Direction.LOAD: CudaLane(device, -1), Direction.BACKUP: CudaLane(device, 0)}
+    return {EffectKind.LOAD: CudaLane(device, -1), EffectKind.BACKUP: CudaLane(device, 0)}

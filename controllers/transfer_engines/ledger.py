@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.progress import Progress
-from unified_tree.controllers.transfer_engines.transfer import Completion, Direction, Transfer
+from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
 REMEMBERED = 4096
@@ -31,31 +33,30 @@ class Ledger:
     __slots__ = ("_order", "_recent", "_remembered", "completions", "open")
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
-        if type(remembered) is not int or remembered <= 0:
-            raise ConfigurationError(f"remembered must be a positive integer, not {remembered!r}")
-        self._remembered = remembered
+        self._remembered = integer(remembered, "remembered", ConfigurationError, minimum=1)
         self.open: dict[int, Progress] = {}
         self.completions: list[Completion] = []
-        self._order: dict[Direction, deque[Progress]] = {direction: deque() for direction in Direction}
+        self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
         self._recent: dict[int, Progress] = {}
 
     def enter(self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]]) -> list[Progress]:
         """Open transfers, `layers` telling the layers of a load; one without pages is over at once.
 
-        Raises TransferError, with nothing changed, for a ticket that was used before; so does whatever `layers` raises.
+        Raises, with nothing changed, as `Transfer.check` and `layers` do, and TransferError for a ticket that was used before.
         """
         entered: dict[int, Progress] = {}
         for transfer in transfers:
-            ticket, direction = transfer.ticket, transfer.direction
+            transfer.check()
+            ticket, kind = transfer.ticket, transfer.kind
             if ticket in self.open or ticket in self._recent or ticket in entered:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer)
             is_empty = not any(copy.source.size for copy in transfer.copies)
-            stage_count = 0 if is_empty else len(layer_ids) if direction is Direction.LOAD else 1
-            entered[ticket] = Progress(ticket, direction, () if is_empty else layer_ids, stage_count)
+            stage_count = 0 if is_empty else len(layer_ids) if kind is EffectKind.LOAD else 1
+            entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
         for progress in entered.values():
             self.open[progress.ticket] = progress
-            self._order[progress.direction].append(progress)
+            self._order[progress.kind].append(progress)
         for progress in entered.values():
             if progress.stage_count == 0:
                 self.end(progress)
@@ -73,7 +74,7 @@ class Ledger:
     def has_landed(self, ticket: int, layer_id: int) -> bool:
         """Whether a gate may open. Raises TransferError where it never will; see TransferEngine.wait_layer."""
         progress = self.find(ticket)
-        if progress.direction is Direction.BACKUP:
+        if progress.kind is EffectKind.BACKUP:
             raise TransferError(f"transfer {ticket} is a backup; only loads have layers to wait for")
         if not progress.is_cancelled and progress.landed >= progress.stages_through(layer_id):
             return True
@@ -85,7 +86,7 @@ class Ledger:
         """Nothing of this transfer moves any more; its error, if any, stands. Must not have ended before."""
         assert not progress.has_ended and not progress.running, progress
         progress.has_ended = True
-        order = self._order[progress.direction]
+        order = self._order[progress.kind]
         while order and order[0].has_ended:
             first = order.popleft()
             self.completions.append(Completion(ticket=first.ticket, error=first.error))

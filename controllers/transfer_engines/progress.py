@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from unified_tree.controllers.transfer_engines.transfer import Direction
+from unified_tree.effect import EffectKind
 
 
 @dataclass(slots=True, eq=False)
@@ -16,7 +16,7 @@ class Progress:
     moment it has an error it is *dead*: no more copies of it start, and it ends when none is running.
 
     Attributes:
-        ticket, direction: of the transfer.
+        ticket, kind: of the transfer.
         layer_ids: of a load, the model layers that any of its components keeps, ascending.
         stage_count: stages until it is done; 0 if there is nothing to copy.
         landed: stages that have landed.
@@ -27,7 +27,7 @@ class Progress:
     """
 
     ticket: int
-    direction: Direction
+    kind: EffectKind
     layer_ids: tuple[int, ...]
     stage_count: int
     landed: int = 0

@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.batch import Batch
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
-from unified_tree.controllers.transfer_engines.transfer import Direction, Transfer
+from unified_tree.controllers.transfer_engines.transfer import Transfer
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
 if TYPE_CHECKING:
@@ -41,32 +43,30 @@ class Schedule:
     __slots__ = ("_chunk_blocks", "_layer_ids", "_movers", "_queues", "ledger")
 
     def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int, remembered: int = REMEMBERED) -> None:
-        if type(chunk_blocks) is not int or chunk_blocks <= 0:
-            raise ConfigurationError(f"chunk_blocks must be a positive integer, not {chunk_blocks!r}")
         self.ledger = Ledger(remembered)
         self._movers = dict(movers)
-        self._chunk_blocks = chunk_blocks
-        self._queues: dict[Direction, deque[Iterator[Step]]] = {direction: deque() for direction in Direction}
+        self._chunk_blocks = integer(chunk_blocks, "chunk_blocks", ConfigurationError, minimum=1)
+        self._queues: dict[EffectKind, deque[Iterator[Step]]] = {kind: deque() for kind in EffectKind}
         self._layer_ids: dict[tuple[str, ...], tuple[int, ...]] = {}
 
     def submit(self, transfers: Sequence[Transfer], after: object = None) -> None:
         """Queue transfers. `after` comes back with each of their steps. Raises as TransferEngine.submit does."""
-        batches: dict[Direction, Batch] = {}
+        batches: dict[EffectKind, Batch] = {}
         for transfer, progress in zip(transfers, self.ledger.enter(transfers, self._layers_of), strict=True):
-            direction = transfer.direction
-            if direction not in batches:
-                batches[direction] = Batch(direction, self._movers, self._chunk_blocks, after)
-            batches[direction].add(progress, transfer)
-        for direction, batch in batches.items():
-            self._queues[direction].append(batch.steps())
+            kind = transfer.kind
+            if kind not in batches:
+                batches[kind] = Batch(kind, self._movers, self._chunk_blocks, after)
+            batches[kind].add(progress, transfer)
+        for kind, batch in batches.items():
+            self._queues[kind].append(batch.steps())
 
-    def has_waiting(self, direction: Direction) -> bool:
+    def has_waiting(self, kind: EffectKind) -> bool:
         """Whether steps may be left to begin; that none is may show only after the next `begin`."""
-        return bool(self._queues[direction])
+        return bool(self._queues[kind])
 
-    def begin(self, direction: Direction) -> Step | None:
+    def begin(self, kind: EffectKind) -> Step | None:
         """The next step, now running; None if there is none."""
-        queue = self._queues[direction]
+        queue = self._queues[kind]
         while queue:
             for step in queue[0]:
                 step.pieces = [piece for piece in step.pieces if piece.progress.error is None]
@@ -94,7 +94,7 @@ class Schedule:
             if not progress.running and (progress.error is not None or progress.landed == progress.stage_count):
                 self.ledger.end(progress)
 
-    def cancel(self, ticket: int, reason: str = "cancelled") -> None:
+    def cancel(self, ticket: int, reason: str) -> None:
         """Let a transfer die, if it is open. Cost: O(1)."""
         progress = self.ledger.open.get(ticket)
         if progress is None or progress.has_ended:
@@ -103,13 +103,6 @@ class Schedule:
         progress.is_cancelled = True
         if not progress.running:
             self.ledger.end(progress)
-
-    def cancel_all(self, reason: str) -> None:
-        """Let all open transfers die."""
-        for queue in self._queues.values():
-            queue.clear()
-        for ticket in list(self.ledger.open):
-            self.cancel(ticket, reason)
 
     def abandon(self, reason: str) -> None:
         """End all open transfers at once: whatever ran their steps is no more."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.transfer_engines.transfer import Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines.transfer import Transfer
+from unified_tree.effect import Copy, EffectKind
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class SimulatedStage:
         layer_id: of a load; None for a backup.
     """
 
-    copies: tuple[PoolCopy, ...]
+    copies: tuple[Copy, ...]
     layer_id: int | None
 
     @property
@@ -58,7 +59,7 @@ def layers_of(transfer: Transfer, movers: Movers) -> tuple[int, ...]:
 def stages_of(transfer: Transfer, movers: Movers) -> list[SimulatedStage]:
     """Everything it moves, in order; of a backup only the last stage lands it."""
     copies = [copy for copy in transfer.copies if copy.source.size]
-    if transfer.direction is Direction.BACKUP:
+    if transfer.kind is EffectKind.BACKUP:
         return [SimulatedStage((copy,), None) for copy in copies]
     return [
         SimulatedStage(tuple(copy for copy in copies if layer_id in _kept(copy.component, movers)), layer_id)

@@ -3,62 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unified_tree.errors import PageError, TransferError
 
-
-class Direction(Enum):
-    """Which way a transfer goes."""
-
-    BACKUP = "device to host"
-    LOAD = "host to device"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PoolCopy:
-    """Copy page `source[i]` of one component's pool to page `target[i]` of its other tier.
-
-    Attributes:
-        component: whose pools.
-        source: int64 [n] page ids; may repeat.
-        target: int64 [n] page ids; must not repeat. Neither array may change until the transfer has ended.
-
-    Raises PageError for arrays that are not such a pair. Whether the pages exist is for the mover to say.
-    """
-
-    component: str
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        for name, ids in (("source", self.source), ("target", self.target)):
-            if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
-                raise PageError(f"{self.component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
-        if self.source.size != self.target.size:
-            raise PageError(f"{self.component}: {self.source.size} source pages for {self.target.size} targets")
+if TYPE_CHECKING:
+    from unified_tree.effect import Copy, EffectKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfer:
-    """Copies that start, end and fail together.
+    """Copies of the tree's that start, end and fail together.
 
     Attributes:
         ticket: the caller's number for it, never used before with the same engine.
-        direction: of all its copies.
-        copies: at most one a component, the paths first and then the sidecars. May be empty.
-
-    Raises TransferError for a component named twice.
+        kind: which way all its copies go.
+        copies: at most one a component, the paths first and then the sidecars. May be empty. A source page may repeat, a target
+            page must not. No array may change until the transfer has ended.
     """
 
     ticket: int
-    direction: Direction
-    copies: tuple[PoolCopy, ...]
+    kind: EffectKind
+    copies: tuple[Copy, ...]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise PageError for a copy without two int64 arrays of equal size, TransferError for a component named twice.
+
+        Whether the pages exist is for the mover to say. Cost: O(copies).
+        """
+        for copy in self.copies:
+            for name, ids in (("source", copy.source), ("target", copy.target)):
+                if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
+                    raise PageError(f"{copy.component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
+            if copy.source.size != copy.target.size:
+                raise PageError(f"{copy.component}: {copy.source.size} source pages for {copy.target.size} targets")
         names = [copy.component for copy in self.copies]
         if len(set(names)) < len(names):
             raise TransferError(f"transfer {self.ticket}: a component is named twice among {', '.join(names)}")

@@ -25,8 +25,9 @@ class TransferEngine(Protocol):
     def submit(self, transfers: Sequence[Transfer]) -> None:
         """Take transfers, meant for one call a tick: those of one direction in it move together, a pool at a time.
 
-        Raises TransferError, with none of them taken, for a ticket that was used before, a component that the engine does
-        not move, and after `close`. An engine that has died takes them and completes them with an error. Never blocks.
+        Raises, with none of them taken, as `Transfer.check` does, and TransferError for a ticket that was used before, a
+        component that the engine does not move, and after `close`. An engine that has died takes them and completes them with
+        an error. Never blocks.
         Cost: O(transfers and their components); what depends on pages is done later.
         """
         ...
@@ -61,6 +62,6 @@ class TransferEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Cancel what is open, wait for what is in the middle of a copy, and take nothing more; twice is as good as once.
-        `poll` still gives the completions."""
+        """Cancel what is open, wait for what is in the middle of a copy, and take nothing more. `poll` still gives the
+        completions. Idempotent."""
         ...

@@ -14,7 +14,7 @@ import weakref
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.transfer_engines.transfer import Direction
+from unified_tree.effect import EffectKind
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.schedule import Schedule
@@ -86,7 +86,7 @@ class Worker:
 
     def _begin(self) -> Step | None:
         with self.changed:
-            return self.schedule.begin(Direction.LOAD) or self.schedule.begin(Direction.BACKUP)
+            return self.schedule.begin(EffectKind.LOAD) or self.schedule.begin(EffectKind.BACKUP)
 
 
 def _stop_at_exit(worker: Worker, thread: weakref.ref[threading.Thread]) -> None:

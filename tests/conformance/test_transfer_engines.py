@@ -11,10 +11,11 @@ import pytest
 from cells import Ids
 from engine_rigs import LAYERS, NAMES, PAGES, Rig, ids, rig, transfer
 
-from unified_tree.controllers.transfer_engines import Completion, Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines import Completion, Transfer
+from unified_tree.effect import Copy, EffectKind
 from unified_tree.errors import PageError, TransferError
 
-BACKUP, LOAD = Direction.BACKUP, Direction.LOAD
+BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 
 
 @pytest.fixture(params=NAMES)
@@ -93,14 +94,18 @@ def test_a_component_that_is_not_moved_is_refused(one: Rig) -> None:
         assert outcomes(one) == {}
 
 
-def test_records_say_what_is_wrong_with_them() -> None:
+def test_copies_that_are_none_are_refused(one: Rig) -> None:
+    def submit(*copies: Copy) -> None:
+        one.engine.submit([transfer(1, LOAD, full=([0], [0])), Transfer(ticket=2, kind=LOAD, copies=copies)])
+
+    copy = Copy(component="full", source=ids(1), target=ids(1))
     with pytest.raises(PageError, match="full: 1 source pages for 2 targets"):
-        transfer(1, LOAD, full=([1], [1, 2]))
+        submit(Copy(component="full", source=ids(1), target=ids(1, 2)))
     with pytest.raises(PageError, match="full: target must be a one-dimensional int64 array"):
-        PoolCopy(component="full", source=ids(1), target=np.array([1.0]))
-    copy = PoolCopy(component="full", source=ids(1), target=ids(1))
-    with pytest.raises(TransferError, match="transfer 1: a component is named twice among full, full"):
-        Transfer(ticket=1, direction=LOAD, copies=(copy, copy))
+        submit(Copy(component="full", source=ids(1), target=np.array([1.0])))
+    with pytest.raises(TransferError, match="transfer 2: a component is named twice among full, full"):
+        submit(copy, copy)
+    assert outcomes(one) == {}
 
 
 def test_a_gate_opens_when_all_layers_up_to_it_have_landed(one: Rig) -> None:
@@ -209,15 +214,15 @@ class Traffic:
 
     def __init__(self, one: Rig, rng: random.Random, *, faults: bool):
         self.one, self.rng, self.faults = one, rng, faults
-        self.free = {(name, side): list(range(PAGES)) for name in LAYERS for side in Direction}
-        self.values = {(name, side): self.array(name, side).copy() for name in LAYERS for side in Direction}
-        self.reads = {(name, side): [0] * PAGES for name in LAYERS for side in Direction}
+        self.free = {(name, side): list(range(PAGES)) for name in LAYERS for side in EffectKind}
+        self.values = {(name, side): self.array(name, side).copy() for name in LAYERS for side in EffectKind}
+        self.reads = {(name, side): [0] * PAGES for name in LAYERS for side in EffectKind}
         self.open: dict[int, Transfer] = {}
         self.ended: list[int] = []
         self.cancelled: set[int] = set()
         self.ticket = 0
 
-    def array(self, name: str, written_by: Direction) -> Ids:
+    def array(self, name: str, written_by: EffectKind) -> Ids:
         """The pages that transfers of a direction write."""
         array: Ids = self.one.cells[name].host if written_by is BACKUP else self.one.cells[name].device
         return array
@@ -225,7 +230,7 @@ class Traffic:
     def submit(self) -> None:
         batch = []
         for _ in range(self.rng.randrange(1, 4)):
-            direction = self.rng.choice(list(Direction))
+            direction = self.rng.choice(list(EffectKind))
             other = BACKUP if direction is LOAD else LOAD
             copies = []
             for name in LAYERS:
@@ -237,9 +242,9 @@ class Traffic:
                     self.free[name, direction].remove(page)
                 for page in source:
                     self.reads[name, other][page] += 1
-                copies.append(PoolCopy(component=name, source=ids(*source), target=ids(*target)))
+                copies.append(Copy(component=name, source=ids(*source), target=ids(*target)))
             self.ticket += 1
-            self.open[self.ticket] = Transfer(ticket=self.ticket, direction=direction, copies=tuple(copies))
+            self.open[self.ticket] = Transfer(ticket=self.ticket, kind=direction, copies=tuple(copies))
             batch.append(self.open[self.ticket])
         self.one.engine.submit(batch)
 
@@ -248,18 +253,16 @@ class Traffic:
         done = self.open.pop(completion.ticket)
         self.ended.append(completion.ticket)
         assert completion.error is None or self.faults or completion.ticket in self.cancelled
-        assert not any(other < completion.ticket and self.open[other].direction is done.direction for other in self.open)
+        assert not any(other < completion.ticket and self.open[other].kind is done.kind for other in self.open)
         for copy in done.copies:
-            other = BACKUP if done.direction is LOAD else LOAD
-            values = self.values[copy.component, done.direction]
+            other = BACKUP if done.kind is LOAD else LOAD
+            values = self.values[copy.component, done.kind]
             if completion.error is None:
                 values[:, copy.target] = self.values[copy.component, other][:, copy.source]
             else:
                 values[:, copy.target] = [[self.rng.randrange(1 << 40) for _ in copy.target] for _ in values]
-                self.one.cells[copy.component].put(
-                    device=done.direction is LOAD, pages=copy.target, values=values[:, copy.target]
-                )
-            self.free[copy.component, done.direction] += copy.target.tolist()
+                self.one.cells[copy.component].put(device=done.kind is LOAD, pages=copy.target, values=values[:, copy.target])
+            self.free[copy.component, done.kind] += copy.target.tolist()
             for page in copy.source.tolist():
                 self.reads[copy.component, other][page] -= 1
 
@@ -300,7 +303,7 @@ def test_random_traffic(name: str, seed: int, faults: bool, record_property: Cal
             case 4 if traffic.open:
                 one.engine.wait(rng.choice(list(traffic.open)))
             case 5:
-                loads = [t for t in traffic.open if traffic.open[t].direction is LOAD and t not in traffic.cancelled]
+                loads = [t for t in traffic.open if traffic.open[t].kind is LOAD and t not in traffic.cancelled]
                 if loads:
                     with nullcontext() if not traffic.faults else suppress(TransferError):
                         one.gate(rng.choice(loads), rng.randrange(13))

@@ -15,7 +15,8 @@ from stored_cache import Kept, StoredCache
 
 from unified_tree import Key
 from unified_tree.controllers.ranks import Consensus
-from unified_tree.controllers.transfer_engines import Direction, Transfer
+from unified_tree.controllers.transfer_engines import Transfer
+from unified_tree.effect import EffectKind
 from unified_tree.errors import RankError, StorageError, TransferError
 
 PROMPT = list(range(41))
@@ -85,7 +86,7 @@ def one_rank(consensus: Consensus, rank: int, kinds: str, fault: str, steps: int
     engine = cache.cache.controller
     assert engine is not None
     with pytest.raises(TransferError, match="closed"):
-        engine.tier.engine.submit([Transfer(ticket=10**6, direction=Direction.LOAD, copies=())])
+        engine.tier.engine.submit([Transfer(ticket=10**6, kind=EffectKind.LOAD, copies=())])
     with pytest.raises(RankError, match="closed"):
         consensus.tick()
     host = cache.cache.stats().host_pools.values()

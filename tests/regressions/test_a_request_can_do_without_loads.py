@@ -8,7 +8,7 @@ from page_memory import PageMemory
 
 from unified_tree import Component, Key, Path
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.effect import EffectKind
 
 FULL = Component(name="full", coverage=Path())
 TOKENS = np.arange(13)
@@ -30,7 +30,7 @@ def test_it_computes_instead() -> None:
         failing = cache.acquire(Key(TOKENS))
         assert failing.loading
         cache.poll()
-        [ticket] = engine.tickets(Direction.LOAD)
+        [ticket] = engine.tickets(EffectKind.LOAD)
         engine.fail(ticket)
         cache.poll()
         assert failing.failure is not None

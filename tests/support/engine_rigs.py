@@ -17,16 +17,15 @@ from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, Pag
 from unified_tree.controllers.transfer_engines import (
     CpuEngine,
     CudaEngine,
-    Direction,
     Latencies,
     NullEngine,
-    PoolCopy,
     SimulatedEngine,
     Transfer,
     TransferEngine,
     VirtualClock,
     cuda_lanes,
 )
+from unified_tree.effect import Copy, EffectKind
 
 LAYERS = {"full": (3, 7, 11), "mamba": (0, 1, 3)}
 PAGES = 24
@@ -113,9 +112,7 @@ def ids(*pages: int) -> NDArray[np.int64]:
     return np.array(pages, np.int64)
 
 
-def transfer(ticket: int, direction: Direction, **copies: tuple[list[int], list[int]]) -> Transfer:
+def transfer(ticket: int, direction: EffectKind, **copies: tuple[list[int], list[int]]) -> Transfer:
     """`full=([1, 2], [3, 4])` copies page 1 to 3 and 2 to 4."""
-    made = tuple(
-        PoolCopy(component=name, source=ids(*source), target=ids(*target)) for name, (source, target) in copies.items()
-    )
-    return Transfer(ticket=ticket, direction=direction, copies=made)
+    made = tuple(Copy(component=name, source=ids(*source), target=ids(*target)) for name, (source, target) in copies.items())
+    return Transfer(ticket=ticket, kind=direction, copies=made)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cells import Cells, Ids
 
 from unified_tree.controllers.transfer_engines.lane import Mark
-from unified_tree.controllers.transfer_engines.transfer import Direction
+from unified_tree.effect import EffectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class FakeDevice:
         self.runs_when_looked_at = runs_when_looked_at
         self.broken = False
         self.caller = self.current = FakeLane(self)
-        self.lanes = {direction: FakeLane(self) for direction in Direction}
+        self.lanes = {direction: FakeLane(self) for direction in EffectKind}
 
     def check(self) -> None:
         if self.broken:

@@ -11,7 +11,8 @@ from page_memory import MemoryMover, PageMemory
 from unified_tree import Component
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.ranks import Consensus
-from unified_tree.controllers.transfer_engines import Completion, Direction, Transfer
+from unified_tree.controllers.transfer_engines import Completion, Transfer
+from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
 
 
@@ -47,13 +48,13 @@ class HeldEngine:
             self.open[transfer.ticket] = transfer
             self._landed[transfer.ticket] = set()
 
-    def tickets(self, direction: Direction) -> list[int]:
+    def tickets(self, direction: EffectKind) -> list[int]:
         """Open transfers of one direction."""
-        return [ticket for ticket, transfer in self.open.items() if transfer.direction is direction]
+        return [ticket for ticket, transfer in self.open.items() if transfer.kind is direction]
 
-    def land(self, *directions: Direction) -> None:
+    def land(self, *directions: EffectKind) -> None:
         """Everything open arrives, or what goes in these directions."""
-        for direction in directions or tuple(Direction):
+        for direction in directions or tuple(EffectKind):
             for ticket in self.tickets(direction):
                 self._land(ticket)
 
@@ -68,7 +69,7 @@ class HeldEngine:
         transfer = self.open[ticket]
         for copy in transfer.copies:
             mover = self._movers[copy.component]
-            if transfer.direction is Direction.BACKUP:
+            if transfer.kind is EffectKind.BACKUP:
                 mover.backup(copy.source, copy.target)
             else:
                 mover.load_layers(mover.layer_ids, copy.source, copy.target)
@@ -173,7 +174,7 @@ class Tiered:
         """All loads arrive; that is not applied yet."""
         if isinstance(self.engine, HeldEngine):
             self.cache.poll()
-            self.engine.land(Direction.LOAD)
+            self.engine.land(EffectKind.LOAD)
 
     def serve(self, text: str, output: str = "", *, without: Sequence[str] = (), namespace: str = "") -> int:
         """A request's whole life; how many of its tokens were cached."""

@@ -348,7 +348,7 @@ class SimServer:
             return ""
         ticket = self.rng.choice(list(self.engine.flights))
         self.engine.cancel(ticket)
-        return self.engine.flights[ticket].direction.name
+        return self.engine.flights[ticket].kind.name
 
     def invalidate(self) -> str:
         """Weights are updated, seldom."""

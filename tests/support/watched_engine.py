@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from page_memory import PageMemory, Place
 
 from unified_tree import Tier, TransferError
-from unified_tree.controllers.transfer_engines import Completion, Direction, Transfer, TransferEngine
+from unified_tree.controllers.transfer_engines import Completion, Transfer, TransferEngine
+from unified_tree.effect import EffectKind
 
 
 class WatchedEngine:
@@ -103,7 +104,7 @@ class WatchedEngine:
 def _places(transfer: Transfer) -> tuple[set[Place], list[Place]]:
     """Where a transfer reads, and where it writes."""
     origin, goal = Tier.DEVICE, Tier.HOST
-    if transfer.direction is Direction.LOAD:
+    if transfer.kind is EffectKind.LOAD:
         origin, goal = goal, origin
     sources = {(copy.component, origin, page) for copy in transfer.copies for page in copy.source.tolist()}
     targets = [(copy.component, goal, page) for copy in transfer.copies for page in copy.target.tolist()]

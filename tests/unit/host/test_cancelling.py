@@ -11,7 +11,8 @@ from kinds import FULL, MAMBA, swa
 from memory_model import Request
 
 from unified_tree import LeaseError, TransferError
-from unified_tree.controllers.transfer_engines import Completion, Direction
+from unified_tree.controllers.transfer_engines import Completion
+from unified_tree.effect import EffectKind
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def tiered() -> Tiered:
 def ticket(tiered: Tiered) -> int:
     """The one load that is open."""
     tiered.cache.poll()
-    [only] = tiered.engine.tickets(Direction.LOAD)
+    [only] = tiered.engine.tickets(EffectKind.LOAD)
     return int(only)
 
 

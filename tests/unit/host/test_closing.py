@@ -8,7 +8,7 @@ from kinds import FULL, MAMBA, swa
 
 from unified_tree import LeaseError, TransferError
 from unified_tree.controllers import PrefixCache, WritePolicy
-from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.effect import EffectKind
 
 
 def test_drain_finishes_what_was_started_and_what_is_due() -> None:
@@ -86,7 +86,7 @@ def test_close_fails_the_loads_and_gives_back_every_page() -> None:
     handed_over = tiered.start("abcdefghi")
     tiered.cache.poll()
     waiting = tiered.start("abcdefghj")
-    assert {t.direction for t in tiered.engine.open.values()} == set(Direction)
+    assert {t.kind for t in tiered.engine.open.values()} == set(EffectKind)
     for _ in range(2):
         tiered.cache.close()
         tiered.check()

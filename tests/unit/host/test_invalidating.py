@@ -7,7 +7,7 @@ from held_engine import Tiered
 from kinds import FULL, MAMBA, swa
 
 from unified_tree import TransferError
-from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.effect import EffectKind
 
 
 def on_both() -> Tiered:
@@ -72,7 +72,7 @@ def test_a_lease_that_is_loading_fails(namespace: str | None, stage: str) -> Non
     if stage != "not submitted":
         tiered.cache.poll()
     if stage == "landed":
-        tiered.engine.land(Direction.LOAD)
+        tiered.engine.land(EffectKind.LOAD)
     tiered.runner.invalidate(namespace)
     for _ in range(2):
         with pytest.raises(TransferError, match="invalidated"):

@@ -8,7 +8,7 @@ from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import Component, ConfigurationError, Path, Tier
 from unified_tree.controllers import LoadCost
-from unified_tree.controllers.transfer_engines import Direction
+from unified_tree.effect import EffectKind
 
 
 def remembered(tiered: Tiered, *texts: str) -> Tiered:
@@ -48,7 +48,7 @@ def test_the_gates_open_layer_by_layer() -> None:
     tiered = remembered(Tiered([FULL, swa(3)]), "abcdefgh")
     request = tiered.start("abcdefghij")
     tiered.cache.poll()
-    [ticket] = tiered.engine.tickets(Direction.LOAD)
+    [ticket] = tiered.engine.tickets(EffectKind.LOAD)
     with pytest.raises(WouldWaitError):
         tiered.cache.wait_layer(request.lease, 0)
     tiered.engine.land_layer(ticket, 0)
@@ -73,7 +73,7 @@ def test_a_gate_hands_over_what_was_not_handed_over_yet() -> None:
     assert tiered.engine.open == {}
     with pytest.raises(WouldWaitError):
         tiered.cache.wait_layer(request.lease, 0)
-    assert len(tiered.engine.tickets(Direction.LOAD)) == 1
+    assert len(tiered.engine.tickets(EffectKind.LOAD)) == 1
     tiered.end()
 
 
@@ -165,7 +165,7 @@ def test_a_longer_load_stands_on_a_shorter_one() -> None:
     tiered.cache.poll()
     long = tiered.start("abcdefgh?")
     tiered.cache.poll()
-    first, second = tiered.engine.tickets(Direction.LOAD)
+    first, second = tiered.engine.tickets(EffectKind.LOAD)
     assert [copy.source.size for copy in tiered.engine.open[second].copies] == [2]
     tiered.engine.fail(first)
     tiered.engine.land()

@@ -8,13 +8,14 @@ from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import ConfigurationError, OutOfPagesError
 from unified_tree.controllers import HostTier, WritePolicy
-from unified_tree.controllers.transfer_engines import Direction, NullEngine
+from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.effect import EffectKind
 
 
 def copied(tiered: Tiered) -> dict[str, int]:
     """Pages by component of the backups open now."""
     counts: dict[str, int] = {}
-    for ticket in tiered.engine.tickets(Direction.BACKUP):
+    for ticket in tiered.engine.tickets(EffectKind.BACKUP):
         for copy in tiered.engine.open[ticket].copies:
             counts[copy.component] = counts.get(copy.component, 0) + copy.source.size
     return counts
@@ -56,7 +57,7 @@ def test_what_stands_on_a_backup_that_failed_comes_home() -> None:
     tiered.cache.poll()
     tiered.serve("abcdef")
     tiered.cache.poll()
-    first, second = tiered.engine.tickets(Direction.BACKUP)
+    first, second = tiered.engine.tickets(EffectKind.BACKUP)
     tiered.engine.fail(first)
     tiered.engine.land()
     tiered.cache.poll()
@@ -156,7 +157,7 @@ def test_backups_pin_no_more_than_their_share() -> None:
     for text in ("abcd", "efgh", "ijkl"):
         tiered.serve(text)
     tiered.cache.poll()
-    assert len(tiered.engine.tickets(Direction.BACKUP)) == 2, "the one that passes the limit is the last"
+    assert len(tiered.engine.tickets(EffectKind.BACKUP)) == 2, "the one that passes the limit is the last"
     tiered.settle()
     assert tiered.on_host() == 6
     tiered.end()

@@ -9,17 +9,18 @@ import pytest
 
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.replay.paced_engine import PacedEngine
-from unified_tree.controllers.transfer_engines import Direction, NullEngine, PoolCopy, Transfer, VirtualClock
+from unified_tree.controllers.transfer_engines import NullEngine, Transfer, VirtualClock
+from unified_tree.effect import Copy, EffectKind
 from unified_tree.errors import TransferError
 
-LOAD, BACKUP = Direction.LOAD, Direction.BACKUP
+LOAD, BACKUP = EffectKind.LOAD, EffectKind.BACKUP
 COST = LoadCost(bytes_per_s=1e9, latency_s=1e-6)
 """A byte a nanosecond, and a microsecond a transfer."""
 
 
-def transfer(ticket: int, direction: Direction = LOAD, pages: int = 1) -> Transfer:
+def transfer(ticket: int, direction: EffectKind = LOAD, pages: int = 1) -> Transfer:
     ids = np.arange(pages, dtype=np.int64)
-    return Transfer(ticket=ticket, direction=direction, copies=(PoolCopy(component="full", source=ids, target=ids),))
+    return Transfer(ticket=ticket, kind=direction, copies=(Copy(component="full", source=ids, target=ids),))
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ import pytest
 from cells import Cells, Ids
 from engine_rigs import transfer
 
-from unified_tree.controllers.transfer_engines import Completion, CpuEngine, Direction
+from unified_tree.controllers.transfer_engines import Completion, CpuEngine
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
-BACKUP, LOAD = Direction.BACKUP, Direction.LOAD
+BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 LONG_S = 30
 
 
@@ -364,7 +365,8 @@ import atexit, os, sys, threading, time
 
 atexit.register(lambda: print("threads", threading.active_count()))  # runs last
 import numpy as np
-from unified_tree.controllers.transfer_engines import CpuEngine, Direction, PoolCopy, Transfer
+from unified_tree.controllers.transfer_engines import CpuEngine, Transfer
+from unified_tree.effect import Copy, EffectKind
 from unified_tree.errors import TransferError
 
 class Slow:
@@ -373,8 +375,8 @@ class Slow:
     def load_layers(self, layer_ids, source, target): time.sleep(0.01)
 
 def load(ticket):
-    copy = PoolCopy(component="full", source=np.arange(2), target=np.arange(2))
-    return Transfer(ticket=ticket, direction=Direction.LOAD, copies=(copy,))
+    copy = Copy(component="full", source=np.arange(2), target=np.arange(2))
+    return Transfer(ticket=ticket, kind=EffectKind.LOAD, copies=(copy,))
 
 engine = CpuEngine({"full": Slow()})
 """
@@ -411,6 +413,6 @@ engine.close()
 @pytest.mark.parametrize("chunk_blocks", [0, -1, 1.5, True])
 def test_chunks_have_a_size(chunk_blocks: int) -> None:
     before = workers()
-    with pytest.raises(ConfigurationError, match="chunk_blocks must be a positive integer"):
+    with pytest.raises(ConfigurationError, match=r"chunk_blocks must be (an integer|1 or more)"):
         CpuEngine({}, chunk_blocks)
     assert workers() == before

@@ -8,10 +8,11 @@ import pytest
 from engine_rigs import transfer
 from fake_lanes import FakeDevice, FakeLane, LaneCells
 
-from unified_tree.controllers.transfer_engines import Completion, CudaEngine, Direction
+from unified_tree.controllers.transfer_engines import Completion, CudaEngine
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
-BACKUP, LOAD = Direction.BACKUP, Direction.LOAD
+BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 PAGES = 16
 
 
@@ -188,5 +189,5 @@ def test_a_collected_engine_outlasts_its_copies() -> None:
 
 
 def test_lanes_have_a_window() -> None:
-    with pytest.raises(ConfigurationError, match="window_steps must be a positive integer, not 0"):
+    with pytest.raises(ConfigurationError, match="window_steps must be 1 or more, not 0"):
         Bench(window_steps=0)

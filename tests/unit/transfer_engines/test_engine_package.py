@@ -9,8 +9,9 @@ import pytest
 from engine_rigs import transfer
 
 import unified_tree.controllers.transfer_engines as package
-from unified_tree.controllers.transfer_engines import Direction, NullEngine
+from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
+from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
 
 
@@ -29,7 +30,7 @@ def test_what_is_exported_is_there() -> None:
 def test_what_is_forgotten_is_refused_and_not_guessed() -> None:
     engine = NullEngine()
     for ticket in range(REMEMBERED + 1):
-        engine.submit([transfer(ticket, Direction.LOAD)])
+        engine.submit([transfer(ticket, EffectKind.LOAD)])
     engine.poll()
     engine.wait_layer(1, 0)
     engine.wait(1)

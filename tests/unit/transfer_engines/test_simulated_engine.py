@@ -6,10 +6,11 @@ import pytest
 from cells import Cells
 from engine_rigs import transfer
 
-from unified_tree.controllers.transfer_engines import Completion, Direction, Faults, Latencies, SimulatedEngine, VirtualClock
+from unified_tree.controllers.transfer_engines import Completion, Faults, Latencies, SimulatedEngine, VirtualClock
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
-BACKUP, LOAD = Direction.BACKUP, Direction.LOAD
+BACKUP, LOAD = EffectKind.BACKUP, EffectKind.LOAD
 STEADY = Latencies(stage_ns=100, page_ns=0, cancel_ns=150, late_ns=1000, again_ns=1000, spread=0)
 LAYERS = (0, 1, 2, 3)
 

@@ -1,0 +1,102 @@
+"""What the engines have in common: every call of a TransferEngine, its checks, its locking and its waiting.
+
+An engine adds how transfers begin, how one is cancelled, what has happened meanwhile, and how to wait for more to happen. The
+ledger says the rest: which tickets are known, which gates are open, which completions are due and in which order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from unified_tree.errors import TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.transfer_engines.ledger import Ledger
+    from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
+
+CLOSED = "the engine was closed"
+
+
+class GuardedEngine(ABC):
+    """A TransferEngine over a ledger.
+
+    Args:
+        ledger: its transfers.
+        lock: held during every hook, if threads share the ledger.
+    """
+
+    def __init__(self, ledger: Ledger, lock: AbstractContextManager[object] | None = None) -> None:
+        self._ledger = ledger
+        self._lock = nullcontext() if lock is None else lock
+        self._is_closed = False
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """See TransferEngine.submit."""
+        if self._is_closed:
+            raise TransferError("this engine was closed; it takes no more transfers")
+        with self._lock:
+            self._begin(transfers)
+
+    def poll(self) -> list[Completion]:
+        """See TransferEngine.poll. With nothing open it takes no lock."""
+        if not self._ledger.open and not self._ledger.completions:
+            return []
+        with self._lock:
+            self._advance()
+            return self._ledger.take()
+
+    def wait_layer(self, ticket: int, layer_id: int) -> None:
+        """See TransferEngine.wait_layer."""
+        with self._lock:
+            self._advance()
+            while not self._ledger.has_landed(ticket, layer_id):
+                self._await_change()
+
+    def cancel(self, ticket: int) -> None:
+        """See TransferEngine.cancel."""
+        with self._lock:
+            self._cancel(ticket, "cancelled")
+
+    def wait(self, ticket: int) -> None:
+        """See TransferEngine.wait."""
+        with self._lock:
+            self._ledger.find(ticket)
+            while ticket in self._ledger.open:
+                self._await_change()
+
+    def drain(self) -> None:
+        """See TransferEngine.drain."""
+        with self._lock:
+            while self._ledger.open:
+                self._await_change()
+
+    def close(self) -> None:
+        """See TransferEngine.close."""
+        self._is_closed = True
+        with self._lock:
+            for ticket in list(self._ledger.open):
+                self._cancel(ticket, CLOSED)
+        self._stop()
+
+    @abstractmethod
+    def _begin(self, transfers: Sequence[Transfer]) -> None:
+        """Enter transfers in the ledger and start them. Raises as TransferEngine.submit does, with none of them taken."""
+
+    @abstractmethod
+    def _cancel(self, ticket: int, reason: str) -> None:
+        """Have a transfer end soon, if it is open and has not ended."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Tell the ledger what has happened. Never blocks."""
+
+    @abstractmethod
+    def _await_change(self) -> None:
+        """Return once more has happened, and been told; some transfer is open."""
+
+    def _stop(self) -> None:
+        """All open transfers are cancelled: return once nothing of them moves. Idempotent."""
+        self.drain()
