@@ -84,6 +84,12 @@ class Pool:
         return policy.failures if isinstance(policy, Guarded) else 0
 
     @property
+    def last_policy_failure(self) -> str | None:
+        """Why it failed the last time; None if it never did."""
+        policy = self._policy
+        return policy.last_failure if isinstance(policy, Guarded) else None
+
+    @property
     def declined_values(self) -> int:
         """How many windows and states a policy of the user's own did not admit."""
         policy = self._policy

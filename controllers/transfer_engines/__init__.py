@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.transfer_engines.cpu_engine import CpuEngine
 from unified_tree.controllers.transfer_engines.cuda_engine import CudaEngine
 from unified_tree.controllers.transfer_engines.null_engine import NullEngine
-from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.transfer_engines.simulated_engine import SimulatedEngine
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
 from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
@@ -24,10 +22,7 @@ __all__ = [
     "CpuEngine",
     "CudaEngine",
     "EffectKind",
-    "Faults",
-    "Latencies",
     "NullEngine",
-    "SimulatedEngine",
     "Transfer",
     "TransferEngine",
     "VirtualClock",

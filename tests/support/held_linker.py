@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from linked_tensors import PAGE, LinkedTensors
 from numpy.typing import NDArray
 
 from unified_tree.controllers.prefix_linker import MemoryLinker, PrefixLinker, Progress, Span
+from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
 from unified_tree.errors import LinkError
 
 
