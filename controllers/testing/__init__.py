@@ -31,20 +31,20 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.testing.cells import Cells, Ids
 from unified_tree.controllers.testing.checks import Check, run_checks
 from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
-from unified_tree.controllers.testing.job_checks import check_jobs, job_checks
+from unified_tree.controllers.testing.job_contract import check_jobs, job_checks
 from unified_tree.controllers.testing.letter_tree import LetterTree
-from unified_tree.controllers.testing.policy_checks import check_policy, policy_checks, victims_of
+from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
 from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
 from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
-from unified_tree.controllers.testing.storage_checks import StorageRig, check_storage_engine, storage_engine_checks
-from unified_tree.controllers.testing.transfer_checks import check_transfer_engine, transfer_engine_checks
+from unified_tree.controllers.testing.storage_contract import StorageRig, check_storage_engine, storage_engine_checks
+from unified_tree.controllers.testing.transfer_contract import check_transfer_engine, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_rig import TransferRig
 
 if TYPE_CHECKING:
     from unified_tree.controllers.testing.linked_tensors import LinkedTensors
-    from unified_tree.controllers.testing.linker_checks import LinkerRig, check_prefix_linker, prefix_linker_checks
-    from unified_tree.controllers.testing.windowed_linker_checks import (
+    from unified_tree.controllers.testing.linker_contract import LinkerRig, check_prefix_linker, prefix_linker_checks
+    from unified_tree.controllers.testing.windowed_linker_contract import (
         WindowedRig,
         check_windowed_linker,
         windowed_linker_checks,
@@ -84,12 +84,12 @@ __all__ = [
 
 _TENSORS = {
     "LinkedTensors": "linked_tensors",
-    "LinkerRig": "linker_checks",
-    "WindowedRig": "windowed_linker_checks",
-    "check_prefix_linker": "linker_checks",
-    "check_windowed_linker": "windowed_linker_checks",
-    "prefix_linker_checks": "linker_checks",
-    "windowed_linker_checks": "windowed_linker_checks",
+    "LinkerRig": "linker_contract",
+    "WindowedRig": "windowed_linker_contract",
+    "check_prefix_linker": "linker_contract",
+    "check_windowed_linker": "windowed_linker_contract",
+    "prefix_linker_checks": "linker_contract",
+    "windowed_linker_checks": "windowed_linker_contract",
 }
 """Names whose modules import torch, loaded when first asked for."""
 

@@ -16,7 +16,7 @@ from unified_tree.component import Trailing
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
 from unified_tree.controllers.testing.checks import Check, await_until, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
-from unified_tree.controllers.testing.linker_checks import FOUND_AFTER_S, Ids, OpenLinker, tokens_of
+from unified_tree.controllers.testing.linker_contract import FOUND_AFTER_S, Ids, OpenLinker, tokens_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool

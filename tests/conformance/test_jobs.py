@@ -10,7 +10,7 @@ import pytest
 from unified_tree.controllers.storage_tier import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.jobs import Steps
 from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
-from unified_tree.controllers.testing.job_checks import counting, finished
+from unified_tree.controllers.testing.job_contract import counting, finished
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 MAKERS: dict[str, Callable[[], Jobs]] = {

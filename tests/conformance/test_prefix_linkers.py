@@ -9,7 +9,7 @@ import pytest
 
 from unified_tree.controllers.prefix_linker import MemoryLinker, PrefixLinker
 from unified_tree.controllers.testing import Check, LinkedTensors, LinkerRig, prefix_linker_checks
-from unified_tree.controllers.testing.linker_checks import page_count
+from unified_tree.controllers.testing.linker_contract import page_count
 
 pytestmark = lmcache_server.QUIET
 

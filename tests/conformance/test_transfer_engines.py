@@ -9,7 +9,7 @@ import pytest
 from engine_rigs import NAMES, rig
 
 from unified_tree.controllers.testing import Check, transfer_engine_checks
-from unified_tree.controllers.testing.transfer_checks import TRAFFIC_STEPS
+from unified_tree.controllers.testing.transfer_contract import TRAFFIC_STEPS
 from unified_tree.controllers.testing.transfer_rig import BACKUP, LOAD, transfer
 
 
