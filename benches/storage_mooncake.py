@@ -34,13 +34,13 @@ def bare(client: MooncakeClient, pages: Pages) -> Contestant:
     addresses = {id(page): address_of(page) for page in (*pages.stored, *pages.read)}
 
     def put(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
-        names, sizes = [key.hex() for key in keys], [view.nbytes for view in views]
-        if set(client.put_from(names, [addresses[id(view)] for view in views], sizes)) != {0}:
+        names = [key.hex() for key in keys]
+        if set(client.put_from(names, [addresses[id(view)] for view in views], views[0].nbytes)) != {0}:
             raise RuntimeError("the bare client's put failed")
 
     def get(keys: Sequence[bytes], views: Sequence[memoryview]) -> None:
-        names, sizes = [key.hex() for key in keys], [view.nbytes for view in views]
-        if client.get_into(names, [addresses[id(view)] for view in views], sizes) != sizes:
+        names, size = [key.hex() for key in keys], views[0].nbytes
+        if set(client.get_into(names, [addresses[id(view)] for view in views], size)) != {size}:
             raise RuntimeError("the bare client's get failed")
 
     return Contestant(name="bare client", put=put, get=get, remove=lambda keys: _removed(client, keys))

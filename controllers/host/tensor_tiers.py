@@ -18,7 +18,6 @@ from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.storage import StorageRegistry
     from unified_tree.controllers.storage_tier import StorageTier
 
 
@@ -42,50 +41,14 @@ class TensorTiers:
         counts = {name: pool.page_count for name, pool in self.host.items()}
         return HostTier(page_counts=counts, engine=self.engine, **settings)
 
-    def storage_tier(
-        self,
-        name: str,
-        *,
-        weights_version: str,
-        options: Mapping[str, Any] | None = None,
-        registry: StorageRegistry | None = None,
-        **settings: Any,
-    ) -> StorageTier:
+    def storage_tier(self, engine: str, *, weights_version: str, **settings: Any) -> StorageTier:
         """The storage tier of a PrefixCache over these pools. Needs the `storage` extra.
 
-        What the pages hold, and of which rank, is what the composition states. State that is the same on several ranks (MLA's
-        latents) is stored once, by the first of them.
-
-        Args:
-            name: of an engine in the registry: `file`, `mooncake`, `redis`, …
-            weights_version: of the model now; pages that another version computed are never found.
-            options: of the engine: `directory` and `capacity_bytes` of the file engine.
-            registry: other engines than the built-in and installed ones.
-            settings: those of StorageTier but for these.
-
-        Raises ConfigurationError for what the engine cannot keep, and for a composition that does not state what its pages hold
-        or, where ranks divide them, of which rank; StorageError where the engine cannot be opened.
+        `StorageTier.open` says what may be given and what is raised.
         """
-        from unified_tree.controllers.storage import StorageRegistry
-        from unified_tree.controllers.storage_tier import StorageTier, stored_pools
+        from unified_tree.controllers.storage_tier import StorageTier
 
-        names = [c.name for c in self.composition.components]
-        pool = next(iter(self.host.values()))
-        pools = stored_pools(self.composition, layout=pool.layout, trailer_bytes=pool.trailer_bytes)
-        engine = (StorageRegistry() if registry is None else registry).open(name, pools, **(options or {}))
-        try:
-            engine.register([host.buffer for host in self.host.values()])
-        except BaseException:
-            engine.close()
-            raise
-        return StorageTier(
-            engine=engine,
-            pools={stored.name: stored for stored in pools if stored.name in names},
-            memory=self.host,
-            weights_version=weights_version,
-            written=[component for component in names if self.composition.writes(component)],
-            **settings,
-        )
+        return StorageTier.open(engine, self.composition, memory=self.host, weights_version=weights_version, **settings)
 
 
 def tensor_tiers(

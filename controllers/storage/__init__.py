@@ -6,6 +6,7 @@ if __name__ != "unified_tree.controllers.storage":  # a second name would make e
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.file import FileLimits, FileStorage
+from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hit_policy import (
     HitPolicy,
     PoolFinding,
@@ -13,7 +14,6 @@ from unified_tree.controllers.storage.hit_policy import (
     longest,
     need_of,
     restorable_lengths,
-    restorable_on_all,
 )
 from unified_tree.controllers.storage.key_chain import KeyChain, pool_keys
 from unified_tree.controllers.storage.memory_storage import MemoryStorage
@@ -31,6 +31,7 @@ __all__ = [
     "FileLimits",
     "FileStorage",
     "FormatHeader",
+    "GuardedStorage",
     "HitPolicy",
     "KeyChain",
     "MemoryStorage",
@@ -54,6 +55,5 @@ __all__ = [
     "pool_keys",
     "record_pool",
     "restorable_lengths",
-    "restorable_on_all",
     "seal",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.storage.page_seal import is_intact, seal
+from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.storage_engine import Outcome, SealingEngine
 from unified_tree.errors import StorageError
 
@@ -45,6 +46,7 @@ class CheckedStorage:
         self.engine = engine
         self._sealing = engine if isinstance(engine, SealingEngine) else None
         self._lock = threading.Lock()
+        self._log = RateLimitedLog()
         self._quarantined: dict[str, int] = {}
         self._errors = 0
         self._last_error: str | None = None
@@ -119,6 +121,7 @@ class CheckedStorage:
         with self._lock:
             self._errors += 1
             self._last_error = problem
+        self._log.warning("failed", "storage failed, and the request goes on without it: %s", problem)
 
     @contextmanager
     def _timed(self, pool: str, call: str) -> Iterator[None]:
@@ -136,6 +139,8 @@ class CheckedStorage:
     def _quarantine(self, pool: str, keys: list[bytes]) -> None:
         with self._lock:
             self._quarantined[pool] = self._quarantined.get(pool, 0) + len(keys)
+        message = "storage returned %d pages of pool %r that are not what was put; they are not used, and removed from it"
+        self._log.warning(pool, message, len(keys), pool)
         try:
             self.engine.remove(pool, keys)
         except StorageError as error:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
 
 
@@ -18,12 +19,18 @@ class CircuitBreaker:
         pause_s: between two tries of a store that is away.
         is_reachable: what the client knows of its connection without asking the store; must be quick.
         clock: seconds; a test's own.
+        store: what it is, in the log.
 
     Raises ConfigurationError for a pause that cannot be.
     """
 
     def __init__(
-        self, pause_s: float, is_reachable: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
+        self,
+        pause_s: float,
+        is_reachable: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        store: str = "the store",
     ) -> None:
         check_number("pause_s", pause_s, float, SECONDS)
         self._pause_s = pause_s
@@ -32,6 +39,8 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self._retry_at: float | None = None
         self._failures = 0
+        self._store = store
+        self._log = RateLimitedLog()
 
     @property
     def is_open(self) -> bool:
@@ -51,16 +60,24 @@ class CircuitBreaker:
                 return False
             if self._retry_at is None and self._is_reachable():
                 return True
-            self._retry_at = now + self._pause_s
+            self._open(now)
             return self._is_reachable()
 
     def succeeded(self) -> None:
         """The store answered."""
         with self._lock:
+            if self._retry_at is not None:
+                self._log.info("answers", "%s answers again", self._store)
             self._retry_at = None
 
     def failed(self) -> None:
         """The store did not answer, or refused the connection."""
         with self._lock:
             self._failures += 1
-            self._retry_at = self._clock() + self._pause_s
+            self._open(self._clock())
+
+    def _open(self, now: float) -> None:
+        if self._retry_at is None:
+            message = "%s does not answer: all its pages are misses until it does; it is asked again every %g s"
+            self._log.warning("away", message, self._store, self._pause_s)
+        self._retry_at = now + self._pause_s

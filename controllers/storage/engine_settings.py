@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType
@@ -29,6 +29,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from unified_tree.controllers.storage.setting_checks import fits, kinds, named, shown
 from unified_tree.controllers.storage.settings_file import section
+from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError
 
 VARIABLE_PREFIX = "unified_tree__"
@@ -39,6 +40,7 @@ _KUBERNETES = re.compile(r"[A-Z][A-Z0-9_]*_(?:SERVICE_HOST|SERVICE_PORT.*|PORT.*
 FILE_VARIABLE = "UNIFIED_TREE_STORAGE_CONFIG"
 """Names the file where none is given."""
 Settings = TypeVar("Settings")
+Engine = TypeVar("Engine")
 
 
 def load_settings(
@@ -91,6 +93,22 @@ def load_settings(
     if wrong:
         raise ConfigurationError(f"{engine}: {'; '.join(wrong)}; its settings are {', '.join(known)}")
     return kind(**found)
+
+
+def engine_opener(
+    engine: str, kind: type[Settings], storage: Callable[[Sequence[StoredPool], Settings], Engine]
+) -> Callable[..., Engine]:
+    """What opens an engine by its settings as `load_settings` finds them: a factory for the registry.
+
+    Args:
+        engine, kind: see `load_settings`.
+        storage: makes the engine, of pools and settings.
+    """
+
+    def opened(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> Engine:
+        return storage(pools, load_settings(kind, engine, settings, file=config_file))
+
+    return opened
 
 
 def _variable(engine: str, name: str) -> str:

@@ -8,7 +8,7 @@ Cost: O(pages) a pool, in numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -115,14 +115,6 @@ def restorable_lengths(findings: Iterable[PoolFinding], page_count: int, page_si
     return common
 
 
-def restorable_on_all(ranks: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """The lengths that every rank can restore: the intersection up to the shortest array, at least one given."""
-    shortest = min(len(lengths) for lengths in ranks)
-    common: NDArray[np.bool_] = np.logical_and.reduce([lengths[:shortest] for lengths in ranks])
-    return common
-
-
-def longest(lengths: NDArray[np.bool_], limit_pages: int | None = None) -> int:
-    """The largest length in the set, in pages, no larger than the limit; 0 is always in it."""
-    allowed = lengths if limit_pages is None else lengths[: limit_pages + 1]
-    return int(np.flatnonzero(allowed)[-1])
+def longest(lengths: NDArray[np.bool_]) -> int:
+    """The largest length in the set, in pages; 0 is always in it."""
+    return int(np.flatnonzero(lengths)[-1])

@@ -64,7 +64,7 @@ class RegisteredMemory:
         return index >= 0 and address + size_bytes <= regions[index].end
 
     def release(self) -> None:
-        """Let go of everything."""
+        """Unregister everything."""
         with self._lock:
             regions, self._regions = self._regions, ()
             for region in regions:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+
+from unified_tree.errors import StorageError
 
 _HOST = re.compile(r"[^\s/\\@?#%,:\[\]]+")
 _IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+)\]")
@@ -27,6 +30,14 @@ def host_and_port(text: str) -> tuple[str, int]:
     if not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{text!r} is not host:port")
     return host, int(port)
+
+
+def check_listens(engine: str, server: str, address: str, timeout_s: float, advice: str = "check its address") -> None:
+    """Raise StorageError where nothing listens, before a client is made that would take its time, or the process with it."""
+    try:
+        socket.create_connection(host_and_port(address), timeout=timeout_s).close()
+    except OSError as error:
+        raise StorageError(f"{engine}: no {server} at {address} ({error}): {advice}") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -6,11 +6,13 @@ time-out is one that never ends by comparing false with every clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
+from unified_tree.controllers.storage.server_address import host_and_port
 from unified_tree.errors import ConfigurationError
 
 LONGEST_S = 1_000_000.0
@@ -20,21 +22,21 @@ MAX_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number's least and most, both allowed; above 0 with `is_positive`, whatever the least is.
+    """A number's minimum and maximum, both allowed; above 0 with `is_positive`, whatever the minimum is.
 
     >>> str(Bounds(1, 256)), str(Bounds(0, 10.0, is_positive=True))
     ('at least 1 and at most 256', 'positive and at most 10.0')
     """
 
-    least: float
-    most: float
+    min_value: float
+    max_value: float
     is_positive: bool = False
 
     def __contains__(self, number: float) -> bool:
-        return self.least <= number <= self.most and (number > 0 or not self.is_positive)
+        return self.min_value <= number <= self.max_value and (number > 0 or not self.is_positive)
 
     def __str__(self) -> str:
-        return f"{'positive' if self.is_positive else f'at least {self.least}'} and at most {self.most}"
+        return f"{'positive' if self.is_positive else f'at least {self.min_value}'} and at most {self.max_value}"
 
 
 SECONDS = Bounds(0, LONGEST_S, is_positive=True)
@@ -67,6 +69,23 @@ def check_number(name: str, value: object, of: type[int] | type[float], bounds: 
     """Raise ConfigurationError for an argument that is not a number of this type and within these bounds."""
     if not fits(value, of) or value not in bounds:  # type: ignore[operator]
         raise ConfigurationError(f"{name} must be {of.__name__}, {bounds}, not {value!r}")
+
+
+def check_key_prefix(engine: str, prefix: str, signs: str = "-_") -> None:
+    """Raise ConfigurationError for what does not do as the beginning of every key of a store."""
+    if not re.fullmatch(f"[A-Za-z0-9{re.escape(signs)}]{{1,32}}", prefix):
+        raise ConfigurationError(
+            f"{engine}: key_prefix must be 1 to 32 letters, digits, {', '.join(signs[:-1])} and {signs[-1]}, "
+            f"which {prefix!r} is not"
+        )
+
+
+def check_address(engine: str, name: str, address: str) -> None:
+    """Raise ConfigurationError for what is no address of a server."""
+    try:
+        host_and_port(address)
+    except ValueError as error:
+        raise ConfigurationError(f"{engine}: {name} must be host:port, as in 10.0.0.7:30001, not {address!r}") from error
 
 
 def kinds(of: Any) -> tuple[type, ...]:

@@ -80,7 +80,7 @@ class StorageEngine(Protocol):
         ...
 
     def register(self, buffers: Sequence[memoryview]) -> None:
-        """Make memory known in which the pages of later calls will lie, for zero copy. Registering twice is as good as once.
+        """Make memory known in which the pages of later calls will lie, for zero copy. Idempotent.
 
         An engine that needs no registration does nothing. Raises StorageError where the store refuses.
         """
@@ -111,7 +111,7 @@ class StorageEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for calls in flight, let go of everything, and take no more; twice is as good as once."""
+        """Wait for calls under way, free everything, and take no more. Idempotent."""
         ...
 
 

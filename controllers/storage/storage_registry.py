@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -56,20 +57,22 @@ class StorageRegistry:
         """A new engine for these pools.
 
         Raises ConfigurationError for a name that is not known, a package that cannot be imported, options that the engine
-        does not take, and pools that it cannot keep; such an engine is closed again.
+        does not take, what has not all the methods of a StorageEngine, and pools that it cannot keep; such an engine is closed
+        again. What the factory raises comes out as it is.
 
         >>> pool = StoredPool(name="full", format_digest=bytes(32), value_bytes=4160)
         >>> StorageRegistry().open("memory", [pool], capacity_bytes=1 << 20).capabilities.zero_copy
         False
         """
+        factory = self._factory(name)
+        _check_options(name, factory, options)
+        engine = factory(pools, **options)
         try:
-            engine = self._factory(name)(pools, **options)
-        except TypeError as error:
-            raise ConfigurationError(f"storage {name!r} cannot be opened with {sorted(options)}: {error}") from error
-        try:
+            _check_methods(name, engine)
             check_can_hold(engine.capabilities, pools)
         except ConfigurationError:
-            engine.close()
+            if callable(getattr(engine, "close", None)):
+                engine.close()
             raise
         return engine
 
@@ -89,3 +92,33 @@ class StorageRegistry:
                 f"the storage engine {name!r} of an installed package cannot be loaded: {error}"
             ) from error
         return loaded
+
+
+def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for options that a factory does not take, or lacks.
+
+    Asked before it is called, so that a TypeError of its own is never taken for a wrong option.
+    """
+    if inspect.isabstract(factory):
+        lacking = ", ".join(sorted(getattr(factory, "__abstractmethods__", ())))
+        raise ConfigurationError(f"storage {name!r}: the class {factory!r} is not whole, it lacks {lacking}")
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # some functions written in C do not say
+        return
+    try:
+        signature.bind((), **options)
+    except TypeError as error:
+        known = list(signature.parameters)[1:]
+        given = ", ".join(sorted(options)) or "no options"
+        raise ConfigurationError(
+            f"storage {name!r} cannot be opened with {given}: {error}; its options are {', '.join(known) or 'none'}"
+        ) from None
+
+
+def _check_methods(name: str, engine: object) -> None:
+    wanted = [member for member in vars(StorageEngine) if not member.startswith("_")]
+    lacking = [member for member in wanted if not hasattr(engine, member)]
+    if lacking:
+        kind = type(engine).__name__
+        raise ConfigurationError(f"storage {name!r} opens a {kind}, which is no StorageEngine: it lacks {', '.join(lacking)}")

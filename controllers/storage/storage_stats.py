@@ -40,11 +40,11 @@ class StorageStats:
     is_degraded: bool = False
 
 
-class Tally:
-    """Counts of an engine; any thread may add. Cost: about a microsecond a batch."""
+class StorageCounters:
+    """What an engine counts; any thread may add. Cost: about a microsecond a batch."""
 
     def __init__(self, value_bytes: Mapping[str, int]) -> None:
-        self._pools = {name: _Counters(size) for name, size in value_bytes.items()}
+        self._pools = {name: _PoolCounters(size) for name, size in value_bytes.items()}
         self._lock = threading.Lock()
 
     def queried(self, pool: str, asked: int, present: int) -> None:
@@ -72,7 +72,7 @@ class Tally:
             )
 
 
-class _Counters:
+class _PoolCounters:
     """Of one pool."""
 
     def __init__(self, value_bytes: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
-from unified_tree.errors import ConfigurationError, PageError, StorageError
+from unified_tree.errors import ConfigurationError, PageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import Capabilities
@@ -74,14 +74,6 @@ def pools_by_name(pools: Iterable[StoredPool]) -> dict[str, StoredPool]:
     return by_name
 
 
-def known_pool(pools: Mapping[str, StoredPool], name: str) -> StoredPool:
-    """The pool of that name. Raises StorageError for one that the engine was not made for."""
-    try:
-        return pools[name]
-    except KeyError:
-        raise StorageError(f"{name!r} is none of the pools of this engine: {', '.join(pools)}") from None
-
-
 def check_can_hold(capabilities: Capabilities, pools: Iterable[StoredPool]) -> None:
     """Raise ConfigurationError, naming every pool that an engine with these capabilities cannot keep, and why."""
     largest, wrong = capabilities.largest_value_bytes, []
@@ -101,5 +93,5 @@ def check_opened_for(opened: Collection[str], pools: Iterable[StoredPool]) -> No
     if missing:
         raise ConfigurationError(
             f"the engine was not opened for {', '.join(map(repr, missing))}, only for {', '.join(map(repr, opened))}; "
-            "open it for all that `stored_pools` lists, the pool of the restore points included"
+            "open it with StorageTier.open, or for all that `stored_pools` lists, the pool of the restore points included"
         )

@@ -4,16 +4,19 @@ if __name__ != "unified_tree.controllers.storage_tier":  # a second name would m
     raise ImportError(f"import this package as unified_tree.controllers.storage_tier, not as {__name__}")
 
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
+from unified_tree.controllers.storage_tier.mapped_pages import MappedPages, mapped_pages
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.storage_controller import StorageController
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
-from unified_tree.controllers.storage_tier.stored_composition import PageMemory, StoredComposition, stored_pools
+from unified_tree.controllers.storage_tier.stored_composition import PageMemory, PooledMemory, StoredComposition, stored_pools
 
 __all__ = [
     "Jobs",
+    "MappedPages",
     "PageMemory",
     "PersistPolicy",
+    "PooledMemory",
     "PrefetchMode",
     "PrefetchPolicy",
     "StorageController",
@@ -21,5 +24,6 @@ __all__ = [
     "StorageTierStats",
     "StoredComposition",
     "ThreadJobs",
+    "mapped_pages",
     "stored_pools",
 ]

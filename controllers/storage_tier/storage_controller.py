@@ -72,15 +72,10 @@ class StorageController:
         self.store = CheckedStorage(tier.engine)
         self.known = StoredMemory(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self.path_names = tuple(c.name for c in tree.components if c.required and isinstance(c.coverage, Path))
-        self._required = {c.name for c in tree.components if c.required}
         self._weights = weights
         self.prefetching = Prefetching(self)
         self.persist_queue = PersistQueue(self)
         self._is_closed = False
-
-    def is_required(self, component: str) -> bool:
-        """Whether boundaries need a component."""
-        return component in self._required
 
     def value_bytes(self, component: str) -> int:
         """Bytes of a stored page."""

@@ -1,16 +1,19 @@
-"""How a cache uses a store behind its host tier."""
+"""How a cache uses a store behind its host tier, and the one call that opens such a store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.storage.storage_registry import StorageRegistry
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchPolicy
+from unified_tree.controllers.storage_tier.stored_composition import PooledMemory, check_memory, layout_of, stored_pools
 
 if TYPE_CHECKING:
+    from unified_tree.components import Composition
     from unified_tree.controllers.storage.storage_engine import StorageEngine
     from unified_tree.controllers.storage.stored_pool import StoredPool
     from unified_tree.controllers.storage_tier.stored_composition import PageMemory
@@ -20,9 +23,11 @@ if TYPE_CHECKING:
 class StorageTier:
     """Settings of the storage tier. The cache closes the engine and the jobs when it is closed or the tier is detached.
 
+    `open` makes one from a composition; who gives the fields opens the engine with `stored_pools`.
+
     Attributes:
         engine: opened for `pools` and, where lengths need more than paths, for the pool of restore points (`stored_pools`).
-        pools: by component.
+        pools: by component; that of the restore points may be left out.
         memory: host pages by component, with room for trailers.
         weights_version: of the model now; what another version computed is never found.
         prefetch, persist: when and how much.
@@ -42,3 +47,59 @@ class StorageTier:
     reading: Jobs = field(default_factory=lambda: ThreadJobs(16))
     writing: Jobs = field(default_factory=ThreadJobs)
     clock: Callable[[], float] = monotonic
+
+    @classmethod
+    def open(
+        cls,
+        engine: str,
+        composition: Composition,
+        *,
+        memory: Mapping[str, PageMemory],
+        weights_version: str,
+        options: Mapping[str, Any] | None = None,
+        registry: StorageRegistry | None = None,
+        **settings: Any,
+    ) -> StorageTier:
+        """Open a store for all that a composition keeps, and make its host memory known to the store. Needs no torch.
+
+        What the pages hold, and of which rank, is what the composition states. State that is the same on several ranks (MLA's
+        latents) is stored once, by the first of them.
+
+        Args:
+            engine: its name in the registry: `file`, `mooncake`, `redis`, …
+            composition: of the cache.
+            memory: host pages by component: host pools, `mapped_pages`, or your own.
+            weights_version: of the model now; pages that another version computed are never found.
+            options: of the engine: `directory` and `capacity_bytes` of the file engine.
+            registry: other engines than the built-in and installed ones.
+            settings: the other fields.
+
+        Raises ConfigurationError for memory without room for trailers, for what the engine cannot keep, and for a composition
+        that does not state what its pages hold or, where ranks divide them, of which rank; StorageError where the engine cannot
+        be opened.
+
+        >>> from unified_tree.components import composition_for
+        >>> from unified_tree.controllers.storage_tier import mapped_pages
+        >>> model = composition_for("qwen3-32b", page_size=16)
+        >>> tier = StorageTier.open("memory", model, memory=mapped_pages(model, {"full": 2}), weights_version="2026-11")
+        >>> list(tier.pools)
+        ['full']
+        >>> tier.engine.close()
+        """
+        pools = {pool.name: pool for pool in stored_pools(composition, layout=layout_of(memory))}
+        names = [component.name for component in composition.components]
+        check_memory(names, pools, memory)
+        opened = (StorageRegistry() if registry is None else registry).open(engine, list(pools.values()), **(options or {}))
+        try:
+            opened.register([pages.buffer for pages in memory.values() if isinstance(pages, PooledMemory)])
+        except BaseException:
+            opened.close()
+            raise
+        return cls(
+            engine=opened,
+            pools=pools,
+            memory=memory,
+            weights_version=weights_version,
+            written=[name for name in names if composition.writes(name)],
+            **settings,
+        )

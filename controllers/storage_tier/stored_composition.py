@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from unified_tree.component import Component
 from unified_tree.controllers.pools.format_header import format_headers
-from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout
 from unified_tree.controllers.storage.hit_policy import HitPolicy, PoolNeed, need_of
 from unified_tree.controllers.storage.restore_point import record_pool
 from unified_tree.controllers.storage.stored_pool import StoredPool
@@ -16,7 +16,6 @@ from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.components import Composition
-    from unified_tree.controllers.pools.host_layout import HostLayout
 
 RECORDS = "restore points"
 """The pool of the restore-point records; no component has this name."""
@@ -32,6 +31,21 @@ class PageMemory(Protocol):
 
     def page_memory(self, page: int) -> memoryview:
         """The bytes of one page and its trailer, writable. Cost: O(1)."""
+        ...
+
+
+@runtime_checkable
+class PooledMemory(PageMemory, Protocol):
+    """Host pages that lie in one buffer and say how; HostPool and MappedPages are such."""
+
+    @property
+    def layout(self) -> HostLayout:
+        """Of the pages."""
+        ...
+
+    @property
+    def buffer(self) -> memoryview:
+        """All of the pages, to be registered with a storage engine."""
         ...
 
 
@@ -71,7 +85,7 @@ class StoredComposition:
     Args:
         components: of the cache.
         page_size: tokens a page.
-        pools: by component, for each.
+        pools: by component, for each; that of the restore points may be among them.
         memory: host pages by component, for each.
         written: components whose pages this rank stores; None for all.
 
@@ -92,11 +106,7 @@ class StoredComposition:
         memory: Mapping[str, PageMemory],
         written: Sequence[str] | None = None,
     ) -> None:
-        names = [c.name for c in components]
-        for what, given in (("a stored pool", pools), ("host memory", memory)):
-            if set(given) != set(names):
-                raise ConfigurationError(f"each of {names} takes {what}; given for {sorted(given)}")
-        _check_memory(pools, memory)
+        check_memory([c.name for c in components], pools, memory)
         self.page_size = page_size
         every = [
             PoolAccess(
@@ -117,21 +127,15 @@ class StoredComposition:
         self.records = record_pool(required, RECORDS) if required else None
 
 
-def stored_pools(composition: Composition, *, layout: HostLayout, trailer_bytes: int = TRAILER_BYTES) -> list[StoredPool]:
+def stored_pools(composition: Composition, *, layout: HostLayout) -> list[StoredPool]:
     """What an engine is opened with: a pool a component, and one for restore points where lengths need more than paths.
 
     Args:
         composition: states the format of every component, and of which rank.
         layout: of the host pools.
-        trailer_bytes: of the host pools' pages.
 
-    Raises ConfigurationError for a format that is not stated in full, and for pages without the room of a trailer.
+    Raises ConfigurationError for a format that is not stated in full.
     """
-    if trailer_bytes != TRAILER_BYTES:
-        raise ConfigurationError(
-            f"a stored page has a trailer of {TRAILER_BYTES} bytes, the host pools have room for {trailer_bytes!r}: create "
-            f"them with trailer_bytes={TRAILER_BYTES}"
-        )
     headers = format_headers(composition, layout)
     pools = [
         StoredPool(name=name, format_digest=header.digest, value_bytes=header.format.page_bytes + TRAILER_BYTES, layout=layout)
@@ -143,14 +147,35 @@ def stored_pools(composition: Composition, *, layout: HostLayout, trailer_bytes:
     return pools
 
 
-def _check_memory(pools: Mapping[str, StoredPool], memory: Mapping[str, PageMemory]) -> None:
-    """Every component's host pages must be a payload and the trailer of a stored page, and nothing else."""
+def layout_of(memory: Mapping[str, PageMemory]) -> HostLayout:
+    """How host pages lie: as they say themselves, else page first.
+
+    Raises ConfigurationError where they do not all say the same, or not something that a store takes.
+    """
+    said = {name: pages.layout for name, pages in memory.items() if isinstance(pages, PooledMemory)}
+    if len(set(said.values())) > 1:
+        by_name = ", ".join(f"{name} {layout.value}" for name, layout in said.items())
+        raise ConfigurationError(f"the host pages of a stored composition must have one layout, not {by_name}")
+    layout = next(iter(said.values()), HostLayout.PAGE_FIRST_DIRECT)
+    if not layout.is_page_contiguous:
+        raise ConfigurationError(
+            f"{', '.join(said)}: its pages are {layout.value}, which no store takes; use page_first or page_first_direct"
+        )
+    return layout
+
+
+def check_memory(names: Sequence[str], pools: Mapping[str, StoredPool], memory: Mapping[str, PageMemory]) -> None:
+    """Raise ConfigurationError unless each of these components has a stored pool and host memory, whose pages are a payload and
+    the trailer of a stored page, and nothing else."""
+    for what, given in (("a stored pool", set(pools) - {RECORDS}), ("host memory", set(memory))):
+        if given != set(names):
+            raise ConfigurationError(f"each of {sorted(names)} takes {what}, and nothing else does; given for {sorted(given)}")
     wrong = []
     for name, pages in memory.items():
-        payload, given, stored = pages.payload_bytes, pages.page_memory(0).nbytes, pools[name].value_bytes
-        if given != payload + TRAILER_BYTES or stored != given:
+        payload, given_bytes, stored = pages.payload_bytes, pages.page_memory(0).nbytes, pools[name].value_bytes
+        if given_bytes != payload + TRAILER_BYTES or stored != given_bytes:
             wrong.append(
-                f"{name}: its host pages are {payload} bytes and a trailer of {given - payload}, a stored value {stored}"
+                f"{name}: its host pages are {payload} bytes and a trailer of {given_bytes - payload}, a stored value {stored}"
             )
     if wrong:
         raise ConfigurationError(

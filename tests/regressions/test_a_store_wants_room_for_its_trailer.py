@@ -26,8 +26,9 @@ DIRECT = HostLayout.PAGE_FIRST_DIRECT
 
 @pytest.mark.parametrize("trailer_bytes", [0, 32, 63, 128])
 def test_pools_with_other_trailers_are_refused(trailer_bytes: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"trailer of 64 bytes, the host pools have room for {trailer_bytes}"):
-        stored_pools(MODEL, layout=DIRECT, trailer_bytes=trailer_bytes)
+    host = host_pools({"full": FORMAT}, {"full": 8}, layout=DIRECT, trailer_bytes=trailer_bytes)
+    with pytest.raises(ConfigurationError, match=f"trailer of 64 bytes.* bytes and a trailer of {trailer_bytes}"):
+        StorageTier.open("memory", MODEL, memory=host, weights_version="v1")
 
 
 @pytest.mark.parametrize("in_memory", [0, 32, 64, 128])

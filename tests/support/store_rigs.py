@@ -133,84 +133,62 @@ class RedisRig(StoreRig):
     is_sized = False
 
     def __init__(self, server: redis_server.Redis, prefix: str) -> None:
-        self._server = server
-        self._prefix = prefix
-
-    def kill(self) -> None:
-        self._server.stop()
-
-    def start(self) -> None:
-        self._server.start()
-
-    def freeze(self) -> None:
-        self._server.pause()
-
-    def thaw(self) -> None:
-        self._server.resume()
+        self._servers = [server]
+        self._options: dict[str, Any] = {
+            "address": server.address,
+            "key_prefix": prefix,
+            "connect_timeout_s": BRIEF_S,
+            "request_timeout_s": BRIEF_S,
+            "retry_pause_s": 0.1,
+        }
 
     def open(self, pools: Pools) -> StorageEngine:
-        options = {"address": self._server.address, "key_prefix": self._prefix}
-        brief = {"connect_timeout_s": BRIEF_S, "request_timeout_s": BRIEF_S, "retry_pause_s": 0.1}
-        return StorageRegistry().open("redis", pools, **options, **brief)
-
-    @contextmanager
-    def filled(self) -> Iterator[None]:
-        self._server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-        self._server.ask("CONFIG", "SET", "maxmemory", "1")
-        yield
-        self._server.ask("CONFIG", "SET", "maxmemory", "0")
-
-    def shorten(self, pools: Pools, stored: Stored) -> None:
-        for pool in pools:
-            for key in stored.get(pool.name, ()):
-                name = f"{self._prefix}:{pool.format_digest[:8].hex()}:{key.hex()}"
-                assert self._server.ask("SET", name, bytes(pool.value_bytes - 1), "XX") == b"OK"
-
-
-class RedisClusterRig(StoreRig):
-    """Three real masters."""
-
-    keeps = False
-    is_sized = False
-
-    def __init__(self, cluster: redis_server.Cluster, prefix: str) -> None:
-        self._cluster = cluster
-        self._prefix = prefix
-
-    def open(self, pools: Pools) -> StorageEngine:
-        options = {"address": self._cluster.address, "cluster": True, "key_prefix": self._prefix}
-        brief = {"connect_timeout_s": BRIEF_S, "request_timeout_s": BRIEF_S, "retry_pause_s": 0.1}
-        return StorageRegistry().open("redis", pools, **options, **brief)
+        return StorageRegistry().open("redis", pools, **self._options)
 
     def kill(self) -> None:
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.stop()
 
     def start(self) -> None:
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.start()
-        self._cluster.come_together()
 
     def freeze(self) -> None:
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.pause()
 
     def thaw(self) -> None:
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.resume()
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
             server.ask("CONFIG", "SET", "maxmemory", "1")
         yield
-        for server in self._cluster.servers:
+        for server in self._servers:
             server.ask("CONFIG", "SET", "maxmemory", "0")
 
     def shorten(self, pools: Pools, stored: Stored) -> None:
-        del pools, stored
-        raise AssertionError("a master's answers are those of one alone")
+        [server] = self._servers  # a master's answers are those of one alone
+        for pool in pools:
+            for key in stored.get(pool.name, ()):
+                name = f"{self._options['key_prefix']}:{pool.format_digest[:8].hex()}:{key.hex()}"
+                assert server.ask("SET", name, bytes(pool.value_bytes - 1), "XX") == b"OK"
+
+
+class RedisClusterRig(RedisRig):
+    """Three real masters."""
+
+    def __init__(self, cluster: redis_server.Cluster, prefix: str) -> None:
+        super().__init__(cluster.servers[0], prefix)
+        self._cluster, self._servers = cluster, cluster.servers
+        self._options |= {"address": cluster.address, "cluster": True}
+
+    def start(self) -> None:
+        super().start()
+        self._cluster.come_together()
 
 
 class MooncakeRig(StoreRig):

@@ -6,25 +6,22 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.file.fault_log import FaultLog
+from unified_tree.controllers.storage.file.file_faults import FileFaults
 from unified_tree.controllers.storage.file.file_limits import FileLimits
-from unified_tree.controllers.storage.file.pool_table import PoolTable, Verify
+from unified_tree.controllers.storage.file.pool_table import Verify
 from unified_tree.controllers.storage.file.store_directory import StoreDirectory
+from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import shapes_within
 from unified_tree.controllers.storage.file.table_writer import Seal
+from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
-from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
+from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError, StorageError
 
 _LARGEST_VALUE_BYTES = 1 << 30
 
 
-class FileStorage:
+class FileStorage(GuardedStorage):
     """A StorageEngine over files, which evicts the least recently used of 32 values.
 
     Values are atomic: a process that is killed while writing leaves none, and what was there before. A full disk or an error of
@@ -48,7 +45,10 @@ class FileStorage:
     when other processes use so much of the directory that the capacity cannot be kept; StorageError, naming the path, where the
     directory cannot be used.
 
-    In a fork of the process that made it, `put`, `remove` and `clear` raise StorageError.
+    `exists` costs one `pread` of 2 KiB a key. Puts are DROPPED while the disk is full, or while another process writes for
+    longer than the limit; `remove` and `clear` then raise StorageError. `clear` takes what other processes put as well. The
+    engine is degraded while the last write or the last read failed. In a fork of the process that made it, `put`, `remove` and
+    `clear` raise StorageError. What is stored stays in the directory when the engine is closed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FileStorage:
         clock_ns: Callable[[], int] = time.time_ns,
         limits: FileLimits | None = None,
     ) -> None:
-        self._pools = pools_by_name(pools)
+        super().__init__("file", pools)
         if type(sync) is not bool:
             raise ConfigurationError(f"sync must be True or False, not {sync!r}")
         if not callable(clock_ns):
@@ -71,93 +71,47 @@ class FileStorage:
             raise ConfigurationError(f"limits must be FileLimits, not {limits!r}")
         path = _path_of(directory)
         bound_bytes, shapes = shapes_within(capacity_bytes, shares, self._pools)
-        self._trouble = FaultLog(path)
-        self._tables = StoreDirectory(path, bound_bytes, limits or FileLimits()).open(
-            self._pools, shapes, sync=sync, clock_ns=clock_ns, trouble=self._trouble
-        )
-        self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
-        self._gate = CallGate("file")
+        self._faults = FileFaults(path)
+        settings = TableSettings(sync=sync, clock_ns=clock_ns, limits=limits or FileLimits(), faults=self._faults)
+        self._tables = StoreDirectory(path, bound_bytes, settings).open(self._pools, shapes)
 
     @property
     def capabilities(self) -> Capabilities:
         """See StorageEngine.capabilities."""
         return Capabilities(zero_copy=True, largest_value_bytes=_LARGEST_VALUE_BYTES, survives_restart=True)
 
-    def register(self, buffers: Sequence[memoryview]) -> None:
-        """See StorageEngine.register; any memory will do, so nothing is kept."""
-        with self._gate:
-            del buffers
-
-    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """See StorageEngine.exists. Cost: one `pread` of 2 KiB a key."""
-        with self._gate:
-            found = np.array(self._table(pool, keys).has(keys), np.bool_)
-            self._tally.queried(pool, len(keys), int(found.sum()))
-            return found
-
-    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.get; reads straight into the pages."""
-        return self._get(pool, keys, pages, None)
-
     def get_verified(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Verify) -> list[Outcome]:
         """See SealingEngine.get_verified."""
-        return self._get(pool, keys, pages, verify)
-
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.put; DROPPED while the disk is full, or while another process writes for longer than the
-        limit."""
-        return self._put(pool, keys, pages, None)
+        return self._guarded_get(pool, keys, pages, lambda: self._tables[pool].get(keys, pages, verify))
 
     def put_sealed(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal) -> list[Outcome]:
         """See SealingEngine.put_sealed."""
-        return self._put(pool, keys, pages, seal)
+        return self._guarded_put(pool, keys, pages, lambda: self._tables[pool].writer.put(keys, pages, seal), writable=True)
 
-    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """See StorageEngine.remove. Raises StorageError where the values may still be there."""
-        with self._gate:
-            if not self._table(pool, keys).writer.remove(keys):
-                raise StorageError(f"{pool}: values could not be removed: the file system fails, or somebody is writing")
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+        return self._tables[pool].has(keys)
 
-    def clear(self) -> None:
-        """See StorageEngine.clear; also what other processes put. Raises StorageError where values may still be there."""
-        with self._gate:
-            left = [name for name, table in self._tables.items() if not table.writer.clear()]
-            if left:
-                raise StorageError(f"{', '.join(left)}: could not be cleared: the file system fails, or somebody is writing")
+    def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        return self._tables[pool].get(keys, pages, None)
 
-    def stats(self) -> StorageStats:
-        """See StorageEngine.stats; degraded while the last write or the last read failed."""
-        return self._tally.snapshot(is_degraded=self._trouble.is_failing)
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        return self._tables[pool].writer.put(keys, pages, None)
 
-    def close(self) -> None:
-        """See StorageEngine.close; the values stay in the directory."""
-        if self._gate.close():
-            for table in self._tables.values():
-                table.close()
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        if not self._tables[pool].writer.remove(keys):
+            raise StorageError(f"{pool}: values could not be removed: the file system fails, or somebody is writing")
 
-    def _get(
-        self,
-        pool: str,
-        keys: Sequence[bytes],
-        pages: Sequence[memoryview],
-        verify: Verify | None,
-    ) -> list[Outcome]:
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
-            outcomes = self._tables[pool].get(keys, pages, verify)
-            self._tally.got(pool, outcomes)
-            return outcomes
+    def _clear(self) -> None:
+        left = [name for name, table in self._tables.items() if not table.writer.clear()]
+        if left:
+            raise StorageError(f"{', '.join(left)}: could not be cleared: the file system fails, or somebody is writing")
 
-    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages, writable=seal is not None)
-            outcomes = self._tables[pool].writer.put(keys, pages, seal)
-            self._tally.put(pool, outcomes)
-            return outcomes
+    def _is_degraded(self) -> bool:
+        return self._faults.is_failing
 
-    def _table(self, pool: str, keys: Sequence[bytes]) -> PoolTable:
-        known_pool(self._pools, pool).check_keys(keys)
-        return self._tables[pool]
+    def _close(self) -> None:
+        for table in self._tables.values():
+            table.close()
 
 
 def _path_of(directory: object) -> str:

@@ -28,10 +28,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from unified_tree.controllers.storage.file.fault_log import FaultLog
-from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, STABLE_BYTES, last_use
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 from unified_tree.controllers.storage.file.table_writer import TableWriter
 from unified_tree.controllers.storage.storage_engine import Outcome
@@ -46,10 +45,7 @@ class PoolTable:
     Args:
         index, pages: descriptors of its files, owned: `close` closes them.
         shape: of the table.
-        sync: put returns when the values would survive a power failure.
-        clock_ns: nanoseconds since 1970.
-        trouble: told what fails.
-        limits: of the engine.
+        settings: of the engine.
 
     Attributes:
         writer: puts, removes and clears.
@@ -62,19 +58,15 @@ class PoolTable:
         index: int,
         pages: int,
         shape: TableShape,
-        *,
-        sync: bool,
-        clock_ns: Callable[[], int],
-        trouble: FaultLog,
-        limits: FileLimits,
+        settings: TableSettings,
     ) -> None:
-        self._index = TableIndex(index, shape, trouble)
+        self._index = TableIndex(index, shape, settings.faults)
         self._pages = pages
-        self._clock_ns = clock_ns
-        self._trouble = trouble
-        self._refresh_ns = limits.refresh_ns
+        self._clock_ns = settings.clock_ns
+        self._faults = settings.faults
+        self._refresh_ns = settings.limits.refresh_ns
         self._stride_bytes, self._value_bytes = shape.stride_bytes, shape.value_bytes
-        self.writer = TableWriter(self._index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=limits)
+        self.writer = TableWriter(self._index, pages, shape, settings)
 
     def has(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether values are there. Cost: one `pread` of 2 KiB a key."""
@@ -99,7 +91,7 @@ class PoolTable:
             if not 0 <= now - last_use(place[1]) < self._refresh_ns and outcomes[at] is Outcome.DONE:
                 self._index.touch(place[0], now)
         if Outcome.DONE in outcomes:
-            self._trouble.succeeded("read")
+            self._faults.succeeded("read")
         return outcomes
 
     def close(self) -> None:
@@ -112,14 +104,14 @@ class PoolTable:
         try:
             return entry_of(key, self._index.bucket(first), first) or Outcome.MISSING
         except OSError as error:
-            self._trouble.failed("read", error)
+            self._faults.failed("read", error)
             return Outcome.FAILED
 
     def _read(self, slot: int, key: bytes, page: memoryview, verify: Verify | None) -> Outcome:
         try:
             read = os.preadv(self._pages, (page,), slot * self._stride_bytes)
         except OSError as error:
-            self._trouble.failed("read", error)
+            self._faults.failed("read", error)
             return Outcome.FAILED
         if read != self._value_bytes:
             return Outcome.MISSING
@@ -132,6 +124,6 @@ class PoolTable:
         try:
             again = os.pread(self._index.descriptor, STABLE_BYTES, HEADER_BYTES + slot * ENTRY_BYTES)
         except OSError as error:
-            self._trouble.failed("read", error)
+            self._faults.failed("read", error)
             return Outcome.FAILED
         return outcome if again == found[:STABLE_BYTES] else Outcome.MISSING

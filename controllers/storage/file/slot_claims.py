@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
-from unified_tree.controllers.storage.file.fault_log import FaultLog, is_no_room
-from unified_tree.controllers.storage.file.file_limits import FileLimits
+from unified_tree.controllers.storage.file.file_faults import is_no_room
 from unified_tree.controllers.storage.file.python_scan import FRESH, WRITTEN
 from unified_tree.controllers.storage.file.table_entry import EMPTIED, ENTRY_BYTES, entry, last_use
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import TableShape
 from unified_tree.controllers.storage.storage_engine import Outcome
 
@@ -32,28 +32,21 @@ class SlotClaims:
     Args:
         index: of the table.
         shape: of the table.
-        sync: whether entries that go before their slots are overwritten go for good.
-        clock_ns: nanoseconds since 1970.
-        trouble: told what fails.
-        limits: of the engine.
+        settings: of the engine.
     """
 
     def __init__(
         self,
         index: TableIndex,
         shape: TableShape,
-        *,
-        sync: bool,
-        clock_ns: Callable[[], int],
-        trouble: FaultLog,
-        limits: FileLimits,
+        settings: TableSettings,
     ) -> None:
         self._index = index
         self._keeps_spare = shape.ways >= SPARE_WAYS
-        self._sync = sync
-        self._clock_ns = clock_ns
-        self._trouble = trouble
-        self._refresh_ns, self._full_pause_ns = limits.refresh_ns, limits.full_pause_ns
+        self._sync = settings.sync
+        self._clock_ns = settings.clock_ns
+        self._faults = settings.faults
+        self._refresh_ns, self._full_pause_ns = settings.limits.refresh_ns, settings.limits.full_pause_ns
         self._generations = count(int.from_bytes(os.urandom(8), "little") >> 1)
         self._full_until_ns = self._refuse_until_ns = 0
 
@@ -102,7 +95,7 @@ class SlotClaims:
 
         On a full disk new values go where old ones lie; if not even that is possible, nowhere, or every try would cost one.
         """
-        self._trouble.failed("write", error)
+        self._faults.failed("write", error)
         if not is_no_room(error):
             return Outcome.FAILED
         self._full_until_ns = self._clock_ns() + self._full_pause_ns
@@ -111,18 +104,18 @@ class SlotClaims:
         return Outcome.DROPPED
 
 
-def turns(buckets: Sequence[int]) -> list[list[int]]:
-    """Positions of a batch, so divided that no bucket occurs twice in one part.
+def rounds_of_distinct(buckets: Sequence[int]) -> list[list[int]]:
+    """Positions of a batch, divided into rounds in each of which no bucket occurs twice.
 
-    >>> turns([7, 8, 7, 9, 7])
+    >>> rounds_of_distinct([7, 8, 7, 9, 7])
     [[0, 1, 3], [2], [4]]
     """
-    parts: list[list[int]] = []
+    rounds: list[list[int]] = []
     occurred: dict[int, int] = {}
     for position, bucket in enumerate(buckets):
-        part = occurred.get(bucket, 0)
-        occurred[bucket] = part + 1
-        if part == len(parts):
-            parts.append([])
-        parts[part].append(position)
-    return parts
+        at = occurred.get(bucket, 0)
+        occurred[bucket] = at + 1
+        if at == len(rounds):
+            rounds.append([])
+        rounds[at].append(position)
+    return rounds

@@ -19,12 +19,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from unified_tree.controllers.storage.file.fault_log import FaultLog
-from unified_tree.controllers.storage.file.file_limits import FileLimits
 from unified_tree.controllers.storage.file.pool_table import PoolTable
+from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, MAGIC, VERSION, TableShape, shape_of
 from unified_tree.controllers.storage.file.writer_lock import try_lock
 from unified_tree.controllers.storage.stored_pool import StoredPool
@@ -41,23 +40,15 @@ class StoreDirectory:
     Args:
         path: of the directory, made if it is not there.
         bound_bytes: of all tables in it together.
-        limits: of the engine.
+        settings: of the engine.
     """
 
-    def __init__(self, path: str, bound_bytes: int, limits: FileLimits) -> None:
+    def __init__(self, path: str, bound_bytes: int, settings: TableSettings) -> None:
         self.path = path
         self.bound_bytes = bound_bytes
-        self._limits = limits
+        self._settings = settings
 
-    def open(
-        self,
-        pools: Mapping[str, StoredPool],
-        shapes: Mapping[str, TableShape],
-        *,
-        sync: bool,
-        clock_ns: Callable[[], int],
-        trouble: FaultLog,
-    ) -> dict[str, PoolTable]:
+    def open(self, pools: Mapping[str, StoredPool], shapes: Mapping[str, TableShape]) -> dict[str, PoolTable]:
         """The pools' tables by name.
 
         Raises StorageError where the directory cannot be used, ConfigurationError where other processes use so much of it
@@ -70,9 +61,7 @@ class StoreDirectory:
                 own_bytes = 0
                 for name, pool in pools.items():
                     index, pages, shape = self._open_table(pool, shapes[name], opened)
-                    tables[name] = PoolTable(
-                        index, pages, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=self._limits
-                    )
+                    tables[name] = PoolTable(index, pages, shape, self._settings)
                     own_bytes += shape.disk_bytes
                 self._make_room({_stem(pool) for pool in pools.values()}, own_bytes)
                 opened.pop_all()
@@ -85,7 +74,7 @@ class StoreDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        lock, wait_s = _open(os.path.join(self.path, LOCK_NAME)), self._limits.open_wait_s
+        lock, wait_s = _open(os.path.join(self.path, LOCK_NAME)), self._settings.limits.open_wait_s
         try:
             if not try_lock(lock, fcntl.LOCK_EX, until=time.monotonic() + wait_s):
                 raise StorageError(f"file storage {self.path}: another process has been opening it for {wait_s:g} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from unified_tree.controllers.storage.file.fault_log import FaultLog
+from unified_tree.controllers.storage.file.file_faults import FileFaults
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES, LAST_USE_AT, is_valid
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 
@@ -21,15 +21,15 @@ class TableIndex:
     Args:
         descriptor: of the index file, not owned.
         shape: of the table.
-        trouble: told when a use cannot be written down, which otherwise harms nobody.
+        faults: told when a use cannot be written down, which otherwise harms nobody.
 
     Attributes:
         descriptor: the same.
     """
 
-    def __init__(self, descriptor: int, shape: TableShape, trouble: FaultLog) -> None:
+    def __init__(self, descriptor: int, shape: TableShape, faults: FileFaults) -> None:
         self.descriptor = descriptor
-        self._trouble = trouble
+        self._faults = faults
         self._ways, self._buckets = shape.ways, shape.buckets
         self._bucket_bytes = shape.ways * ENTRY_BYTES
 
@@ -52,7 +52,7 @@ class TableIndex:
         try:
             os.pwrite(self.descriptor, now_ns.to_bytes(8, "little"), HEADER_BYTES + slot * ENTRY_BYTES + LAST_USE_AT)
         except OSError as error:
-            self._trouble.failed("write", error)
+            self._faults.failed("write", error)
 
 
 def entry_of(key: bytes, bucket: bytes, first: int) -> tuple[int, bytes] | None:

@@ -39,7 +39,6 @@ _LARGEST_FILE_BYTES = 1 << 43
 MAGIC = b"UTtable" + bytes([VERSION])
 """An index file begins with it; its last byte is the version."""
 _FIELDS = struct.Struct("<8sQQQ32s")
-_CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

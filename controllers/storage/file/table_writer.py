@@ -10,11 +10,10 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from unified_tree.controllers.storage.file.fault_log import FaultLog
-from unified_tree.controllers.storage.file.file_limits import FileLimits
-from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, turns
+from unified_tree.controllers.storage.file.slot_claims import Claim, SlotClaims, rounds_of_distinct
 from unified_tree.controllers.storage.file.table_entry import EMPTIED
 from unified_tree.controllers.storage.file.table_index import TableIndex, entry_of
+from unified_tree.controllers.storage.file.table_settings import TableSettings
 from unified_tree.controllers.storage.file.table_shape import HEADER_BYTES, TableShape
 from unified_tree.controllers.storage.file.writer_lock import WriterLock
 from unified_tree.controllers.storage.storage_engine import Outcome
@@ -30,10 +29,7 @@ class TableWriter:
         index: of the table.
         pages: descriptor of the pages file, not owned; it is locked.
         shape: of the table.
-        sync: put returns when the values would survive a power failure.
-        clock_ns: nanoseconds since 1970.
-        trouble: told what fails.
-        limits: of the engine.
+        settings: of the engine.
 
     No method raises OSError; all raise StorageError in a fork of the process that made the writer.
     """
@@ -43,22 +39,18 @@ class TableWriter:
         index: TableIndex,
         pages: int,
         shape: TableShape,
-        *,
-        sync: bool,
-        clock_ns: Callable[[], int],
-        trouble: FaultLog,
-        limits: FileLimits,
+        settings: TableSettings,
     ) -> None:
         self._index = index
         self._pages = pages
-        self._sync = sync
-        self._clock_ns = clock_ns
-        self._trouble = trouble
-        self._claims = SlotClaims(index, shape, sync=sync, clock_ns=clock_ns, trouble=trouble, limits=limits)
-        self._lock = WriterLock(pages, limits.write_wait_s)
+        self._sync = settings.sync
+        self._clock_ns = settings.clock_ns
+        self._faults = settings.faults
+        self._claims = SlotClaims(index, shape, settings)
+        self._lock = WriterLock(pages, settings.limits.write_wait_s)
         self._stride_bytes, self._written_bytes = shape.stride_bytes, shape.written_bytes
         self._padding = bytes(shape.written_bytes - shape.value_bytes)
-        self._step = max(1, limits.held_bytes // shape.written_bytes)
+        self._step = max(1, settings.limits.held_bytes // shape.written_bytes)
 
     def put(self, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
         """Store values: DONE, PRESENT, DROPPED or FAILED for each; `seal` is called with a page and its key first.
@@ -66,42 +58,44 @@ class TableWriter:
         Cost: a `pread` and a `pwrite` of the index a value, and a `pwritev` of the value itself.
         """
         firsts, outcomes = self._index.first_slots(keys), [Outcome.DROPPED] * len(keys)
-        for turn in turns(firsts):
-            while turn:
+        for left in rounds_of_distinct(firsts):
+            while left:
                 step = 1 if self._claims.is_disk_full else self._step
-                some, turn = turn[:step], turn[step:]
+                some, left = left[:step], left[step:]
                 self._put_some(some, firsts, keys, pages, seal, outcomes)
         return outcomes
 
     def remove(self, keys: Sequence[bytes]) -> bool:
         """Empty the entries of these keys; whether that could be done."""
-        try:
-            if not self._lock.acquire():
-                return False
-            try:
-                for key, first in zip(keys, self._index.first_slots(keys), strict=True):
-                    while found := entry_of(key, self._index.bucket(first), first):
-                        self._index.write(found[0], EMPTIED)
-            finally:
-                self._lock.release()
-        except OSError as error:
-            self._trouble.failed("write", error)
-            return False
-        return True
+
+        def empty() -> None:
+            for key, first in zip(keys, self._index.first_slots(keys), strict=True):
+                while found := entry_of(key, self._index.bucket(first), first):
+                    self._index.write(found[0], EMPTIED)
+
+        return self._done_locked(empty)
 
     def clear(self) -> bool:
         """Empty all entries and give the disk its room back; whether that could be done."""
+
+        def truncate() -> None:
+            os.ftruncate(self._index.descriptor, HEADER_BYTES)
+            os.ftruncate(self._pages, 0)
+            self._claims.forget_full()
+
+        return self._done_locked(truncate)
+
+    def _done_locked(self, change: Callable[[], None]) -> bool:
+        """Whether the writer lock was acquired, and the change made."""
         try:
             if not self._lock.acquire():
                 return False
             try:
-                os.ftruncate(self._index.descriptor, HEADER_BYTES)
-                os.ftruncate(self._pages, 0)
-                self._claims.forget_full()
+                change()
             finally:
                 self._lock.release()
         except OSError as error:
-            self._trouble.failed("write", error)
+            self._faults.failed("write", error)
             return False
         return True
 
@@ -133,7 +127,7 @@ class TableWriter:
             for claim in claims:
                 outcomes[claim[0]] = Outcome.DONE
             if claims:
-                self._trouble.succeeded("write")
+                self._faults.succeeded("write")
         finally:
             self._lock.release()
 
@@ -144,7 +138,7 @@ class TableWriter:
                 return None
         except OSError as error:
             return self._claims.failure(error)
-        self._trouble.failed("write", "another process is writing for too long")
+        self._faults.failed("write", "another process is writing for too long")
         return Outcome.DROPPED
 
     def _filled(

@@ -13,7 +13,7 @@ from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError
 
 KV_NAMESPACE = "full"
-"""The namespace of KV, which is also that of keys written before there were namespaces."""
+"""The namespace of KV, whose region comes first."""
 SECTOR_BYTES = 512
 TRAILER_BYTES = 4096
 _LARGE_BYTES = 64 << 10

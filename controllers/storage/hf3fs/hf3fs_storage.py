@@ -10,14 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
+from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.hf3fs_settings import Hf3fsSettings
 from unified_tree.controllers.storage.hf3fs.io_workers import IoWorkers
@@ -33,24 +29,18 @@ from unified_tree.controllers.storage.hf3fs.open_rank import OpenRank, RankOpene
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
 from unified_tree.controllers.storage.hf3fs.rank_access import RankAccess
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
-from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
+from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
 
 _Move = Callable[[OpenRank, str, Sequence[bytes], Sequence[memoryview]], list[Outcome]]
 _FLAGS = {Ending.DONE: WRITTEN, Ending.FAILED: UNWRITTEN, Ending.UNTRIED: UNWRITTEN, Ending.UNKNOWN: UNKNOWN}
 
 
-def open_hf3fs(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> Hf3fsStorage:
-    """An engine with the settings of `Hf3fsSettings`, from here, a file, or the environment (`load_settings`).
+class Hf3fsStorage(GuardedStorage):
+    """A StorageEngine over a file and the metadata service, degraded while either is away.
 
-    Raises ConfigurationError for settings; StorageError without the metadata service or the directory.
-    """
-    return Hf3fsStorage(pools, load_settings(Hf3fsSettings, "hf3fs", settings, file=config_file))
-
-
-class Hf3fsStorage:
-    """A StorageEngine over a file and the metadata service.
+    Pages are DROPPED while all of the file's are in use, and for a lease after the service was killed. `exists` raises
+    StorageError when the service stops answering; later everything is a miss. `clear` also takes what others put for this rank.
 
     Args:
         pools: what it keeps; each is a namespace of the service.
@@ -62,11 +52,9 @@ class Hf3fsStorage:
     """
 
     def __init__(self, pools: Iterable[StoredPool], settings: Hf3fsSettings, usrbio: Any = None) -> None:
-        self._pools = pools_by_name(pools)
+        super().__init__("hf3fs", pools)
         self._settings = settings
         self._layout = layout_within(settings.capacity_bytes, list(self._pools.values()))
-        self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
-        self._gate = CallGate("hf3fs")
         self._client = MetadataClient(
             settings.address, settings.rank, settings.token, settings.request_timeout_s, settings.ended_leases
         )
@@ -89,70 +77,38 @@ class Hf3fsStorage:
         """See StorageEngine.capabilities. Reads take a copy, so that one that comes late finds nobody's memory."""
         return Capabilities(zero_copy=False, shared_between_hosts=True, survives_restart=True)
 
-    def register(self, buffers: Sequence[memoryview]) -> None:
-        """See StorageEngine.register; any memory will do, so nothing is kept."""
-        with self._gate:
-            del buffers
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+        found: list[int] = []
+        for part in _parts(len(keys)):
+            found += self._access.asked(partial(self._lookup, pool, keys[part]))
+        return [page >= 0 for page in found]
 
-    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """See StorageEngine.exists. Raises StorageError when the service stops answering; later it is all a miss."""
-        with self._gate:
-            known_pool(self._pools, pool).check_keys(keys)
-            found = np.zeros(len(keys), np.bool_)
-            if keys and self._access.admits():
-                for part in _parts(len(keys)):
-                    pages = self._access.asked(partial(self._lookup, pool, keys[part]))
-                    found[part] = np.array(pages) >= 0
-            self._tally.queried(pool, len(keys), int(found.sum()))
-            return found
+    def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        return [out for part in _parts(len(keys)) for out in self._tried(self._read, pool, keys[part], pages[part])]
 
-    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.get."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
-            outcomes = [Outcome.MISSING] * len(keys)
-            if keys and self._access.admits():
-                for part in _parts(len(keys)):
-                    outcomes[part] = self._tried(self._read, pool, keys[part], pages[part])
-            self._tally.got(pool, outcomes)
-            return outcomes
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        return [out for part in _parts(len(keys)) for out in self._tried(self._write, pool, keys[part], pages[part])]
 
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.put. DROPPED while all pages are in use, and for a lease after the service was killed."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages)
-            outcomes = [Outcome.DROPPED] * len(keys)
-            if keys and self._access.admits():
-                for part in _parts(len(keys)):
-                    outcomes[part] = self._tried(self._write, pool, keys[part], pages[part])
-            self._tally.put(pool, outcomes)
-            return outcomes
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        for part in _parts(len(keys)):
+            self._access.check_service("remove")
+            self._access.asked(partial(self._delete, pool, keys[part]))
 
-    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """See StorageEngine.remove. Raises StorageError where the service cannot, or is away."""
-        with self._gate:
-            known_pool(self._pools, pool).check_keys(keys)
-            for part in _parts(len(keys)):
-                self._access.check_service("remove")
-                self._access.asked(partial(self._delete, pool, keys[part]))
+    def _clear(self) -> None:
+        for pool in self._pools:
+            self._access.check_service("clear")
+            self._access.asked(partial(self._clear_pool, pool))
 
-    def clear(self) -> None:
-        """See StorageEngine.clear; also what others put for this rank. Raises as `remove`."""
-        with self._gate:
-            for pool in self._pools:
-                self._access.check_service("clear")
-                self._access.asked(partial(self._clear, pool))
+    def _admits(self) -> bool:
+        return self._access.admits()
 
-    def stats(self) -> StorageStats:
-        """See StorageEngine.stats; degraded while the service or the file system is away."""
-        return self._tally.snapshot(is_degraded=self._access.is_degraded)
+    def _is_degraded(self) -> bool:
+        return self._access.is_degraded
 
-    def close(self) -> None:
-        """See StorageEngine.close; the pages stay."""
-        if self._gate.close():
-            self._access.close()
-            self._client.close()
-            self._workers.close()
+    def _close(self) -> None:
+        self._access.close()
+        self._client.close()
+        self._workers.close()
 
     def _lookup(self, pool: str, keys: Sequence[bytes], rank: OpenRank) -> list[int]:
         return self._client.lookup(rank.epoch, pool, keys)
@@ -160,7 +116,7 @@ class Hf3fsStorage:
     def _delete(self, pool: str, keys: Sequence[bytes], rank: OpenRank) -> None:
         self._client.delete(rank.epoch, pool, keys)
 
-    def _clear(self, pool: str, rank: OpenRank) -> None:
+    def _clear_pool(self, pool: str, rank: OpenRank) -> None:
         self._client.clear(rank.epoch, pool)
 
     def _read(self, rank: OpenRank, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -210,10 +166,15 @@ class Hf3fsStorage:
     def _tried(self, move: _Move, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         try:
             return self._access.asked(lambda rank: move(rank, pool, keys, pages))
-        except StorageError:
+        except StorageError as error:
+            self._log.warning("tried", "hf3fs: pages of pool %r could not be read or written: %s", pool, error)
             return [Outcome.FAILED] * len(keys)
 
 
 def _parts(count: int) -> Iterator[slice]:
     for start in range(0, count, LARGEST_BATCH):
         yield slice(start, start + LARGEST_BATCH)
+
+
+open_hf3fs = engine_opener("hf3fs", Hf3fsSettings, Hf3fsStorage)
+"""An engine with the settings of `Hf3fsSettings`, from here, a file, or the environment; raises as both."""

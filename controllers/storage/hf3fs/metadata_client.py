@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from unified_tree.controllers.storage.connection_pool import ConnectionPool
 from unified_tree.controllers.storage.hf3fs.bounded_connection import BoundedConnection
 from unified_tree.controllers.storage.hf3fs.file_layout import FileLayout
 from unified_tree.controllers.storage.hf3fs.metadata_wire import LARGEST_BATCH, WireError, pack_request, unpack_answer
@@ -58,9 +59,8 @@ class MetadataClient:
         self._timeout_s = timeout_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._lock = threading.Lock()
-        self._idle: list[BoundedConnection] = []
+        self._connections = ConnectionPool(lambda: BoundedConnection(*address, timeout=timeout_s))
         self._ended: list[int] = []
-        self._closed = False
 
     def open(self, layout: FileLayout, seen: int, *, may_replace: bool) -> Opened:
         """Open the rank, whose file bears the epoch `seen` (`RankFile.epoch`)."""
@@ -105,10 +105,7 @@ class MetadataClient:
 
     def close(self) -> None:
         """Hang up."""
-        with self._lock:
-            idle, self._idle, self._closed = self._idle, [], True
-        for connection in idle:
-            connection.close()
+        self._connections.retire()
 
     @property
     def _where(self) -> str:
@@ -136,43 +133,23 @@ class MetadataClient:
 
     def _asked(self, path: str, body: bytes) -> bytes:
         deadline = time.monotonic() + self._timeout_s
-        connection = self._take()
+        connection = self._connections.acquire()
         try:
             status, answer = connection.ask(path, body, self._headers, deadline)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            self.drop_idle()
+            self._connections.close_idle()
             raise MetadataAwayError(f"hf3fs: the metadata service at {self._where} does not answer: {error!r}") from error
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection)
+        if connection.sock is None:
+            connection.close()
+        else:
+            self._connections.release(connection)
         if status != 200:
             raise MetadataRefusedError(status, _reason(answer))
         return answer
-
-    def _take(self) -> BoundedConnection:
-        with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.is_quiet():
-                    return connection
-                connection.close()
-        return BoundedConnection(*self._address, timeout=self._timeout_s)
-
-    def _give_back(self, connection: BoundedConnection) -> None:
-        with self._lock:
-            if not self._closed and connection.sock is not None:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def drop_idle(self) -> None:
-        """Hang up what is not in use: the service is away, or was."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
 
 
 def _reason(answer: bytes) -> str:

@@ -55,5 +55,5 @@ class RangeFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it; what is under way is not waited for."""
+        """Close it; what is under way is not waited for."""
         ...

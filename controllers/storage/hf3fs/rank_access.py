@@ -32,8 +32,8 @@ class RankAccess:
     def __init__(self, opener: RankOpener, workers: IoWorkers, retry_pause_s: float) -> None:
         self._opener = opener
         self._workers = workers
-        self._service = CircuitBreaker(retry_pause_s)
-        self._files = CircuitBreaker(retry_pause_s)
+        self._service = CircuitBreaker(retry_pause_s, store="hf3fs: the metadata service")
+        self._files = CircuitBreaker(retry_pause_s, store="hf3fs: the file of the rank")
         self._opening = threading.Lock()
         self.rank = opener.open(first=True)
 

@@ -118,7 +118,7 @@ class _Ring:
         return endings
 
     def close(self) -> None:
-        """Let go of ring and memory; the daemon has its own hold on what is under way."""
+        """Free ring and memory; the daemon keeps what is under way by itself."""
         with self._lock:
             if self._ring is not None:
                 self._ring = self._iov = None

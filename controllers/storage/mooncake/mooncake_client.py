@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 from collections.abc import Sequence
 from typing import Any
 
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
-from unified_tree.controllers.storage.server_address import host_and_port
+from unified_tree.controllers.storage.server_address import check_listens
 from unified_tree.errors import ConfigurationError, StorageError
 
 NO_ROOM = -200
@@ -37,7 +36,7 @@ class MooncakeClient:
         for name, value in settings.client_environment.items():
             os.environ.setdefault(name, value)
         store = _store_type()
-        _check_listens(settings)
+        check_listens("mooncake", "master", settings.master, settings.rpc_timeout_ms / 1000)
         self._store = store()
         code = self._store.setup(
             settings.local_hostname,
@@ -69,13 +68,13 @@ class MooncakeClient:
         """1, 0, or an error code for each. Takes a lease on what is there."""
         return list(self._store.batch_is_exist(keys))
 
-    def put_from(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """0 or an error code for each; 0 for a key that is there already, too."""
-        return list(self._store.batch_put_from(keys, addresses, sizes))
+    def put_from(self, keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
+        """0 or an error code for each value of this size; 0 for a key that is there already, too."""
+        return list(self._store.batch_put_from(keys, addresses, [size_bytes] * len(keys)))
 
-    def get_into(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    def get_into(self, keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
         """Bytes read or an error code for each."""
-        return list(self._store.batch_get_into(keys, addresses, sizes))
+        return list(self._store.batch_get_into(keys, addresses, [size_bytes] * len(keys)))
 
     def size_bytes(self, key: str) -> int:
         """Of a value, or an error code."""
@@ -102,11 +101,3 @@ def _store_type() -> Any:
             f"mooncake: the client cannot be imported ({error}); pip install 'unified-tree[mooncake]', "
             "and on Debian apt-get install libibverbs1"
         ) from error
-
-
-def _check_listens(settings: MooncakeSettings) -> None:
-    """Raise StorageError at once where nothing listens; the client takes its time."""
-    try:
-        socket.create_connection(host_and_port(settings.master), timeout=settings.rpc_timeout_ms / 1000).close()
-    except OSError as error:
-        raise StorageError(f"mooncake: no master at {settings.master}: {error}") from error

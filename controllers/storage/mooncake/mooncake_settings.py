@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, MAX_BYTES, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.registered_settings import RegisteredSettings
+from unified_tree.controllers.storage.setting_checks import (
+    BYTES,
+    LONGEST_S,
+    MAX_BYTES,
+    Bounds,
+    check_address,
+)
 from unified_tree.errors import ConfigurationError
 
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _BOUNDS = {
     "segment_bytes": Bounds(0, MAX_BYTES),
     "local_buffer_bytes": BYTES,
-    "bounce_bytes": BYTES,
-    "batch_bytes": BYTES,
     "rpc_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
     "transfer_timeout_s": Bounds(1, int(LONGEST_S)),
     "setup_attempts": Bounds(1, 1000),
-    "retry_pause_s": SECONDS,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MooncakeSettings:
-    """Settings, the defaults being those for one machine and TCP.
+class MooncakeSettings(RegisteredSettings):
+    """Settings, the defaults being those for one machine and TCP. A batch must arrive well within the master's lease (5 s).
 
     Attributes:
         master: "host:port" of the master.
@@ -34,13 +35,9 @@ class MooncakeSettings:
         devices: RDMA devices, by commas; "" for none.
         segment_bytes: memory that this process gives to the store; its values go when it ends. 0 gives none.
         local_buffer_bytes: the client's own buffer, which this engine does not use.
-        key_prefix: of every key, letters, digits, - and _: users of one store that should not share pages differ in it.
-        bounce_bytes: registered memory for pages that lie in no registered buffer; at least one value of every pool.
-        batch_bytes: of pages in one call of the client. A batch must arrive well within the master's lease (5 s).
         rpc_timeout_ms: for an answer of the master. One per process: what is in the environment as MC_RPC_TIMEOUT_MS wins.
         transfer_timeout_s: without a byte from a peer. The same for MC_TCP_PROGRESS_TIMEOUT_SEC and MC_TCP_STATUS_TIMEOUT_SEC.
         setup_attempts: to register with the master, some seconds each; MC_STORE_CLIENT_SETUP_RETRIES wins.
-        retry_pause_s: between two tries of a master that is away.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -52,26 +49,15 @@ class MooncakeSettings:
     devices: str = ""
     segment_bytes: int = 0
     local_buffer_bytes: int = 16 << 20
-    key_prefix: str = "ut"
-    bounce_bytes: int = 32 << 20
-    batch_bytes: int = 128 << 20
     rpc_timeout_ms: int = 2000
     transfer_timeout_s: int = 10
     setup_attempts: int = 1
-    retry_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
-        check_settings("mooncake", self, _BOUNDS)
-        try:
-            host_and_port(self.master)
-        except ValueError as error:
-            raise ConfigurationError(f"mooncake: master must be host:port, not {self.master!r}") from error
+        self._check("mooncake", _BOUNDS)
+        check_address("mooncake", "master", self.master)
         if self.protocol not in {"tcp", "rdma"}:
             raise ConfigurationError(f"mooncake: protocol must be tcp or rdma, not {self.protocol!r}")
-        if not _PREFIX.fullmatch(self.key_prefix):
-            raise ConfigurationError(
-                f"mooncake: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
-            )
         for name in ("metadata_server", "local_hostname"):
             text = getattr(self, name)
             if not text or not text.isprintable() or text != text.strip():

@@ -83,7 +83,7 @@ class RedisPipeline:
                 continue
             connection = None
             try:
-                connection = node.take()
+                connection = node.acquire()
                 connection.expect(time.monotonic() + self._timeout_s)
                 connection.send([piece for index in indices for piece in pieces(index)])
             except (OSError, StorageError):
@@ -107,7 +107,7 @@ class RedisPipeline:
         except (OSError, StorageError):
             node.lost(connection)
             return
-        node.give_back(connection)
+        node.release(connection)
         if any(_kind(replies[index]) in _DOWN for index in indices):
             node.breaker.failed()
 

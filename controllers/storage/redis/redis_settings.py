@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import BYTES, SECONDS, Bounds, check_key_prefix, check_settings
 from unified_tree.errors import ConfigurationError
 
-_PREFIX = re.compile(r"[A-Za-z0-9_:-]{1,32}")
 UNIX = "unix:"
 """Before the path of a unix socket."""
 _LONGEST_PATH_BYTES = 107
@@ -77,10 +75,7 @@ class RedisSettings:
             raise ConfigurationError(f"redis: a cluster has no database {self.database}")
         if self.username and not self.password:
             raise ConfigurationError("redis: a username needs a password")
-        if not _PREFIX.fullmatch(self.key_prefix):
-            raise ConfigurationError(
-                f"redis: key_prefix must be 1 to 32 letters, digits, :, - and _, which {self.key_prefix!r} is not"
-            )
+        check_key_prefix("redis", self.key_prefix, signs=":-_")
         files = [self.tls_ca_file, self.tls_cert_file, self.tls_key_file]
         if any(files) and not self.tls:
             raise ConfigurationError(f"redis: the certificates {files} need tls")

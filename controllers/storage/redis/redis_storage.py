@@ -6,14 +6,9 @@ A key is the prefix, the first 8 bytes of the pool's format digest and the key, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unified_tree.controllers.storage.call_gate import CallGate
-from unified_tree.controllers.storage.engine_settings import load_settings
+from unified_tree.controllers.storage.engine_settings import engine_opener
+from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.redis.redis_pipeline import RedisPipeline, Reply, Trouble
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.redis.redis_sweep import sweep
@@ -21,24 +16,18 @@ from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
 from unified_tree.controllers.storage.redis.resp_connection import Piece, command
 from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, OtherLength, RespError
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
-from unified_tree.controllers.storage.storage_stats import StorageStats, Tally
-from unified_tree.controllers.storage.stored_pool import StoredPool, known_pool, pools_by_name
+from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
 
 
-def open_redis(pools: Sequence[StoredPool], *, config_file: str | Path | None = None, **settings: Any) -> RedisStorage:
-    """An engine with the settings of `RedisSettings`, from here, a file, or the environment (`load_settings`).
-
-    Raises ConfigurationError for settings, StorageError where no server lets us in.
-    """
-    return RedisStorage(pools, load_settings(RedisSettings, "redis", settings, file=config_file))
-
-
-class RedisStorage:
+class RedisStorage(GuardedStorage):
     """A StorageEngine over one server or a cluster.
 
     Every thread has connections of its own, as long as it uses them. In a cluster only the pages of a server that is away are
-    misses. A server that refuses everything for one reason, such as missing rights, is a StorageError with its words.
+    misses; it is degraded when all are. A server that refuses everything for one reason, such as missing rights, is a
+    StorageError with its words; so is `exists` where no server answers any more, and later it is all a miss. Pages are DROPPED
+    where the server's memory is full and it evicts nothing. What has another length or is no string was not put by us: `get`
+    removes it. For `clear` every server goes through all its keys.
 
     Args:
         pools: what it keeps.
@@ -48,13 +37,11 @@ class RedisStorage:
     """
 
     def __init__(self, pools: Iterable[StoredPool], settings: RedisSettings) -> None:
-        self._pools = pools_by_name(pools)
+        super().__init__("redis", pools)
         self._settings = settings
         tags = {name: f"{settings.key_prefix}:{pool.format_digest[:8].hex()}:" for name, pool in self._pools.items()}
         self._tags = {name: tag.encode() for name, tag in tags.items()}
         self._options = (b"NX", b"EX", b"%d" % settings.ttl_s) if settings.ttl_s else (b"NX",)
-        self._tally = Tally({name: pool.value_bytes for name, pool in self._pools.items()})
-        self._gate = CallGate("redis")
         self._topology = RedisTopology(settings)
         self._pipeline = RedisPipeline(self._topology, settings.request_timeout_s)
 
@@ -68,78 +55,50 @@ class RedisStorage:
             survives_restart=True,
         )
 
-    def register(self, buffers: Sequence[memoryview]) -> None:
-        """See StorageEngine.register; sockets take any memory, so nothing is kept."""
-        with self._gate:
-            del buffers
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+        replies = self._present(self._names(pool, keys))
+        if Trouble.LOST in replies and not any(type(reply) is int for reply in replies):
+            raise StorageError(f"redis: no server answers at {self._settings.address}")
+        return [reply == 1 for reply in replies]
 
-    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """See StorageEngine.exists. Raises StorageError where no server answers any more; later it is all a miss."""
-        with self._gate:
-            known_pool(self._pools, pool).check_keys(keys)
-            replies = self._present(self._names(pool, keys))
-            if Trouble.LOST in replies and not any(type(reply) is int for reply in replies):
-                raise StorageError(f"redis: no server answers at {self._settings.address}")
-            found = np.fromiter((reply == 1 for reply in replies), np.bool_, len(keys))
-            self._tally.queried(pool, len(keys), int(found.sum()))
-            return found
+    def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        names = self._names(pool, keys)
+        replies = self._replies(names, lambda index: command(b"GET", names[index]), pages)
+        strange = [name for name, reply in zip(names, replies, strict=True) if _is_strange(reply)]
+        if strange:
+            self._replies(strange, lambda index: command(b"UNLINK", strange[index]))
+        return list(map(_got, replies))
 
-    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.get. What has another length or is no string was not put by us; it is removed, and MISSING."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages, writable=True)
-            names = self._names(pool, keys)
-            replies = self._replies(names, lambda index: command(b"GET", names[index]), pages)
-            outcomes = list(map(_got, replies))
-            strange = [name for name, reply in zip(names, replies, strict=True) if _is_strange(reply)]
-            if strange:
-                self._replies(strange, lambda index: command(b"UNLINK", strange[index]))
-            self._tally.got(pool, outcomes)
-            return outcomes
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        names = self._names(pool, keys)
+        there = self._present(names)
+        outcomes = [Outcome.PRESENT if reply == 1 else _stored(reply) for reply in there]
+        absent = [index for index, reply in enumerate(there) if reply == 0]
 
-    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """See StorageEngine.put. DROPPED where the server's memory is full and it evicts nothing, or it is away."""
-        with self._gate:
-            known_pool(self._pools, pool).check_batch(keys, pages)
-            names = self._names(pool, keys)
-            there = self._present(names)
-            outcomes = [Outcome.PRESENT if reply == 1 else _stored(reply) for reply in there]
-            absent = [index for index, reply in enumerate(there) if reply == 0]
+        def storing(index: int) -> list[Piece]:
+            return command(b"SET", names[absent[index]], pages[absent[index]], *self._options)
 
-            def storing(index: int) -> list[Piece]:
-                return command(b"SET", names[absent[index]], pages[absent[index]], *self._options)
+        size = self._pools[pool].value_bytes
+        replies = self._replies([names[index] for index in absent], storing, page_bytes=size)
+        for index, reply in zip(absent, replies, strict=True):
+            outcomes[index] = _stored(reply)
+        return outcomes
 
-            size = self._pools[pool].value_bytes
-            replies = self._replies([names[index] for index in absent], storing, page_bytes=size)
-            for index, reply in zip(absent, replies, strict=True):
-                outcomes[index] = _stored(reply)
-            self._tally.put(pool, outcomes)
-            return outcomes
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        names = self._names(pool, keys)
+        replies = self._replies(names, lambda index: command(b"UNLINK", names[index]))
+        wrong = [reply for reply in replies if type(reply) is not int]
+        if wrong:
+            raise StorageError(f"redis: {len(wrong)} values of {pool} were not removed: {wrong[0]!r}")
 
-    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """See StorageEngine.remove. Raises StorageError where a server cannot, or is away."""
-        with self._gate:
-            known_pool(self._pools, pool).check_keys(keys)
-            names = self._names(pool, keys)
-            replies = self._replies(names, lambda index: command(b"UNLINK", names[index]))
-            wrong = [reply for reply in replies if type(reply) is not int]
-            if wrong:
-                raise StorageError(f"redis: {len(wrong)} values of {pool} were not removed: {wrong[0]!r}")
+    def _clear(self) -> None:
+        for tag in self._tags.values():
+            sweep(self._topology, tag, self._settings.request_timeout_s, self._settings.scan_keys)
 
-    def clear(self) -> None:
-        """See StorageEngine.clear. Raises as `remove`. Cost: every server goes through all its keys."""
-        with self._gate:
-            for tag in self._tags.values():
-                sweep(self._topology, tag, self._settings.request_timeout_s, self._settings.scan_keys)
+    def _is_degraded(self) -> bool:
+        return all(node.breaker.is_open for node in self._topology.nodes)
 
-    def stats(self) -> StorageStats:
-        """See StorageEngine.stats; degraded when all servers are away."""
-        nodes = self._topology.nodes
-        return self._tally.snapshot(is_degraded=all(node.breaker.is_open for node in nodes))
-
-    def close(self) -> None:
-        """See StorageEngine.close."""
-        self._gate.close()
+    def _close(self) -> None:
         self._topology.close()
 
     def _names(self, pool: str, keys: Sequence[bytes]) -> list[bytes]:
@@ -196,3 +155,7 @@ def _stored(reply: Reply) -> Outcome:
         return Outcome.PRESENT
     full = isinstance(reply, RespError) and reply.text.startswith("OOM ")
     return Outcome.DROPPED if full or reply is Trouble.AWAY else Outcome.FAILED
+
+
+open_redis = engine_opener("redis", RedisSettings, RedisStorage)
+"""An engine with the settings of `RedisSettings`, from here, a file, or the environment; raises as both."""

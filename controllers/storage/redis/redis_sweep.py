@@ -37,7 +37,7 @@ def sweep(topology: RedisTopology, tag: bytes, timeout_s: float, scan_keys: int)
 def _sweep_node(node: RedisNode, tag: bytes, timeout_s: float, step: bytes) -> None:
     connection = None
     try:
-        connection = node.take()
+        connection = node.acquire()
         cursor = b"0"
         while True:
             answer = _asked(connection, timeout_s, b"SCAN", cursor, b"MATCH", tag + b"*", b"COUNT", step)
@@ -54,7 +54,7 @@ def _sweep_node(node: RedisNode, tag: bytes, timeout_s: float, step: bytes) -> N
     except (OSError, StorageError):
         node.lost(connection)
         raise
-    node.give_back(connection)
+    node.release(connection)
 
 
 def _remove(connection: RespConnection, names: list[bytes], timeout_s: float) -> None:

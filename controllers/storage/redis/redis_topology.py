@@ -93,7 +93,7 @@ class RedisTopology:
         for node in candidates:
             connection = None
             try:
-                connection = node.take()
+                connection = node.acquire()
                 connection.expect(time.monotonic() + self._settings.connect_timeout_s)
                 connection.send(command(*words))
                 answer = connection.read()
@@ -101,7 +101,7 @@ class RedisTopology:
                 node.lost(connection)
                 troubles.append(f"{node.address}: {error}")
                 continue
-            node.give_back(connection)
+            node.release(connection)
             try:
                 self._learn(answer, node)
             except StorageError as error:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import socket
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from unified_tree.controllers.storage.server_address import check_listens
 from unified_tree.controllers.storage.simm.near_devices import near_devices
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.errors import ConfigurationError, StorageError
 
 BAD_ARGUMENT = -1000
 NO_ROUTE = -2002
-PUT_FAILED = -2100
 NOT_GOT = -2101
 TIMED_OUT = -2300
 NO_CONNECTION = -2301
@@ -29,6 +28,10 @@ AWAY = frozenset({NO_ROUTE, TIMED_OUT, NO_CONNECTION})
 DEVICES_VARIABLE = "SICL_NET_DEVICES"
 DEFAULT_PORT = 30001
 _INSTALL = "build it from github.com/scitix/SiMM (its wheel needs torch); `pip install simm` brings another package"
+_IF_NONE_LISTENS = (
+    "check manager_address, that cluster_manager runs, "
+    f"and that its port (--cm_rpc_inter_port, {DEFAULT_PORT}) can be reached from here"
+)
 
 
 class SimmClient:
@@ -43,7 +46,7 @@ class SimmClient:
 
     def __init__(self, settings: SimmSettings, module: Any = None) -> None:
         self._module = _client_module() if module is None else module
-        _check_listens(settings)
+        check_listens("simm", "manager", settings.manager_address, settings.connect_timeout_s, _IF_NONE_LISTENS)
         devices = settings.devices or ",".join(near_devices())
         if devices:
             os.environ.setdefault(DEVICES_VARIABLE, devices)
@@ -88,7 +91,7 @@ class SimmClient:
         return int(self._store.delete(key))
 
     def close(self) -> None:
-        """Let go of the store; the client has no call for it."""
+        """Drop the reference to the store; the client has no call to close it."""
         self._store = None
 
     def _views(self, addresses: Sequence[int], size_bytes: int) -> list[Any]:
@@ -116,14 +119,3 @@ def _client_module() -> Any:
         return importlib.import_module("simm.kv")
     except ImportError as error:
         raise ConfigurationError(f"simm: the client cannot be imported ({error}): {_INSTALL}") from error
-
-
-def _check_listens(settings: SimmSettings) -> None:
-    """Raise StorageError where nothing listens."""
-    try:
-        socket.create_connection(settings.manager, timeout=settings.connect_timeout_s).close()
-    except OSError as error:
-        raise StorageError(
-            f"simm: no manager at {settings.manager_address} ({error}): check manager_address, that cluster_manager runs, "
-            f"and that its port (--cm_rpc_inter_port, {DEFAULT_PORT}) can be reached from here"
-        ) from error

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from unified_tree.controllers.storage.registered_settings import RegisteredSettings
 from unified_tree.controllers.storage.server_address import host_and_port
-from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SECONDS, Bounds, check_settings
+from unified_tree.controllers.storage.setting_checks import (
+    LONGEST_S,
+    SECONDS,
+    Bounds,
+    check_address,
+)
 from unified_tree.errors import ConfigurationError
 
 LARGEST_BYTES = 67_088_384
 """What a client takes as one value; the servers of release 0.2.0 promise only 4 MB."""
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _BOUNDS = {
     "thread_pool_size": Bounds(1, 1 << 12),
     "largest_value_bytes": Bounds(1, LARGEST_BYTES),
     "request_timeout_ms": Bounds(1, int(1000 * LONGEST_S)),
     "connect_timeout_s": SECONDS,
-    "retry_pause_s": SECONDS,
-    "bounce_bytes": BYTES,
-    "batch_bytes": BYTES,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimmSettings:
+class SimmSettings(RegisteredSettings):
     """Settings of SiMM's client, which holds them for the whole process: a process has one manager.
 
     Attributes:
@@ -32,13 +33,9 @@ class SimmSettings:
         devices: RDMA devices, by commas; "" for those of the NUMA nodes that this process may run on. SICL_NET_DEVICES wins.
         thread_pool_size: the client's.
         log_file: the client's; "" leaves its own choice, /var/log/simm/simm_clnt.log.
-        key_prefix: of every key, letters, digits, - and _: users of one store that should not share pages differ in it.
         largest_value_bytes: which the servers take.
         request_timeout_ms: of one request of the client.
         connect_timeout_s: to see whether the manager listens, before the client is made.
-        retry_pause_s: between two tries of a store that is away.
-        bounce_bytes: registered memory for pages that lie in no registered buffer; at least one value of every pool.
-        batch_bytes: of pages in one call of the client.
 
     Raises ConfigurationError for values that cannot be.
     """
@@ -47,31 +44,18 @@ class SimmSettings:
     devices: str = ""
     thread_pool_size: int = 10
     log_file: str = ""
-    key_prefix: str = "ut"
     largest_value_bytes: int = LARGEST_BYTES
     request_timeout_ms: int = 1000
     connect_timeout_s: float = 2.0
-    retry_pause_s: float = 1.0
-    bounce_bytes: int = 32 << 20
-    batch_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
-        check_settings("simm", self, _BOUNDS)
-        try:
-            host_and_port(self.manager_address)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"simm: manager_address must be host:port, as in 10.0.0.7:30001, not {self.manager_address!r}"
-            ) from error
+        self._check("simm", _BOUNDS)
+        check_address("simm", "manager_address", self.manager_address)
         names = self.devices.split(",") if self.devices else []
         if not all(name and name.isprintable() and name == name.strip() for name in names):
             raise ConfigurationError(f"simm: devices must be names with commas between them, not {self.devices!r}")
         if "\0" in self.log_file:
             raise ConfigurationError(f"simm: log_file must be a path, not {self.log_file!r}")
-        if not _PREFIX.fullmatch(self.key_prefix):
-            raise ConfigurationError(
-                f"simm: key_prefix must be 1 to 32 letters, digits, - and _, which {self.key_prefix!r} is not"
-            )
 
     @property
     def manager(self) -> tuple[str, int]:

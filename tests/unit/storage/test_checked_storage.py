@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -13,9 +14,11 @@ from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import (
     Capabilities,
     CheckedStorage,
+    GuardedStorage,
     MemoryStorage,
     NullStorage,
     Outcome,
+    StorageEngine,
     StorageRegistry,
     StoredPool,
     storage_registry,
@@ -110,6 +113,56 @@ def test_what_an_engine_cannot_keep_is_refused_when_it_is_opened() -> None:
         registry.open("picky", [POOL])
     assert Picky.closed == 1
     assert "picky" not in StorageRegistry().names, "registries share nothing"
+
+
+class Half:
+    """What a package may take for an engine."""
+
+    closed = 0
+
+    def __init__(self, pools: Sequence[StoredPool], path: str = "") -> None:
+        del pools, path
+
+    def get(self) -> None:
+        """No signature of an engine's, but its name."""
+
+    def close(self) -> None:
+        Half.closed += 1
+
+
+class Unfinished(GuardedStorage):
+    """Abstract still."""
+
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
+        raise NotImplementedError
+
+
+def buggy(pools: Sequence[StoredPool], path: str = "") -> StorageEngine:
+    """A factory with a mistake in it."""
+    raise TypeError(f"{len(pools)} + {path}")
+
+
+def test_a_factory_is_told_what_is_wrong_with_it() -> None:
+    registry = StorageRegistry()
+    for name, factory in {"half": Half, "unfinished": Unfinished, "buggy": buggy, "nothing": lambda _: None}.items():
+        registry.register(name, factory)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=r"opens a Half, which is no .* lacks capabilities, register, exists, put, rem"
+    ):
+        registry.open("half", [POOL])
+    assert Half.closed == 1
+    with pytest.raises(ConfigurationError, match="'nothing' opens a NoneType"):
+        registry.open("nothing", [POOL])
+    with pytest.raises(
+        ConfigurationError, match=r"Unfinished'> is not whole, it lacks _clear, _get, _put, _remove, capabilities"
+    ):
+        registry.open("unfinished", [POOL])
+    with pytest.raises(TypeError, match=r"1 [+] there"):
+        registry.open("buggy", [POOL], path="there")
+    with pytest.raises(ConfigurationError, match=r"'buggy' cannot be opened with colour: .*'colour'; its options are path"):
+        registry.open("buggy", [POOL], colour="red")
+    with pytest.raises(ConfigurationError, match="missing a required argument: 'directory'; its options are directory, cap"):
+        registry.open("file", [POOL])
 
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:

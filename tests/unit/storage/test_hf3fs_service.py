@@ -18,8 +18,9 @@ from typing import Any
 
 import hf3fs_service
 import pytest
-from hf3fs_pages import CAPACITY_BYTES, FULL, SIZE, empty, got, keys, opened, put, settings, value
+from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
+from numbered_pages import FULL, SIZE, empty, got, keys, put, value
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome
 from unified_tree.controllers.storage.hf3fs import Hf3fsSettings, Hf3fsStorage
@@ -171,33 +172,6 @@ def test_a_damaged_state_is_not_passed_over(tmp_path: Path, damage: bytes | None
     words = [sys.executable, "-m", module, "--port", "0", "--state", str(tmp_path / "state")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "move it away" in done.stderr
-
-
-def test_files_from_before_namespaces_are_kv(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir()
-    pages = {keys(number)[0].hex(): number for number in range(2, 10)}
-    pages |= {"not a key": 1, keys(50)[0].hex(): 99, keys(51)[0].hex(): 2}
-    old = {"num_pages": 39, "free_pages": [0, 1], "key_to_index": pages}
-    (state / "metadata").write_text(json.dumps({"0": old, "1": {"num_pages": 5, "key_to_index": {}}}))
-    with (tmp_path / "0.pages").open("wb") as file:
-        for number in range(10):
-            file.write(value(number))
-    with MetadataService(state) as service:
-        for _ in range(2):
-            engine = opened(service, tmp_path, rank="0")
-            assert got(engine, *range(3, 10)) == [Outcome.DONE] * 7
-            assert got(engine, 0, 1, 2, 50) == [Outcome.MISSING] * 4, "page 2 had two keys, and only one can be right"
-            assert not engine.exists("mamba", keys(*range(10))).any()
-            engine.close()
-        engine = opened(service, tmp_path, rank="0")
-        assert put(engine, 100, 101) == [Outcome.DONE] * 2
-        engine.close()
-        service.kill()
-        service.start()
-        engine = opened(service, tmp_path, rank="0")
-        assert got(engine, *range(3, 10), 100) == [Outcome.DONE] * 8
-        engine.close()
 
 
 def test_a_journal_that_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +12,9 @@ from pathlib import Path
 import bind_mount
 import hf3fs_service
 import pytest
-from hf3fs_pages import CAPACITY_BYTES, FULL, MAMBA, SIZE, empty, filled, got, keys, opened, put, settings, value
+from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
+from numbered_pages import FULL, MAMBA, SIZE, check_threads, empty, filled, got, keys, put
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
@@ -348,36 +348,15 @@ def test_closing_on_a_frozen_mount_ends(service: MetadataService, mount: bind_mo
 def test_threads_with_random_calls_over_a_service_that_is_killed(service: MetadataService, tmp_path: Path) -> None:
     before = descriptors()
     engines = [opened(service, tmp_path), opened(service, tmp_path)]
-    checked = [CheckedStorage(engine) for engine in engines]
-    wrong: list[str] = []
-    stop = threading.Event()
 
-    def work(seed: int) -> None:
-        choose = random.Random(seed)
-        while not stop.is_set():
-            numbers = choose.sample(range(60), 4)
-            storage = checked[seed % 2]
-            if choose.random() < 0.6:
-                storage.put("full", keys(*numbers), filled(*numbers))
-            else:
-                pages = empty(4)
-                for number, page, outcome in zip(numbers, pages, storage.get("full", keys(*numbers), pages), strict=True):
-                    if outcome is Outcome.DONE and page[:-64] != value(number)[:-64]:
-                        wrong.append(f"{seed} read something else for {number}")
+    def kill_it() -> None:
+        for _ in range(3):
+            time.sleep(0.7)
+            service.kill()
+            service.start()
+        time.sleep(1.5)
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for _ in range(3):
-        time.sleep(0.7)
-        service.kill()
-        service.start()
-    time.sleep(1.5)
-    stop.set()
-    for worker in workers:
-        worker.join(60)
-    assert not any(worker.is_alive() for worker in workers)
-    assert not wrong and not checked[0].quarantined and not checked[1].quarantined
+    check_threads(engines, kill_it, numbers=60)
     assert service.stats()["ranks"]["r0"]["full"]["held"] > 0
     for engine in engines:
         engine.close()

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import hf3fs_service
 import pytest
-from hf3fs_pages import SIZE, empty, filled, got, keys, opened, put, value
+from hf3fs_pages import opened
 from hf3fs_service import MetadataService
+from numbered_pages import SIZE, empty, filled, got, keys, put, until_put, value
 from usrbio_double import Request, UsrbioDouble
 
 from unified_tree.controllers.storage import Outcome
@@ -46,13 +47,6 @@ def engine(service: MetadataService, usrbio: UsrbioDouble, tmp_path: Path) -> It
     made.close()
     assert not usrbio.registered, "descriptors are deregistered"
     assert usrbio.shared and usrbio.shared.isdisjoint(os.listdir("/dev/shm")), "no shared memory is left"
-
-
-def until_put(engine: Hf3fsStorage, number: int) -> None:
-    deadline = time.monotonic() + 30
-    while put(engine, number) not in ([Outcome.DONE], [Outcome.PRESENT]):
-        assert time.monotonic() < deadline, "nothing can be put any more"
-        time.sleep(0.05)
 
 
 def test_more_pages_than_entries_in_any_order(engine: Hf3fsStorage) -> None:

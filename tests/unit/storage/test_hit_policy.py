@@ -15,7 +15,6 @@ from unified_tree.controllers.storage import (
     longest,
     need_of,
     restorable_lengths,
-    restorable_on_all,
 )
 from unified_tree.errors import ConfigurationError
 
@@ -30,37 +29,29 @@ def brute(finding: PoolFinding, length: int, page_size: int) -> bool:
 
 
 @st.composite
-def ranks(draw: st.DrawFn) -> tuple[int, int, list[list[PoolFinding]]]:
+def findings(draw: st.DrawFn) -> tuple[int, int, list[PoolFinding]]:
     page_count, page_size = draw(st.integers(0, 12)), draw(st.integers(1, 5))
-    needs = draw(st.lists(st.tuples(st.sampled_from(HitPolicy), st.integers(1, 30)), max_size=3))
+    needs = draw(st.lists(st.tuples(st.sampled_from(HitPolicy), st.integers(1, 30)), max_size=6))
     mostly = st.lists(st.sampled_from([True, True, True, False]), min_size=page_count, max_size=page_count)
     counts = st.lists(st.integers(0, 8), min_size=page_count, max_size=page_count)
     found = [
-        [
-            PoolFinding(
-                need=PoolNeed(policy=policy, window_tokens=window),
-                pages=np.array(draw(mostly), np.bool_),
-                attested=np.array(draw(counts), np.int64) if policy is HitPolicy.TRAILING_PAGES else None,
-            )
-            for policy, window in needs
-        ]
-        for _ in range(draw(st.integers(1, 3)))
+        PoolFinding(
+            need=PoolNeed(policy=policy, window_tokens=window),
+            pages=np.array(draw(mostly), np.bool_),
+            attested=np.array(draw(counts), np.int64) if policy is HitPolicy.TRAILING_PAGES else None,
+        )
+        for policy, window in needs
     ]
     return page_count, page_size, found
 
 
-@given(ranks())
-def test_against_brute_force(case: tuple[int, int, list[list[PoolFinding]]]) -> None:
+@given(findings())
+def test_against_brute_force(case: tuple[int, int, list[PoolFinding]]) -> None:
     page_count, page_size, found = case
-    expected = [
-        length
-        for length in range(page_count + 1)
-        if all(brute(finding, length, page_size) for rank in found for finding in rank)
-    ]
-    lengths = restorable_on_all([restorable_lengths(rank, page_count, page_size) for rank in found])
+    expected = [length for length in range(page_count + 1) if all(brute(finding, length, page_size) for finding in found)]
+    lengths = restorable_lengths(found, page_count, page_size)
     assert np.flatnonzero(lengths).tolist() == expected
     assert longest(lengths) == max(expected)
-    assert longest(lengths, 3) == max(length for length in expected if length <= 3)
 
 
 def test_needs_of_components() -> None:

@@ -49,14 +49,14 @@ class ScriptedClient(MooncakeClient):
         self.calls.append(("exist", list(keys)))
         return [self.there.get(key, 0) for key in keys]
 
-    def put_from(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    def put_from(self, keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
         self.calls.append(("put", list(keys)))
-        assert len(keys) == len(addresses) and set(sizes) == {SIZE}
+        assert len(keys) == len(addresses) and size_bytes == SIZE
         return [self.puts.get(key, 0) for key in keys]
 
-    def get_into(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    def get_into(self, keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
         self.calls.append(("get", list(keys)))
-        assert len(keys) == len(addresses) and set(sizes) == {SIZE}
+        assert len(keys) == len(addresses) and size_bytes == SIZE
         return [self.gets[key].pop(0) if self.gets.get(key) else SIZE for key in keys]
 
     def size_bytes(self, key: str) -> int:
@@ -156,10 +156,10 @@ def test_who_waited_for_the_bounce_buffer_while_the_master_was_lost_does_not_try
     engine, client = made()
     inside, go_on = threading.Event(), threading.Event()
 
-    def lose(keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    def lose(keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:
         client.calls.append(("get", list(keys)))
         inside.set()
-        assert len(addresses) == len(sizes) and go_on.wait(10)
+        assert len(addresses) == 1 and size_bytes == SIZE and go_on.wait(10)
         return [-900] * len(keys)
 
     client.get_into = lose  # type: ignore[method-assign]
@@ -307,7 +307,7 @@ def test_a_failed_setup_is_an_error_and_the_client_is_not_called_again(monkeypat
             raise AssertionError(f"{name} after a failed setup would kill the process")
 
     monkeypatch.setattr(mooncake_client, "_store_type", lambda: Store)
-    monkeypatch.setattr(mooncake_client, "_check_listens", lambda _: None)
+    monkeypatch.setattr(mooncake_client, "check_listens", lambda *_: None)
     for name in SETTINGS.client_environment:
         monkeypatch.setenv(name, "7")
     with pytest.raises(StorageError, match="does not take this client, error -1"):

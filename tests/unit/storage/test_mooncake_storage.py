@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -15,17 +12,14 @@ from typing import Any
 import mooncake_server
 import pytest
 from mooncake_server import Mooncake
+from numbered_pages import FULL, MAMBA, SIZE, check_killed_writers, check_threads, empty, filled, keys, until_put, value
 
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, bounce_buffer
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_transfer
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.errors import StorageError
 
 mooncake_server.skip_unless_it_runs()
-
-SIZE = 64 << 10
-POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
-OTHER = StoredPool(name="mamba", format_digest=sha256(b"mamba").digest(), value_bytes=1088)
 
 
 @pytest.fixture
@@ -40,32 +34,9 @@ def settings(server: Mooncake, **other: Any) -> MooncakeSettings:
 
 @pytest.fixture
 def engine(server: Mooncake) -> Iterator[MooncakeStorage]:
-    made = MooncakeStorage([POOL, OTHER], settings(server))
+    made = MooncakeStorage([FULL, MAMBA], settings(server))
     yield made
     made.close()
-
-
-def keys(*numbers: int) -> list[bytes]:
-    return [sha256(str(number).encode()).digest() for number in numbers]
-
-
-def value(number: int, size: int = SIZE) -> bytes:
-    return random.Random(number).randbytes(size)
-
-
-def filled(*numbers: int) -> list[memoryview]:
-    return [memoryview(bytearray(value(number))) for number in numbers]
-
-
-def empty(count: int) -> list[memoryview]:
-    return [memoryview(bytearray(SIZE)) for _ in range(count)]
-
-
-def wait_until_put(engine: MooncakeStorage, number: int) -> None:
-    deadline = time.monotonic() + 30
-    while engine.put("full", keys(number), filled(number)) not in ([Outcome.DONE], [Outcome.PRESENT]):
-        assert time.monotonic() < deadline, "the store did not come back"
-        time.sleep(0.1)
 
 
 def test_registered_memory_and_other_memory_in_one_batch(engine: MooncakeStorage) -> None:
@@ -101,7 +72,7 @@ def test_the_pages_of_a_host_pool_are_never_copied(engine: MooncakeStorage, monk
     def copying(*_: object) -> None:
         raise AssertionError("a page went by the bounce buffer")
 
-    monkeypatch.setattr(bounce_buffer.BounceBuffer, "lent", copying)
+    monkeypatch.setattr(registered_transfer.BounceBuffer, "lent", copying)
     checked = CheckedStorage(made)
     assert checked.put("host", keys(0, 1, 2), [pool.page_memory(page) for page in range(3)]) == [Outcome.DONE] * 3
     assert checked.get("host", keys(2, 1, 0), [pool.page_memory(page) for page in (3, 4, 5)]) == [Outcome.DONE] * 3
@@ -112,17 +83,17 @@ def test_the_pages_of_a_host_pool_are_never_copied(engine: MooncakeStorage, monk
 def test_a_store_without_a_master_is_refused_at_once() -> None:
     address = f"127.0.0.1:{mooncake_server.free_port()}"
     with pytest.raises(StorageError, match=f"no master at {address}"):
-        MooncakeStorage([POOL], MooncakeSettings(master=address, **mooncake_server.SETTINGS))
+        MooncakeStorage([FULL], MooncakeSettings(master=address, **mooncake_server.SETTINGS))
 
 
 def test_what_listens_but_is_no_master_is_refused(server: Mooncake) -> None:
     server.pause()
     try:
         with pytest.raises(StorageError, match="does not take this client"):
-            MooncakeStorage([POOL], settings(server))
+            MooncakeStorage([FULL], settings(server))
     finally:
         server.resume()
-    MooncakeStorage([POOL], settings(server)).close()
+    MooncakeStorage([FULL], settings(server)).close()
 
 
 def test_a_killed_master_is_a_store_where_nothing_is_until_it_is_back(server: Mooncake, engine: MooncakeStorage) -> None:
@@ -135,7 +106,7 @@ def test_a_killed_master_is_a_store_where_nothing_is_until_it_is_back(server: Mo
     with pytest.raises(StorageError, match=r"away|were not removed"):
         engine.remove("full", keys(1))
     server.start()
-    wait_until_put(engine, 3)
+    until_put(engine, 3)
     assert not engine.stats().is_degraded
     assert engine.exists("full", keys(1, 3)).tolist() == [False, True], "a new master knows nothing of the old one's"
     pages = empty(1)
@@ -143,7 +114,7 @@ def test_a_killed_master_is_a_store_where_nothing_is_until_it_is_back(server: Mo
 
 
 def test_closing_without_a_master_ends(server: Mooncake) -> None:
-    engine = MooncakeStorage([POOL], settings(server))
+    engine = MooncakeStorage([FULL], settings(server))
     server.kill()
     engine.close()
     with pytest.raises(StorageError, match="closed"):
@@ -151,7 +122,7 @@ def test_closing_without_a_master_ends(server: Mooncake) -> None:
 
 
 def test_a_frozen_master_is_not_waited_for_twice(server: Mooncake) -> None:
-    engine = MooncakeStorage([POOL], settings(server, retry_pause_s=2.0))
+    engine = MooncakeStorage([FULL], settings(server, retry_pause_s=2.0))
     assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
     server.pause()
     try:
@@ -162,7 +133,7 @@ def test_a_frozen_master_is_not_waited_for_twice(server: Mooncake) -> None:
         assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
     finally:
         server.resume()
-    wait_until_put(engine, 2)
+    until_put(engine, 2)
     pages = empty(1)
     assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
     engine.close()
@@ -185,7 +156,7 @@ def test_a_full_store_drops_pages_and_makes_room(server: Mooncake) -> None:
 
 def test_a_store_without_any_memory_drops_everything() -> None:
     with Mooncake(segment_bytes=0) as server:
-        engine = MooncakeStorage([POOL], settings(server))
+        engine = MooncakeStorage([FULL], settings(server))
         assert engine.put("full", keys(1), filled(1)) == [Outcome.DROPPED]
         assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
         assert not engine.stats().is_degraded
@@ -194,8 +165,8 @@ def test_a_store_without_any_memory_drops_everything() -> None:
 
 def test_a_segment_of_ones_own_goes_with_the_process() -> None:
     with Mooncake(segment_bytes=0, client_ttl_s=1) as server:
-        owner = MooncakeStorage([POOL], settings(server, segment_bytes=32 << 20))
-        reader = MooncakeStorage([POOL], settings(server))
+        owner = MooncakeStorage([FULL], settings(server, segment_bytes=32 << 20))
+        reader = MooncakeStorage([FULL], settings(server))
         assert not owner.capabilities.survives_restart and reader.capabilities.survives_restart
         assert owner.put("full", keys(1), filled(1)) == [Outcome.DONE]
         pages = empty(1)
@@ -215,21 +186,21 @@ def test_a_frozen_peer_fails_its_pages_and_writes_none_later(server: Mooncake, e
         pool[:] = bytes(2 * SIZE)
     finally:
         server.peers[0].resume()
-    wait_until_put(engine, 3)
+    until_put(engine, 3)
     time.sleep(0.5)
     assert pool == bytes(2 * SIZE), "pages of a call that is over are somebody else's"
 
 
 def test_a_killed_peer_takes_its_pages_along_and_no_others() -> None:
     with Mooncake(client_ttl_s=1) as server:
-        engine = MooncakeStorage([POOL], settings(server))
+        engine = MooncakeStorage([FULL], settings(server))
         assert engine.put("full", keys(*range(8)), filled(*range(8))) == [Outcome.DONE] * 8
         server.peers[0].kill()
         outcomes = engine.get("full", keys(*range(8)), empty(8))
         assert set(outcomes) <= {Outcome.FAILED, Outcome.MISSING}
         server.peers.clear()
         server.add_peer(64 << 20)
-        wait_until_put(engine, 20)
+        until_put(engine, 20)
         pages = empty(1)
         assert engine.get("full", keys(20), pages) == [Outcome.DONE] and pages == filled(20)
         engine.close()
@@ -237,7 +208,7 @@ def test_a_killed_peer_takes_its_pages_along_and_no_others() -> None:
 
 def test_a_lease_that_is_too_short_fails_pages_and_never_gives_wrong_ones() -> None:
     with Mooncake(lease_ms=1) as server:
-        engine = MooncakeStorage([POOL], settings(server))
+        engine = MooncakeStorage([FULL], settings(server))
         numbers = range(200)
         engine.put("full", keys(*numbers), filled(*numbers))
         pages = empty(len(numbers))
@@ -253,13 +224,13 @@ def test_a_lease_that_is_too_short_fails_pages_and_never_gives_wrong_ones() -> N
 
 
 def test_clearing_takes_our_pools_and_nobody_elses(server: Mooncake, engine: MooncakeStorage) -> None:
-    other_prefix = MooncakeStorage([POOL], settings(server, key_prefix="xut"))
-    other_pools = MooncakeStorage([OTHER], settings(server))
+    other_prefix = MooncakeStorage([FULL], settings(server, key_prefix="xut"))
+    other_pools = MooncakeStorage([MAMBA], settings(server))
     assert engine.put("full", keys(1), filled(1)) == other_prefix.put("full", keys(1), filled(1)) == [Outcome.DONE]
     small = memoryview(bytearray(1088))
     assert other_pools.put("mamba", keys(1), [small]) == [Outcome.DONE]
     engine.exists("full", keys(1))  # which takes a lease
-    alone = MooncakeStorage([POOL], settings(server))
+    alone = MooncakeStorage([FULL], settings(server))
     alone.clear()
     assert not engine.exists("full", keys(1)).any()
     assert other_prefix.exists("full", keys(1)).all()
@@ -274,7 +245,7 @@ def test_a_value_that_is_none_of_ours_is_missing_and_can_be_put_again(
 ) -> None:
     engine.put("full", keys(1), filled(1))
     raw = MooncakeClient(settings(server))
-    name = f"ut-{POOL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
+    name = f"ut-{FULL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
     assert raw.exist([name]) == [1], "the layout of the keys is what the documentation says"
     assert raw.remove([name]) == [0]
     assert raw._store.put(name, value(9, length)) == 0
@@ -289,7 +260,7 @@ def test_a_lying_value_is_corrupt_and_heals(server: Mooncake, engine: MooncakeSt
     checked = CheckedStorage(engine)
     assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
     raw = MooncakeClient(settings(server))
-    name = f"ut-{POOL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
+    name = f"ut-{FULL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
     raw.remove([name])
     assert raw._store.put(name, value(9)) == 0
     assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
@@ -298,75 +269,25 @@ def test_a_lying_value_is_corrupt_and_heals(server: Mooncake, engine: MooncakeSt
     raw.close()
 
 
-WRITER = """
-import sys
-from hashlib import sha256
-from random import Random
-from unified_tree.controllers.storage import CheckedStorage, StoredPool
-from unified_tree.controllers.storage.mooncake import open_mooncake
-pool = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=65536)
-storage = CheckedStorage(open_mooncake([pool], master=sys.argv[1]))
-numbers = range(40)
-pages = [memoryview(bytearray(Random(n).randbytes(65536))) for n in numbers]
-print("ready", flush=True)
-while True:
-    storage.put("full", [sha256(str(n).encode()).digest() for n in numbers], pages)
-    storage.engine.clear()
-"""
-
-
 def test_a_writer_killed_at_any_moment_leaves_no_wrong_page(server: Mooncake, engine: MooncakeStorage) -> None:
-    checked, choose = CheckedStorage(engine), random.Random(3)
-    for _ in range(4):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, server.master], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
-        time.sleep(choose.random() * 0.2)
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
-        pages = empty(40)
-        outcomes = checked.get("full", keys(*range(40)), pages)
-        assert Outcome.CORRUPT not in outcomes
-        for number, page, outcome in zip(range(40), pages, outcomes, strict=True):
-            assert outcome is not Outcome.DONE or page[:-64] == value(number)[:-64]
-    assert not checked.quarantined
+    seen = check_killed_writers(engine, "mooncake", {"master": server.master}, 4)
+    assert Outcome.CORRUPT not in seen
 
 
 def test_threads_with_random_calls_over_a_restarting_master(server: Mooncake, engine: MooncakeStorage) -> None:
-    checked, pool = CheckedStorage(engine), memoryview(bytearray(16 * SIZE))
+    pool = memoryview(bytearray(16 * SIZE))
     engine.register([pool])
-    wrong: list[str] = []
-    stop = threading.Event()
 
-    def work(seed: int) -> None:
-        choose = random.Random(seed)
-        own = [pool[(4 * seed + i) * SIZE : (4 * seed + i + 1) * SIZE] for i in range(3)]
-        while not stop.is_set():
-            numbers = choose.sample(range(30), 4)
-            pages = [*own, *empty(1)]
-            if choose.random() < 0.5:
-                for number, page in zip(numbers, pages, strict=True):
-                    page[:] = value(number)
-                checked.put("full", keys(*numbers), pages)
-            else:
-                outcomes = checked.get("full", keys(*numbers), pages)
-                for number, page, outcome in zip(numbers, pages, outcomes, strict=True):
-                    if outcome is Outcome.DONE and page[:-64] != value(number)[:-64]:
-                        wrong.append(f"{seed} read something else for {number}")
+    def own(seed: int) -> list[memoryview]:
+        """Three registered pages and one that is not."""
+        return [*(pool[(4 * seed + i) * SIZE : (4 * seed + i + 1) * SIZE] for i in range(3)), *empty(1)]
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1)
-    server.kill()
-    time.sleep(0.3)
-    server.start()
-    time.sleep(2)
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert not wrong and not checked.quarantined
-    wait_until_put(engine, 99)
+    def restart() -> None:
+        time.sleep(1)
+        server.kill()
+        time.sleep(0.3)
+        server.start()
+        time.sleep(2)
+
+    check_threads([engine], restart, own=own)
+    until_put(engine, 99)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +13,19 @@ from typing import Any
 
 import pytest
 import redis_server
+from numbered_pages import (
+    FULL,
+    MAMBA,
+    SIZE,
+    check_killed_writers,
+    check_threads,
+    empty,
+    filled,
+    keys,
+    put,
+    until_put,
+    value,
+)
 from redis_server import Cluster, Redis
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
@@ -26,9 +37,6 @@ from unified_tree.errors import ConfigurationError, StorageError
 
 redis_server.skip_unless_it_runs()
 
-SIZE = 64 << 10
-POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
-OTHER = StoredPool(name="mamba", format_digest=sha256(b"mamba").digest(), value_bytes=1088)
 IMPATIENT: dict[str, Any] = {"connect_timeout_s": 0.5, "request_timeout_s": 0.5, "retry_pause_s": 2.0}
 """For servers that do not answer; others may be slow on a busy machine. The pause is time for a few calls."""
 
@@ -40,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[Redis]:
 
 
 def opened(address: str, **other: Any) -> RedisStorage:
-    return RedisStorage([POOL, OTHER], RedisSettings(address=address, **({"retry_pause_s": 0.2} | other)))
+    return RedisStorage([FULL, MAMBA], RedisSettings(address=address, **({"retry_pause_s": 0.2} | other)))
 
 
 @pytest.fixture
@@ -56,35 +64,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-def keys(*numbers: int) -> list[bytes]:
-    return [sha256(str(number).encode()).digest() for number in numbers]
-
-
-def name(number: int, pool: StoredPool = POOL) -> bytes:
+def name(number: int, pool: StoredPool = FULL) -> bytes:
     return f"ut:{pool.format_digest[:8].hex()}:{keys(number)[0].hex()}".encode()
-
-
-def value(number: int, size: int = SIZE) -> bytes:
-    return random.Random(number).randbytes(size)
-
-
-def filled(*numbers: int) -> list[memoryview]:
-    return [memoryview(bytearray(value(number))) for number in numbers]
-
-
-def empty(count: int) -> list[memoryview]:
-    return [memoryview(bytearray(SIZE)) for _ in range(count)]
-
-
-def put(engine: StorageEngine, *numbers: int) -> list[Outcome]:
-    return engine.put("full", keys(*numbers), filled(*numbers))
-
-
-def wait_until_put(engine: StorageEngine, *numbers: int) -> None:
-    deadline = time.monotonic() + 30
-    while not set(put(engine, *numbers)) <= {Outcome.DONE, Outcome.PRESENT}:
-        assert time.monotonic() < deadline, "the store did not come back"
-        time.sleep(0.05)
 
 
 def check_round_trip(engine: StorageEngine) -> None:
@@ -96,7 +77,7 @@ def check_round_trip(engine: StorageEngine) -> None:
 
 def test_over_a_unix_socket(tmp_path: Path) -> None:
     with Redis(tmp_path, over="unix") as server:
-        engine = StorageRegistry().open("redis", [POOL], address=server.address)
+        engine = StorageRegistry().open("redis", [FULL], address=server.address)
         check_round_trip(engine)
         engine.close()
 
@@ -186,9 +167,9 @@ def test_pages_larger_than_what_a_socket_takes_at_once(tmp_path: Path, over: str
 
 def test_a_connection_given_back_after_the_end_is_closed(server: Redis) -> None:
     node = RedisNode(server.address, RedisSettings(address=server.address), None)
-    connection = node.take()
+    connection = node.acquire()
     node.retire()
-    node.give_back(connection)
+    node.release(connection)
     with pytest.raises(OSError, match="Bad file descriptor"):
         connection.send(command(b"PING"))
 
@@ -231,7 +212,7 @@ def test_a_killed_server_is_a_store_where_nothing_is_until_it_is_back(server: Re
     with pytest.raises(StorageError, match=r"not everything was removed.*away"):
         engine.clear()
     server.start()
-    wait_until_put(engine, 2)
+    until_put(engine, 2)
     assert not engine.stats().is_degraded
     assert engine.exists("full", keys(1, 2)).tolist() == [False, True]
     engine.close()
@@ -264,7 +245,7 @@ def test_a_frozen_server_is_waited_for_once(server: Redis) -> None:
         assert engine.stats().is_degraded
     finally:
         server.resume()
-    wait_until_put(engine, 2)
+    until_put(engine, 2)
     assert page == empty(1), "what the server says later is said to nobody"
     assert engine.get("full", keys(1), page) == [Outcome.DONE] and page == filled(1)
     engine.close()
@@ -278,7 +259,7 @@ def test_a_slow_server_fails_a_call_and_is_used_again(server: Redis) -> None:
     time.sleep(0.2)
     assert engine.get("full", keys(1), empty(1)) == [Outcome.FAILED]
     sleeping.join()
-    wait_until_put(engine, 1)
+    until_put(engine, 1)
     engine.close()
 
 
@@ -341,7 +322,7 @@ def test_a_lying_value_is_corrupt_and_heals(server: Redis, engine: RedisStorage)
 
 
 def test_clearing_takes_our_pools_and_nobody_elses(server: Redis, engine: RedisStorage) -> None:
-    other_prefix, alone = opened(server.address, key_prefix="xut"), RedisStorage([POOL], RedisSettings(address=server.address))
+    other_prefix, alone = opened(server.address, key_prefix="xut"), RedisStorage([FULL], RedisSettings(address=server.address))
     put(engine, *range(30))
     put(other_prefix, 1)
     assert engine.put("mamba", keys(1), [memoryview(bytearray(1088))]) == [Outcome.DONE]
@@ -409,7 +390,7 @@ def test_one_killed_master_takes_its_own_pages_along(cluster: Cluster) -> None:
     with pytest.raises(StorageError, match=cluster.servers[2].address):
         engine.clear()
     cluster.servers[2].start()
-    wait_until_put(engine, *numbers)
+    until_put(engine, *numbers)
     engine.close()
 
 
@@ -453,79 +434,26 @@ def test_a_cluster_that_wants_all_its_slots_is_away_without_one_of_them(tmp_path
             assert time.monotonic() < deadline
             time.sleep(0.1)
         cluster.servers[2].start()
-        wait_until_put(engine, *range(20))
+        until_put(engine, *range(20))
         engine.close()
 
 
-WRITER = """
-import sys
-from hashlib import sha256
-from random import Random
-from unified_tree.controllers.storage import CheckedStorage, StoredPool
-from unified_tree.controllers.storage.redis import open_redis
-pool = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=65536)
-storage = CheckedStorage(open_redis([pool], address=sys.argv[1]))
-numbers = range(40)
-pages = [memoryview(bytearray(Random(n).randbytes(65536))) for n in numbers]
-print("ready", flush=True)
-while True:
-    storage.put("full", [sha256(str(n).encode()).digest() for n in numbers], pages)
-    storage.engine.clear()
-"""
-
-
 def test_a_writer_killed_at_any_moment_leaves_no_wrong_page(server: Redis, engine: RedisStorage) -> None:
-    checked, choose = CheckedStorage(engine), random.Random(3)
-    for _ in range(5):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, server.address], stdout=subprocess.PIPE)
-        assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
-        time.sleep(choose.random() * 0.2)
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
-        pages = empty(40)
-        outcomes = checked.get("full", keys(*range(40)), pages)
-        assert set(outcomes) <= {Outcome.DONE, Outcome.MISSING}
-        for number, page, outcome in zip(range(40), pages, outcomes, strict=True):
-            assert outcome is not Outcome.DONE or page[:-64] == value(number)[:-64]
-    assert not checked.quarantined
+    seen = check_killed_writers(engine, "redis", {"address": server.address}, 5)
+    assert seen <= {Outcome.DONE, Outcome.MISSING}
 
 
 def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engine: RedisStorage) -> None:
-    checked = CheckedStorage(engine)
-    wrong: list[str] = []
-    stop = threading.Event()
+    def restart() -> None:
+        for _ in range(3):
+            time.sleep(0.3)
+            server.stop()
+            time.sleep(0.1)
+            server.start()
+        time.sleep(0.5)
 
-    def work(seed: int) -> None:
-        choose = random.Random(seed)
-        while not stop.is_set():
-            numbers = choose.sample(range(30), 4)
-            if choose.random() < 0.5:
-                checked.put("full", keys(*numbers), filled(*numbers))
-                continue
-            pages = empty(4)
-            outcomes = checked.get("full", keys(*numbers), pages)
-            for number, page, outcome in zip(numbers, pages, outcomes, strict=True):
-                if outcome is Outcome.DONE and page[:-64] != value(number)[:-64]:
-                    wrong.append(f"{seed} read something else for {number}")
-            if choose.random() < 0.1:
-                engine.stats()
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(3):
-        time.sleep(0.3)
-        server.stop()
-        time.sleep(0.1)
-        server.start()
-    time.sleep(0.5)
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert not wrong and not checked.quarantined
-    wait_until_put(engine, 99)
+    check_threads([engine], restart)
+    until_put(engine, 99)
 
 
 @pytest.mark.parametrize(
@@ -550,4 +478,4 @@ def test_threads_with_random_calls_over_a_restarting_server(server: Redis, engin
 )
 def test_settings_that_cannot_be_are_named(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        StorageRegistry().open("redis", [POOL], **given)
+        StorageRegistry().open("redis", [FULL], **given)

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from unified_tree.controllers.storage.bounce_buffer import BounceBuffer
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
-from unified_tree.controllers.storage.registered_transfer import RegisteredTransfer, Way
+from unified_tree.controllers.storage.registered_transfer import BounceBuffer, RegisteredTransfer, Way
 from unified_tree.errors import PageError, StorageError
 
 PAGE = 64

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import sys
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from numbered_pages import FULL, MAMBA, SIZE, empty, filled, keys, value
 from simm_double import Aborted, SimmModule, SimmServer, State
 
 from unified_tree.controllers.pools import HostLayout
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry, StoredPool
+from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
 from unified_tree.controllers.storage.simm.near_devices import near_devices
 from unified_tree.controllers.storage.simm.simm_client import SimmClient
 from unified_tree.errors import ConfigurationError, StorageError
-
-SIZE = 4096
-POOL = StoredPool(name="full", format_digest=sha256(b"full").digest(), value_bytes=SIZE)
-OTHER = StoredPool(name="mamba", format_digest=sha256(b"mamba").digest(), value_bytes=64)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +41,7 @@ def module(server: SimmServer) -> SimmModule:
 def made(server: SimmServer, module: SimmModule, **other: Any) -> SimmStorage:
     given: dict[str, Any] = {"request_timeout_ms": 50, "retry_pause_s": 1000, "bounce_bytes": 2 * SIZE, "batch_bytes": 2 * SIZE}
     settings = SimmSettings(manager_address=server.address, **(given | other))
-    return SimmStorage([POOL, OTHER], settings, SimmClient(settings, module))
+    return SimmStorage([FULL, MAMBA], settings, SimmClient(settings, module))
 
 
 @pytest.fixture
@@ -57,24 +52,8 @@ def engine(server: SimmServer, module: SimmModule) -> Iterator[SimmStorage]:
     assert not module.regions, "memory that is still registered"
 
 
-def keys(*numbers: int) -> list[bytes]:
-    return [sha256(str(number).encode()).digest() for number in numbers]
-
-
-def value(number: int) -> bytes:
-    return random.Random(number).randbytes(SIZE)
-
-
-def filled(*numbers: int) -> list[memoryview]:
-    return [memoryview(bytearray(value(number))) for number in numbers]
-
-
-def empty(count: int) -> list[memoryview]:
-    return [memoryview(bytearray(SIZE)) for _ in range(count)]
-
-
 def name(number: int) -> str:
-    return f"ut-{POOL.format_digest[:8].hex()}-{keys(number)[0].hex()}"
+    return f"ut-{FULL.format_digest[:8].hex()}-{keys(number)[0].hex()}"
 
 
 def test_registered_memory_and_other_memory_in_one_batch(engine: SimmStorage, module: SimmModule) -> None:
@@ -262,7 +241,7 @@ def test_without_a_manager_the_client_is_not_made() -> None:
 def test_without_the_package_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, server: SimmServer) -> None:
     monkeypatch.setitem(sys.modules, "simm", None)
     with pytest.raises(ConfigurationError, match=r"github.com/scitix/SiMM .* brings another package"):
-        StorageRegistry().open("simm", [POOL], manager_address=server.address)
+        StorageRegistry().open("simm", [FULL], manager_address=server.address)
 
 
 def test_the_client_is_told_by_flags_and_the_environment(
@@ -275,7 +254,7 @@ def test_the_client_is_told_by_flags_and_the_environment(
     monkeypatch.delenv("SICL_NET_DEVICES")
     file = tmp_path / "storage.json"
     file.write_text('{"simm": {"manager_address": "nowhere:1", "devices": "mlx5_0,mlx5_1", "log_file": "client.log"}}')
-    engine = StorageRegistry().open("simm", [POOL], manager_address=server.address, config_file=file)
+    engine = StorageRegistry().open("simm", [FULL], manager_address=server.address, config_file=file)
     assert os.environ["SICL_NET_DEVICES"] == "mlx5_0,mlx5_1"
     host, port = server.address.split(":")
     assert module.flags == {
@@ -309,7 +288,7 @@ def test_memory_that_is_refused(server: SimmServer, module: SimmModule) -> None:
 def test_values_too_large_are_refused_at_once(server: SimmServer, module: SimmModule) -> None:
     settings = SimmSettings(manager_address=server.address, largest_value_bytes=SIZE - 1)
     with pytest.raises(ConfigurationError, match=f"full: its values are {SIZE} bytes, the engine's largest {SIZE - 1}"):
-        SimmStorage([POOL, OTHER], settings, SimmClient(settings, module))
+        SimmStorage([FULL, MAMBA], settings, SimmClient(settings, module))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +305,7 @@ def test_values_too_large_are_refused_at_once(server: SimmServer, module: SimmMo
 )
 def test_settings_that_cannot_be_are_named(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        StorageRegistry().open("simm", [POOL], **given)
+        StorageRegistry().open("simm", [FULL], **given)
 
 
 def machine(sysfs: Path, nodes: dict[str, str], devices: dict[str, int]) -> Path:

@@ -60,10 +60,10 @@ def cleared(rank: str, namespace: str) -> bytes:
     return _record(_CLEARED, rank, namespace, b"")
 
 
-def opened(image: RankImage, kept: bool) -> bytes:
-    """The rank has this epoch and these namespaces, with the keys it had or without any; those of the image are not written."""
+def opened(image: RankImage) -> bytes:
+    """The rank has this epoch and these namespaces, without any keys; those of the image are not written."""
     shapes = {name: [of.format, of.stride_bytes, of.page_count] for name, of in image.namespaces.items()}
-    said = json.dumps({"epoch": image.epoch, "kept": kept, "shapes": shapes})
+    said = json.dumps({"epoch": image.epoch, "shapes": shapes})
     return _record(_OPENED, image.rank, "", said.encode())
 
 
@@ -101,7 +101,7 @@ def _apply(payload: bytes, ranks: dict[str, RankImage]) -> None:
     namespace, at = _name(payload, at)
     kind, rest = payload[:1], payload[at:]
     if kind == _OPENED:
-        ranks[rank] = _opened(rank, json.loads(rest), ranks.get(rank))
+        ranks[rank] = _opened(rank, json.loads(rest))
         return
     image = ranks[rank].namespaces[namespace]
     if kind == _CLEARED:
@@ -118,16 +118,13 @@ def _apply(payload: bytes, ranks: dict[str, RankImage]) -> None:
         image.add(key, page)
 
 
-def _opened(rank: str, said: dict[str, object], before: RankImage | None) -> RankImage:
-    namespaces = {}
+def _opened(rank: str, said: dict[str, object]) -> RankImage:
     shapes = said["shapes"]
     assert isinstance(shapes, dict) and isinstance(said["epoch"], int)
-    for name, (form, stride_bytes, page_count) in shapes.items():
-        image = NamespaceImage(format=form, stride_bytes=stride_bytes, page_count=page_count)
-        if said["kept"] and before is not None and name in before.namespaces:
-            old = before.namespaces[name].held
-            image.held = {key: page for key, page in old.items() if page < page_count}
-        namespaces[name] = image
+    namespaces = {
+        name: NamespaceImage(format=form, stride_bytes=stride_bytes, page_count=page_count)
+        for name, (form, stride_bytes, page_count) in shapes.items()
+    }
     return RankImage(rank=rank, epoch=said["epoch"], namespaces=namespaces)
 
 

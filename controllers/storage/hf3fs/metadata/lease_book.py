@@ -90,7 +90,7 @@ class LeaseBook:
                 self.set_aside(lease.table, key, lease.until)
         while self._aside and self._aside[0][0] <= now:
             _, table, page = self._aside.popleft()
-            table.take_back(page)
+            table.reclaim(page)
 
     @property
     def is_empty(self) -> bool:

@@ -88,17 +88,14 @@ class MetadataState:
             )
         seen = max(seen, 0)
         if rank is None:
-            return self._made(name, shapes, self._clock() + self._leases.lease_s * bool(seen), {})
-        if rank.is_unopened:
-            kept = rank.adopted(shapes)
-            return self._made(name, shapes, rank.quiet_until, kept)
+            return self._made(name, shapes, self._clock() + self._leases.lease_s * bool(seen))
         if rank.shapes != shapes and not may_replace:
             raise RefusedError(409, f"rank {name} was opened with other namespaces: {rank.described()}")
         if rank.shapes == shapes and (seen == rank.epoch or (not seen and rank.is_untouched)):
             return rank.epoch
         if rank.is_in_use:
             raise RefusedError(409, f"rank {name} is in use with other namespaces, or with another file; try later")
-        return self._made(name, shapes, rank.quiet_until, {})
+        return self._made(name, shapes, rank.quiet_until)
 
     def lookup(self, rank: str, epoch: int, namespace: str, keys: Sequence[bytes], ended: Sequence[int]) -> list[int]:
         """Where keys are, which may change at any time."""
@@ -226,7 +223,7 @@ class MetadataState:
         return self._ranks[rank].tables
 
     def abandon(self) -> None:
-        """Let go of the directory without writing anything, as a kill would."""
+        """Close the directory without writing anything, as a kill would."""
         if self._directory is not None:
             self._directory.close()
 
@@ -251,11 +248,11 @@ class MetadataState:
             raise RefusedError(404, f"rank {name} has no namespace {namespace!r}: {', '.join(rank.tables)}")
         return rank.tables[namespace]
 
-    def _made(self, name: str, shapes: Mapping[str, Shape], quiet_until: float, kept: Mapping[str, PageTable]) -> int:
+    def _made(self, name: str, shapes: Mapping[str, Shape], quiet_until: float) -> int:
         self._check_writable()
-        rank = Rank(self._draw() or 1, shapes, quiet_until, kept)
+        rank = Rank(self._draw() or 1, shapes, quiet_until)
         self._ranks[name] = rank
-        self._log(change_record.opened(rank.image(name), bool(kept)))
+        self._log(change_record.opened(rank.image(name)))
         return rank.epoch
 
     def _log(self, record: bytes) -> None:

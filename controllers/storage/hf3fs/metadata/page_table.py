@@ -16,7 +16,7 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import BUSY, FULL, NOW
 
 
 @dataclass(slots=True)
-class TableStats:
+class TableCounters:
     """What happened in one namespace since the service started."""
 
     queries: int = 0
@@ -38,7 +38,7 @@ class PageTable:
 
     def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
         self.page_count = page_count
-        self.counts = TableStats()
+        self.counters = TableCounters()
         self._writing: dict[bytes, int] = {}
         self._readers: dict[int, int] = {}
         self._orphans: set[int] = set()
@@ -53,8 +53,8 @@ class PageTable:
         """The page of each key, or NOWHERE; finding is using."""
         pages = self._held.find(keys)
         self._held.use([page for page in pages if page >= 0])
-        self.counts.queries += len(pages)
-        self.counts.hits += len(pages) - pages.count(NOWHERE)
+        self.counters.queries += len(pages)
+        self.counters.hits += len(pages) - pages.count(NOWHERE)
         return pages
 
     def pin(self, pages: Iterable[int]) -> None:
@@ -95,46 +95,46 @@ class PageTable:
                 is_full = page == FULL
                 if page >= 0:
                     self._writing[key] = page
-                    self.counts.reserved += 1
+                    self.counters.reserved += 1
                 else:
-                    self.counts.refused += 1
+                    self.counters.refused += 1
                 answers.append(page)
-        self.counts.evicted += len(evicted)
+        self.counters.evicted += len(evicted)
         return answers, evicted
 
     def confirm(self, key: bytes) -> int:
         """The writer is done: the page is held by its key."""
         page = self._writing.pop(key)
         self._held.add(key, page)
-        self.counts.confirmed += 1
+        self.counters.confirmed += 1
         return page
 
     def cancel(self, key: bytes) -> None:
         """The writer did not write, and will not: the page is free."""
         self._free.append(self._writing.pop(key))
-        self.counts.abandoned += 1
+        self.counters.abandoned += 1
 
     def set_aside(self, key: bytes) -> int:
-        """Nobody knows whether the writer is still at it: neither free nor held, until `take_back`."""
+        """Nobody knows whether the writer is still at it: neither free nor held, until `reclaim`."""
         page = self._writing.pop(key)
         self._aside.add(page)
-        self.counts.abandoned += 1
+        self.counters.abandoned += 1
         return page
 
-    def take_back(self, page: int) -> None:
+    def reclaim(self, page: int) -> None:
         """Free a page that was set aside."""
         self._aside.remove(page)
         self._free.append(page)
 
     def forget(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Let go of keys; those that were there. A page that is being read is free when it is not any more."""
+        """Forget keys; those that were there. A page that is being read is free when it is not any more."""
         gone = []
         for key in keys:
             page = self._held.remove(key)
             if page != NOWHERE:
-                self._let_go(page)
+                self._release(page)
                 gone.append(key)
-        self.counts.removed += len(gone)
+        self.counters.removed += len(gone)
         return gone
 
     def items(self) -> Iterator[tuple[bytes, int]]:
@@ -201,7 +201,7 @@ class PageTable:
             self._held.use([page])
         return FULL
 
-    def _let_go(self, page: int) -> None:
+    def _release(self, page: int) -> None:
         if page in self._readers:
             self._orphans.add(page)
         else:

@@ -7,9 +7,6 @@ each when it was used last (i64; 0 where no key holds the page). A CRC-32 of all
 Parts are copied one after the other while the service goes on, so they are of different instants: a key may stand in it twice,
 or a page hold a key that has left it. Whatever changed since the first of them is in the journal that was begun with the
 snapshot, and replaying that puts all of it right, since every record says what is, not what is different.
-
-A file from before namespaces existed is JSON: `{rank: {"num_pages": n, "key_to_index": {key in hex: page}}}`. Its keys are
-KV, and the form of its pages becomes known when the rank is opened.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unified_tree.controllers.storage.hf3fs.file_layout import KV_NAMESPACE
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.errors import StorageError
 
@@ -32,7 +28,7 @@ _U32 = struct.Struct("<I")
 
 @dataclass(slots=True, kw_only=True)
 class NamespaceImage:
-    """One namespace: the form of its pages, and which key has which; a stride of 0 is not known yet."""
+    """One namespace: the form of its pages, and which key has which."""
 
     format: str
     stride_bytes: int
@@ -54,7 +50,7 @@ class NamespaceImage:
 
 @dataclass(slots=True, kw_only=True)
 class RankImage:
-    """One rank; an epoch of 0 was never opened."""
+    """One rank."""
 
     rank: str
     epoch: int
@@ -98,8 +94,6 @@ def snapshot_part(keys: bytes, used: bytes) -> bytes:
 
 def unpacked(data: bytes) -> tuple[list[RankImage], bool, int]:
     """Ranks, whether the service had ended in peace, and the snapshot's generation. Raises StorageError for a damaged file."""
-    if data[:1] == b"{":
-        return _before_namespaces(data), True, 0
     end = len(data) - _U32.size
     if data[: len(_MAGIC)] != _MAGIC or end < len(_MAGIC) or zlib.crc32(data[:end]) != _U32.unpack_from(data, end)[0]:
         raise StorageError("it is damaged, or no snapshot of this version of the service")
@@ -131,29 +125,3 @@ def _held(data: bytes, at: int, saved_pages: int) -> tuple[dict[bytes, int], int
     uses = np.concatenate(used)
     order = np.argsort(uses, kind="stable")
     return {keys[page]: page for page in order[np.count_nonzero(uses == 0) :].tolist()}, at
-
-
-def _before_namespaces(data: bytes) -> list[RankImage]:
-    """Ranks of an old file; keys that are none of ours, and pages that there are not, are left out."""
-    try:
-        old = json.loads(data)
-        ranks = []
-        for rank, of in old.items():
-            image = NamespaceImage(format="", stride_bytes=0, page_count=int(of["num_pages"]))
-            for name, page in of["key_to_index"].items():
-                key = _key_of(name)
-                if key is not None and type(page) is int and 0 <= page < image.page_count:
-                    image.add(key, page)
-            namespaces = {KV_NAMESPACE: image.without_shared_pages()}
-            ranks.append(RankImage(rank=rank, epoch=0, namespaces=namespaces))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(f"it is JSON, but not of a metadata service: {error!r}") from error
-    return ranks
-
-
-def _key_of(name: str) -> bytes | None:
-    try:
-        key = bytes.fromhex(name)
-    except ValueError:
-        return None
-    return key if len(key) == KEY_BYTES else None

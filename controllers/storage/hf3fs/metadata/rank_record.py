@@ -60,11 +60,6 @@ class Rank:
         return RankImage(rank=name, epoch=self.epoch, namespaces=namespaces)
 
     @property
-    def is_unopened(self) -> bool:
-        """Whether it was read from a file from before namespaces, and nobody has used it since."""
-        return self.epoch == 0
-
-    @property
     def is_untouched(self) -> bool:
         """Whether no page of it was ever handed out."""
         return all(table.gauges()["free"] == table.page_count for table in self.tables.values())
@@ -74,14 +69,6 @@ class Rank:
         """Whether somebody reads, writes, or may be writing."""
         return any(table.is_in_use for table in self.tables.values())
 
-    def adopted(self, shapes: Mapping[str, Shape]) -> dict[str, PageTable]:
-        """The tables of an unopened rank whose namespaces are among these; pages beyond the region are forgotten."""
-        return {
-            name: PageTable(shapes[name].page_count, _within(self.tables[name], shapes[name].page_count))
-            for name in self.tables
-            if name in shapes
-        }
-
     def described(self) -> str:
         """Its namespaces in words."""
         return ", ".join(f"{name}: {s.page_count} pages of {s.stride_bytes} bytes" for name, s in self.shapes.items())
@@ -89,10 +76,6 @@ class Rank:
     def stats(self) -> dict[str, Any]:
         """Counts and gauges by namespace."""
         return {
-            name: asdict(table.counts) | table.gauges() | {"stride_bytes": self.shapes[name].stride_bytes}
+            name: asdict(table.counters) | table.gauges() | {"stride_bytes": self.shapes[name].stride_bytes}
             for name, table in self.tables.items()
         }
-
-
-def _within(table: PageTable, page_count: int) -> list[tuple[bytes, int]]:
-    return [(key, page) for key, page in table.items() if page < page_count]

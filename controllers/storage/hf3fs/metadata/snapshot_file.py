@@ -76,7 +76,7 @@ class SnapshotFile:
         self._close()
 
     def abandon(self) -> None:
-        """Let go of it; what counted before still does. The journal stays where it was taken."""
+        """Close its files; what counted before still does. The journal stays where it was taken."""
         self._close()
         if self.journal >= 0:
             os.close(self.journal)

@@ -136,7 +136,7 @@ class StateDirectory:
         self._changed_bytes += len(record)
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the journal, and unlock the directory."""
         for descriptor in (self._journal, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)

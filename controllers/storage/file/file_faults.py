@@ -1,12 +1,11 @@
-"""What goes wrong in a store of files, said once a kind: a full disk would otherwise write a line a page."""
+"""What fails in a store of files: whether writing or reading fails now, and one line of the log for faults that repeat."""
 
 from __future__ import annotations
 
 import errno
-import logging
-import threading
 
-_LOG = logging.getLogger("unified_tree.storage.file")
+from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
+
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -15,8 +14,8 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-class FaultLog:
-    """One warning for each kind of failure of one engine, and whether the last write or read was one.
+class FileFaults:
+    """The faults of one engine. Any thread may tell of one.
 
     Args:
         directory: named in every warning.
@@ -24,9 +23,8 @@ class FaultLog:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._lock = threading.Lock()
-        self._said: set[tuple[str, object]] = set()
         self._failing: set[str] = set()
+        self._log = RateLimitedLog()
 
     @property
     def is_failing(self) -> bool:
@@ -34,17 +32,14 @@ class FaultLog:
         return bool(self._failing)
 
     def failed(self, doing: str, error: OSError | str) -> None:
-        """Note a failure; the first of its kind is logged. `doing` is "write" or "read"."""
+        """Note a failure and log it, those of one kind once in a while. `doing` is "write" or "read"."""
+        self._failing.add(doing)
         kind = (doing, error.errno if isinstance(error, OSError) else error)
-        with self._lock:
-            self._failing.add(doing)
-            is_new = kind not in self._said
-            self._said.add(kind)
-        if is_new:
-            _LOG.warning("file storage %s: cannot %s: %s; such pages are misses (said once)", self._directory, doing, error)
+        message = "file storage %s: cannot %s: %s; such pages are misses"
+        self._log.warning(kind, message, self._directory, doing, error)
 
     def succeeded(self, doing: str) -> None:
         """Note that it works, or works again."""
         if doing in self._failing:
-            with self._lock:
-                self._failing.discard(doing)
+            self._failing.discard(doing)
+            self._log.info(("again", doing), "file storage %s: can %s again", self._directory, doing)

@@ -1,0 +1,172 @@
+"""One guard around every engine: what all of them owe their callers, written once.
+
+An engine has two halves. The guard is the same for all: it knows the pools by name, refuses batches that no engine may be
+given, lets nobody in after `close` and makes `close` wait for the calls under way, and counts what became of every page. It
+also answers for a store that is away: nothing is there, reads are MISSING, writes are DROPPED. The other half differs. It is
+the methods with an underscore that a subclass writes: `_exists`, `_get`, `_put`, `_remove` and `_clear`, and where they apply
+`_register`, `_close`, `_admits` and `_is_degraded`. They are called with a known pool and a checked batch that is not empty, by
+several threads at once, and never after `_close`.
+
+The guard is a base class, not an object around another: whoever holds an engine holds its guard, and there is no unguarded
+engine to hand to a cache by mistake. It is not one with `CheckedStorage` either: the guard keeps an engine's promises to any
+caller; CheckedStorage keeps the cache from believing an engine, that of another package or one that a test makes fail included.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unified_tree.controllers.storage.call_gate import CallGate
+from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
+from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
+from unified_tree.controllers.storage.storage_stats import StorageCounters, StorageStats
+from unified_tree.controllers.storage.stored_pool import StoredPool, pools_by_name
+from unified_tree.errors import StorageError
+
+
+class GuardedStorage(ABC):
+    """A StorageEngine whose subclass only moves pages.
+
+    Args:
+        name: of the engine, in messages.
+        pools: what it keeps.
+
+    Raises ConfigurationError for two pools of one name or format, and for none at all.
+    """
+
+    def __init__(self, name: str, pools: Iterable[StoredPool]) -> None:
+        self._name = name
+        self._pools = pools_by_name(pools)
+        self._counters = StorageCounters({pool.name: pool.value_bytes for pool in self._pools.values()})
+        self._gate = CallGate(name)
+        self._log = RateLimitedLog()
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """See StorageEngine.capabilities."""
+
+    def register(self, buffers: Sequence[memoryview]) -> None:
+        """See StorageEngine.register."""
+        with self._gate:
+            self._register(buffers)
+
+    def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
+        """See StorageEngine.exists."""
+        with self._gate:
+            self._known(pool).check_keys(keys)
+            found = np.zeros(len(keys), np.bool_)
+            if keys and self._admits():
+                found[:] = self._exists(pool, keys)
+            self._counters.queried(pool, len(keys), int(found.sum()))
+            return found
+
+    def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.get."""
+        return self._guarded_get(pool, keys, pages, partial(self._get, pool, keys, pages))
+
+    def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """See StorageEngine.put."""
+        return self._guarded_put(pool, keys, pages, partial(self._put, pool, keys, pages))
+
+    def remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        """See StorageEngine.remove."""
+        with self._gate:
+            self._known(pool).check_keys(keys)
+            if keys:
+                self._remove(pool, keys)
+
+    def clear(self) -> None:
+        """See StorageEngine.clear."""
+        with self._gate:
+            self._clear()
+
+    def stats(self) -> StorageStats:
+        """See StorageEngine.stats."""
+        return self._counters.snapshot(is_degraded=self._is_degraded())
+
+    def close(self) -> None:
+        """See StorageEngine.close."""
+        if self._gate.close():
+            self._close()
+
+    @abstractmethod
+    def _exists(self, pool: str, keys: Sequence[bytes]) -> Sequence[bool] | NDArray[np.bool_]:
+        """Which keys are stored."""
+
+    @abstractmethod
+    def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Fill the pages, which are writable and of the pool's size: DONE, MISSING or FAILED for each."""
+
+    @abstractmethod
+    def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
+        """Store the pages: DONE, PRESENT, DROPPED or FAILED for each."""
+
+    @abstractmethod
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        """Forget these. Raises StorageError where the store cannot, or is away."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget every value of all pools. Raises as `_remove`."""
+
+    def _register(self, buffers: Sequence[memoryview]) -> None:  # noqa: B027, most take any memory
+        """Make memory known; an engine that takes any memory keeps nothing of it."""
+
+    def _close(self) -> None:  # noqa: B027, some have nothing to free
+        """Free everything. Called once, when no other call is under way."""
+
+    def _admits(self) -> bool:
+        """Whether the store may be asked now; while it may not, everything is a miss."""
+        return True
+
+    def _is_degraded(self) -> bool:
+        """Whether the store cannot be used at present."""
+        return False
+
+    def _guarded_get(
+        self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], get: Callable[[], list[Outcome]]
+    ) -> list[Outcome]:
+        """What `get` does, inside the guard; for a subclass that has a second way to read."""
+        with self._gate:
+            self._known(pool).check_batch(keys, pages, writable=True)
+            outcomes = get() if keys and self._admits() else [Outcome.MISSING] * len(keys)
+            self._counters.got(pool, outcomes)
+            self._note(pool, "read", outcomes)
+            return outcomes
+
+    def _guarded_put(
+        self,
+        pool: str,
+        keys: Sequence[bytes],
+        pages: Sequence[memoryview],
+        put: Callable[[], list[Outcome]],
+        *,
+        writable: bool = False,
+    ) -> list[Outcome]:
+        """What `put` does, inside the guard; for a subclass that has a second way to write."""
+        with self._gate:
+            self._known(pool).check_batch(keys, pages, writable=writable)
+            outcomes = put() if keys and self._admits() else [Outcome.DROPPED] * len(keys)
+            self._counters.put(pool, outcomes)
+            self._note(pool, "written", outcomes)
+            return outcomes
+
+    def _note(self, pool: str, done: str, outcomes: list[Outcome]) -> None:
+        for lost in (Outcome.DROPPED, Outcome.FAILED):
+            if lost in outcomes:
+                message = "%s storage: %d of %d pages of pool %r were not %s: %s"
+                self._log.info(
+                    (pool, done, lost), message, self._name, outcomes.count(lost), len(outcomes), pool, done, lost.value
+                )
+
+    def _known(self, pool: str) -> StoredPool:
+        try:
+            return self._pools[pool]
+        except KeyError:
+            raise StorageError(f"{pool!r} is none of the pools of this engine: {', '.join(self._pools)}") from None
