@@ -39,6 +39,7 @@ class TransferRig:
         engine: under check; closed by it.
         cells: by component of `LAYERS`, something with the attributes and the method `put` of `Cells`, of `PAGES` pages.
         moves_bytes: False of an engine that moves nothing, of which only the bookkeeping is looked at.
+        ends_in_submit: whether transfers have ended when `submit` returns, so that none can be cancelled.
         catch_up: makes the host wait for what the engine made the caller's stream wait for.
         pass_time: lets some time pass, where the engine's is virtual.
     """
@@ -46,6 +47,7 @@ class TransferRig:
     engine: TransferEngine
     cells: Mapping[str, Any] = field(default_factory=new_cells)
     moves_bytes: bool = True
+    ends_in_submit: bool = False
     catch_up: Callable[[], object] = _nothing
     pass_time: Callable[[], object] = _nothing
 
@@ -59,6 +61,11 @@ class TransferRig:
         """Wait for a layer of a load, as a forward pass would."""
         self.engine.wait_layer(ticket, layer_id)
         self.catch_up()
+
+    @property
+    def cancelled(self) -> str | None:
+        """The error of a transfer that is cancelled right after it was submitted."""
+        return None if self.ends_in_submit else "cancelled"
 
     def outcomes(self) -> dict[int, str | None]:
         """The errors of all that has not been polled yet, by ticket, once everything has ended."""

@@ -10,7 +10,6 @@ from engine_rigs import NAMES, rig
 
 from unified_tree.controllers.testing import Check, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_contract import TRAFFIC_STEPS
-from unified_tree.controllers.testing.transfer_rig import BACKUP, LOAD, transfer
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -19,11 +18,3 @@ def test_every_engine_keeps_the_contract(check: Check, name: str, record_propert
     check(rig(name, chunk_blocks=random.Random(f"{name} {check}").choice([1, 4, 100])))
     if check.name.startswith("random") and name != "null":
         record_property("operations", TRAFFIC_STEPS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_closing_does_not_wait_for_what_is_open(name: str) -> None:
-    one = rig(name)
-    one.engine.submit([transfer(t, (BACKUP, LOAD)[t % 2], full=([t], [t])) for t in range(8)])
-    one.engine.close()
-    assert any(completion.error for completion in one.engine.poll())
