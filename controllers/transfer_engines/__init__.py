@@ -1,4 +1,20 @@
-"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, in virtual time, or not at all."""
+"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, or, where there are no bytes, not at all.
+
+A host tier needs no torch. `NullEngine` keeps the books of a cache over page numbers alone; `CpuEngine` moves the bytes of any
+`PageMover`, numpy arrays included; `unified_tree.controllers.testing.SimulatedEngine` does either in virtual time, by a seed.
+
+>>> from unified_tree import Component, Key, Path
+>>> from unified_tree.controllers import HostTier, PrefixCache
+>>> full = Component(name="full", coverage=Path())
+>>> cache = PrefixCache([full], 2, {"full": 8}, host=HostTier(page_counts={"full": 32}, engine=NullEngine()))
+>>> with cache.acquire(Key([1, 2, 3, 4, 5])) as lease:
+...     cache.allocate(lease, 5)
+...     cache.commit(lease, [1, 2, 3, 4, 5])
+>>> cache.drain()
+>>> cache.stats().host_pools["full"].tree
+2
+>>> cache.close()
+"""
 
 if __name__ != "unified_tree.controllers.transfer_engines":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.transfer_engines, not as {__name__}")

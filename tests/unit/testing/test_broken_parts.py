@@ -102,6 +102,7 @@ class Swaps(CpuEngine):
 
 class OpensGates(CpuEngine):
     def wait_layer(self, ticket: int, layer_id: int) -> None:
+        del layer_id
         self._ledger.find(ticket)
 
 
@@ -145,6 +146,7 @@ class Moody:
 
 class Raises(Moody):
     def rank(self, value: Any) -> float:
+        del value
         raise ValueError("no rank")
 
 
@@ -173,7 +175,7 @@ class WritesTooMuch(MemoryLinker):
 
 
 def test_a_broken_linker_is_found() -> None:
-    with pytest.raises(AssertionError, match="- pages before the beginning are not written: .* wrote to a page of no token"):
+    with pytest.raises(AssertionError, match=r"- pages before the beginning are not written: .* wrote to a page of no token"):
         check_prefix_linker(lambda pools: WritesTooMuch(pools, 16, 1000))
 
 
