@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -15,7 +17,7 @@ T = TypeVar("T")
 def known_names(group: str, built_in: Iterable[str]) -> tuple[str, ...]:
     """The built-in names in their order, then those of installed packages, sorted. Cost: a look at every installed package."""
     names = list(built_in)
-    return (*names, *sorted({point.name for point in entry_points(group=group)}.difference(names)))
+    return (*names, *sorted(_installed(group).keys() - names))
 
 
 def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) -> T:
@@ -28,7 +30,7 @@ def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) 
     """
     if name in built_in:
         return built_in[name]
-    installed = {point.name: point for point in entry_points(group=group)}
+    installed = _installed(group)
     if name not in installed and ":" not in name:
         names = ", ".join(known_names(group, built_in))
         raise ConfigurationError(f"unknown {what} {name!r}; there are {names}, and any of your own as module:factory")
@@ -39,6 +41,12 @@ def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) 
     if not callable(found):
         raise ConfigurationError(f"{what} {name!r} must be a factory, which {found!r} is not")
     return cast("T", found)
+
+
+def _installed(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes longer to import than the tree
+
+    return {point.name: point for point in entry_points(group=group)}
 
 
 def _imported(name: str) -> object:
