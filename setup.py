@@ -2,12 +2,18 @@
 source runs as it is, and Python does what those do.
 
 An editable install is never compiled, or edits would go unseen; UNIFIED_TREE_PURE=1 skips compiling too.
+
+mypyc leaves docstrings out of the C that it writes, and `help` would be empty; they are written into it here.
 """
 
+import ast
 import os
+import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -62,9 +68,56 @@ def hot_modules() -> list[Any]:
         return []
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
-        return list(mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core"))
+        found = list(mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core"))
     except SystemExit:  # how mypyc says that it cannot; it printed why
         return []
+    document({source for extension in found for source in extension.sources})
+    return found
+
+
+# What carries a docstring in the C of mypyc: modules, functions, properties, native classes and classes of Python's own.
+MODULE = re.compile(r'(?<=PyModuleDef )(\w+)( = {\s+PyModuleDef_HEAD_INIT,\s+"[\w.]+",\s+)(NULL)(?=, /\* docstring)')
+FUNCTION = re.compile(r'(?<=\(PyCFunction\)CPyPy_)(\w+)(,\s+[A-Z_| ]+, PyDoc_STR\()((?:"(?:[^"\\]|\\.)*"|NULL))')
+GETTER = re.compile(r"(?<=\(getter\))(\w+)(,\s+(?:NULL|\(setter\)\w+), )(NULL)(?=, NULL})")
+NATIVE_CLASS = re.compile(r'(?<=PyTypeObject CPyType_)(\w+)(_template_ = {[^}]*\.tp_doc = PyDoc_STR\()("(?:[^"\\]|\\.)*"|NULL)')
+OTHER_CLASS = re.compile(r"CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:.*\n)*?.*CPyType_(\w+) = \(PyTypeObject)")
+
+
+def document(sources: set[str]) -> None:
+    """Write the docstrings of the hot modules into the C that mypyc made of them. A test looks whether all are there."""
+    from mypyc.codegen.cstring import c_string_initializer
+
+    texts = {name: c_string_initializer(text.encode()) for source in HOT for name, text in docstrings(source)}
+
+    def append(match: re.Match[str]) -> str:
+        name, between, signature = match.groups()
+        if name not in texts:
+            return match[0]
+        return f"{name}{between}{texts[name] if signature == 'NULL' else f'{signature} {texts[name]}'}"
+
+    def replace(match: re.Match[str]) -> str:
+        return f"PyUnicode_FromString({texts[match[1]]})" if match[1] in texts else match[0]
+
+    for path in map(Path, sources):
+        code = path.read_text(encoding="utf-8")
+        for pattern in (MODULE, FUNCTION, GETTER, NATIVE_CLASS):
+            code = pattern.sub(append, code)
+        path.write_text(OTHER_CLASS.sub(replace, code), encoding="utf-8")
+
+
+def docstrings(source: str) -> Iterator[tuple[str, str]]:
+    """The docstrings of a module, each under the names that mypyc gives a module, function, class, method or getter."""
+    module = source.rpartition("/")[2]
+    parsed = ast.parse(Path(f"unified_tree/{source}.py").read_text(encoding="utf-8"))
+    yield f"{module}module", ast.get_docstring(parsed) or ""
+    for node in parsed.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        yield f"{module}___{node.name}", ast.get_docstring(node) or ""
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(inner, ast.FunctionDef) and (text := ast.get_docstring(inner)):
+                yield f"{module}___{node.name}___{inner.name}", text
+                yield f"{module}___{node.name}_get_{inner.name}", text
 
 
 setup(ext_modules=extensions())

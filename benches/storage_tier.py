@@ -41,7 +41,8 @@ from unified_tree.controllers.storage_tier import (
 )
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
-from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.receipt import Boundary
 
 PAGE_SIZE = 64

@@ -1,16 +1,31 @@
-"""Built-in models by name."""
+"""Models by name: the built-in ones, those of installed packages, and any other as `module:factory`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from unified_tree.components.composition import Composition
 from unified_tree.components.hf_config import ConfigSource, from_hf_config
 from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.errors import ConfigurationError
+from unified_tree.extensions import find_extension, known_names
+
+ENTRY_POINT_GROUP = "unified_tree.models"
+"""An installed package offers `name = "module:factory"` here."""
+
+ModelFactory = Callable[..., Composition]
+"""Makes a composition from the options of `composition_for`, all of them by keyword."""
+
+BUILT_IN: Mapping[str, ModelFactory] = {
+    name: partial(from_hf_config, MODEL_FACTS[name], name=name) for name in sorted(MODEL_FACTS)
+}
+"""The factory of each built-in model."""
 
 
 def model_names() -> tuple[str, ...]:
-    """The names that `composition_for` knows, sorted."""
-    return tuple(sorted(MODEL_FACTS))
+    """The names that `composition_for` knows: of the built-in models, then of those of installed packages."""
+    return known_names(ENTRY_POINT_GROUP, BUILT_IN)
 
 
 def composition_for(
@@ -24,19 +39,18 @@ def composition_for(
     state_dtype: str | None = None,
     draft: int | ConfigSource | None = None,
 ) -> Composition:
-    """The composition of a built-in model; the options are those of `from_hf_config`.
+    """The composition of a model by its name; the options are those of `from_hf_config`.
 
-    Raises ConfigurationError for a name it does not know.
+    Args:
+        name: of a built-in model, or of an entry point in the group `unified_tree.models`, or `module:factory`. A factory of
+            one's own is called with all the options by keyword, and may refuse what it cannot serve.
+
+    Raises ConfigurationError for a name it does not know, and for a factory that makes no composition.
 
     >>> composition_for("llama-3.1-8b").bytes_per_token()
     {'full': 131072.0}
     """
-    facts = MODEL_FACTS.get(name)
-    if facts is None:
-        raise ConfigurationError(f"model {name!r} is not known; known are {', '.join(model_names())}")
-    return from_hf_config(
-        facts,
-        name=name,
+    made = find_extension("model", name, ENTRY_POINT_GROUP, BUILT_IN)(
         page_size=page_size,
         tensor_parallel=tensor_parallel,
         rank=rank,
@@ -45,3 +59,6 @@ def composition_for(
         state_dtype=state_dtype,
         draft=draft,
     )
+    if not isinstance(made, Composition):
+        raise ConfigurationError(f"the factory of model {name!r} must return a Composition, not {made!r}")
+    return made

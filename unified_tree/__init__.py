@@ -17,13 +17,14 @@ from unified_tree.errors import (
     TransferError,
     UnifiedTreeError,
 )
+from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
 from unified_tree.explain import Explanation, Loss
 from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
 from unified_tree.node import NodeId, PageId, Tier
 from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
-from unified_tree.policies import POLICIES, EvictionPolicy, PolicyFactory
+from unified_tree.policies import POLICIES, policy_names
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
 from unified_tree.settings import TreeSettings
 from unified_tree.transfers import Transfers
@@ -33,6 +34,7 @@ __all__ = [
     "NOWHERE",
     "POLICIES",
     "WHOLE",
+    "AdmissionPolicy",
     "Boundary",
     "Component",
     "ConfigurationError",
@@ -74,4 +76,5 @@ __all__ = [
     "UnifiedTree",
     "UnifiedTreeError",
     "Violation",
+    "policy_names",
 ]

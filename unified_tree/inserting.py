@@ -39,9 +39,10 @@ class Insertion:
         state.clock += 1
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
-        for i, window in state.owned_windows[Tier.DEVICE]:
-            if i in plan.given:
-                canonical[i] = self._offer_window(i, window, deepest)
+        if self._admits_windows(deepest):
+            for i, window in state.owned_windows[Tier.DEVICE]:
+                if i in plan.given:
+                    canonical[i] = self._offer_window(i, window, deepest)
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
         if state.gated:
@@ -218,6 +219,21 @@ class Insertion:
             if shared is not None:
                 shared.pages = given
 
+    def _admits_windows(self, deepest: Node) -> bool:
+        """Whether the policies let the given windows be kept where `deepest` has none yet; one that declines speaks for all."""
+        for i, _ in self._state.owned_windows[Tier.DEVICE]:
+            if i in self._plan.given and self._state.device_pools[i].is_selective and deepest.device[i] is None:
+                raw = self._plan.given[i].tobytes()
+                size = min(len(raw), (deepest.end - deepest.start) // self._state.page_size * PAGE_ID_BYTES)
+                if size and not self._admits(deepest, i, raw[-size:]):
+                    return False
+        return True
+
+    def _admits(self, node: Node, i: int, pages: bytes) -> bool:
+        """Whether a selective policy lets a window or state be kept at a node that has none."""
+        state = self._state
+        return state.device_pools[i].admits(Value(node, i, Tier.DEVICE, pages, state.clock, self._plan.priority))
+
     def _offer_window(self, i: int, window: int, deepest: Node) -> NDArray[np.int64]:
         """Keep of the given tail only the last window, as suffixes of the nodes it crosses; returns the canonical pages."""
         state, plan = self._state, self._plan
@@ -281,7 +297,7 @@ class Insertion:
         self._changed[value.node] = None
 
     def _offer_states(self, i: int, by_length: dict[int, int], deepest: Node) -> None:
-        at = deepest
+        at, is_selective = deepest, self._state.device_pools[i].is_selective
         for length, page in reversed(by_length.items()):
             while at.end > length:
                 assert at.parent is not None
@@ -289,10 +305,12 @@ class Insertion:
             assert at.end == length
             given = page.to_bytes(PAGE_ID_BYTES, "little", signed=True)
             value = at.device[i]
-            if value is None:
-                self._place(at, i, given)
-            else:
+            if value is not None:
                 self._compare(i, given, value.pages)
+            elif is_selective and not self._admits(at, i, given):
+                self._duplicates.setdefault(i, []).append(given)
+            else:
+                self._place(at, i, given)
 
 
 def _end(node: Node) -> int:

@@ -57,6 +57,7 @@ class Value(Ranked):
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
         marks: uses that ended inside the node, {length: (touched, hits)}; a split hands each to the half it ended in.
         score: a policy's own figure (the cost-aware one keeps its rank here).
+        policy_state: whatever else a policy keeps; see EvictionPolicy.
         stranded: no boundary needs it.
         copied: its pages are on the other tier too, all of them.
         copying: the open transfers that copy it to the other tier, each other pages of it.
@@ -77,6 +78,7 @@ class Value(Ranked):
         "marks",
         "node",
         "pages",
+        "policy_state",
         "priority",
         "run_pages",
         "score",
@@ -104,6 +106,7 @@ class Value(Ranked):
         self.copying: tuple[Effect, ...] = ()
         self.locked_by: dict[int, Receipt] | None = None
         self.run_pages = 0
+        self.policy_state: object = None
 
     @property
     def page_count(self) -> int:

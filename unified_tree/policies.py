@@ -7,42 +7,20 @@ then ranks by recency and counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf, isnan
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.extensions import find_extension, known_names
 
 if TYPE_CHECKING:
+    from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory, RestoreCost
     from unified_tree.node import Value
 
-Rank: TypeAlias = float | tuple[float, float]
-"""One number, or two that are compared in turn. Infinities are allowed, NaN is not."""
-RestoreCost = Callable[["Value"], float]
-"""What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte."""
-
-
-class EvictionPolicy(Protocol):
-    """Ranks the values of one pool. One instance serves one pool and shares nothing.
-
-    A policy that raises, or whose rank is no number, is not asked to leave: the value in question is ranked below all that
-    it ranked well, the least recently used first, and `Pool.policy_failures` counts.
-    """
-
-    def touched(self, value: Value) -> None:
-        """A value was created or used; its rank is asked for next. May keep a figure in `value.score`."""
-
-    def rank(self, value: Value) -> Rank:
-        """The value's rank now; reads the value, changes nothing in the tree."""
-        ...
-
-    def evicted(self, value: Value) -> None:
-        """The value was chosen as a victim."""
-
-
-PolicyFactory = Callable[[RestoreCost], EvictionPolicy]
+ENTRY_POINT_GROUP = "unified_tree.policies"
+"""An installed package offers `name = "module:factory"` here."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=False)
@@ -141,13 +119,33 @@ class Guarded(Standard):
 
     Attributes:
         policy: the user's.
+        is_selective: whether it has a say in which windows and states are kept.
         failures: how often it raised or ranked by what is no number; `last_failure`: why, the last time.
+        declined: how many windows and states it did not admit.
+
+    Raises ConfigurationError for what lacks a method of a policy.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:
+        missing = [name for name in ("touched", "rank", "evicted") if not callable(getattr(policy, name, None))]
+        if missing:
+            raise ConfigurationError(f"{policy!r} is no eviction policy: it lacks {', '.join(missing)}")
         self.policy = policy
+        self.is_selective = callable(getattr(policy, "admits", None))
         self.failures = 0
+        self.declined = 0
         self.last_failure: str | None = None
+
+    def admits(self, value: Value) -> bool:
+        """See AdmissionPolicy.admits."""
+        try:
+            admitted = bool(getattr(self.policy, "admits")(value))  # noqa: B009
+        except Exception as error:  # foreign code in the middle of an operation that must not fail
+            self._failed(repr(error))
+            return True
+        if not admitted:
+            self.declined += 1
+        return admitted
 
     def touched(self, value: Value) -> None:
         try:
@@ -190,12 +188,18 @@ POLICIES: dict[str, PolicyFactory] = {
 }
 
 
+def policy_names() -> tuple[str, ...]:
+    """The names of all policies: the built-in ones and those of installed packages."""
+    return known_names(ENTRY_POINT_GROUP, POLICIES)
+
+
 def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
-    """The factory of a policy given by name or as a factory. Raises ConfigurationError for an unknown name."""
-    if not isinstance(policy, str):
-        if not callable(policy):
-            raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
-        return policy
-    if policy not in POLICIES:
-        raise ConfigurationError(f"unknown eviction policy {policy!r}; there are {', '.join(POLICIES)}")
-    return POLICIES[policy]
+    """The factory of a policy: given as such, or by a name, which is built in, an entry point's, or `module:factory`.
+
+    Raises ConfigurationError for an unknown name, and for what cannot be loaded or called.
+    """
+    if isinstance(policy, str):
+        return find_extension("eviction policy", policy, ENTRY_POINT_GROUP, POLICIES)
+    if not callable(policy):
+        raise ConfigurationError(f"a policy is a name or a factory, not {policy!r}")
+    return policy

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
+    from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.node import Tier
-    from unified_tree.policies import EvictionPolicy
 
 
 STRANDED: Final = 0
@@ -38,6 +38,7 @@ class Pool:
             boundary needs. Exact at all times, the last as far as `UnifiedTree.settle` has got.
         copied_pages: those of values that are on the other tier too.
         copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.
+        is_selective: whether the policy has a say in which windows and states are kept.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Pool:
         "copied_first",
         "copied_pages",
         "is_path",
+        "is_selective",
         "ledger",
         "order",
         "protected_pages",
@@ -59,6 +61,7 @@ class Pool:
         self.is_path = component.coverage.is_path
         self.tier = tier
         self._policy: Standard = policy if isinstance(policy, Standard) else Guarded(policy)
+        self.is_selective = isinstance(self._policy, Guarded) and self._policy.is_selective
         self.ledger = PageLedger(component.name, page_count)
         self.order = Order()
         self.used_pages = 0
@@ -78,6 +81,18 @@ class Pool:
         """How often a policy of the user's own raised, or ranked by what is no number; see EvictionPolicy."""
         policy = self._policy
         return policy.failures if isinstance(policy, Guarded) else 0
+
+    @property
+    def last_policy_failure(self) -> str | None:
+        """Why it failed the last time; None if it never did."""
+        policy = self._policy
+        return policy.last_failure if isinstance(policy, Guarded) else None
+
+    @property
+    def declined_values(self) -> int:
+        """How many windows and states a policy of the user's own did not admit."""
+        policy = self._policy
+        return policy.declined if isinstance(policy, Guarded) else 0
 
     @property
     def evictable_pages(self) -> int:
@@ -104,6 +119,11 @@ class Pool:
         if value.is_placed:
             self.order.discard(value)
             self.enter(value)
+
+    def admits(self, value: Value) -> bool:
+        """Whether the policy lets an insert keep a window or a state."""
+        policy = self._policy
+        return not isinstance(policy, Guarded) or not policy.is_selective or policy.admits(value)
 
     def created(self, value: Value) -> None:
         """Tell the policy of a value that came."""

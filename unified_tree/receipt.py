@@ -66,7 +66,7 @@ class InsertResult(NamedTuple):
         canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; -1 where an
             optional path has none, for want of a value above; for windows the part that was kept. Windows were not taken at
             all, stay the caller's and have no entry, where the tree's pages are locked and lack what a required sharer has
-            in the given ones.
+            in the given ones, and where a policy did not admit one of them.
     """
 
     boundary: Boundary

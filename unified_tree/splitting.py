@@ -73,7 +73,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     half.stranded, half.copied = value.stranded, value.copied
     if value.copying:
         _divide_copying(value, half)
-    half.score = value.score
+    half.score, half.policy_state = value.score, value.policy_state
     upper.set_value(value.component, value.tier, half)
     is_path = state.is_path[value.component]
     pool = state.pools(value.tier)[value.component]

@@ -25,7 +25,7 @@ from unified_tree.shared_windows import SharedWindow
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.policies import EvictionPolicy
+    from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.settings import TreeSettings
 
 PolicyMaker = Callable[[int, Tier], "EvictionPolicy"]
@@ -281,7 +281,9 @@ class TreeState:
         above = parent.values(tier)[component]
         if above is not None:
             above.children -= 1
-            above.touched = max(above.touched, value.touched)
+            if value.touched > above.touched:
+                above.touched = value.touched
+                above.policy_state = value.policy_state
             above.priority = max(above.priority, value.priority)
             above.score = max(above.score, value.score)
             above.hits += value.hits

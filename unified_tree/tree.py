@@ -26,7 +26,7 @@ from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
 from unified_tree.node import Tier
-from unified_tree.policies import EvictionPolicy, PolicyFactory, policy_factory
+from unified_tree.policies import policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult
 from unified_tree.settings import TreeSettings
 from unified_tree.state import TreeState
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.component import Component
+    from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
@@ -52,8 +53,8 @@ class UnifiedTree:
     Args:
         components: the kinds of state; at least one required `Path`.
         page_size: tokens a page; a multiple of every component's tokens_per_slot.
-        policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`) or a factory
-            that is called once a pool.
+        policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`, one of an installed
+            package's entry points `unified_tree.policies`, or `module:factory`), or a factory, which is called once a pool.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
         host_page_counts: host pages by component, likewise.
         settings: every bound, with its default.

@@ -25,9 +25,9 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.errors import ConfigurationError, LeaseError
+from unified_tree.eviction_policy import PolicyFactory
 from unified_tree.keys import Key
 from unified_tree.node import Tier
-from unified_tree.policies import PolicyFactory
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:

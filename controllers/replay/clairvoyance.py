@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from unified_tree.components import Composition
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.workload import Request, Workload
+    from unified_tree.eviction_policy import Rank, RestoreCost
     from unified_tree.node import Value
-    from unified_tree.policies import Rank, RestoreCost
     from unified_tree.pool import Pool
 
 TOKEN_BYTES = 8

@@ -93,7 +93,10 @@ def app() -> None:
 @click.option("--kv-dtype", default="bfloat16", show_default=True, help="Type of keys and values.")
 @click.option("--draft", type=int, default=0, show_default=True, help="Draft (MTP, EAGLE) layers shaped like the model's own.")
 @click.option(
-    "--policy", "policies", multiple=True, help=f"Eviction policy, several times or a,b,c.  [default: {','.join(POLICIES)}]"
+    "--policy",
+    "policies",
+    multiple=True,
+    help=f"Eviction policy, several times or a,b,c; one of your own as module:factory.  [default: {','.join(POLICIES)}]",
 )
 @click.option("--concurrency", type=int, default=32, show_default=True, help="Requests running at once.")
 @click.option("--chunk-tokens", type=int, default=8192, show_default=True, help="Prompt tokens a step.")

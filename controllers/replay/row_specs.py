@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.row import RowKind, RowSpec
 from unified_tree.errors import ConfigurationError
-from unified_tree.policies import POLICIES
+from unified_tree.policies import policy_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,7 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int]) -> lis
     Raises ConfigurationError for an unknown policy.
     """
     for policy in policies:
-        if policy not in POLICIES:
-            raise ConfigurationError(f"unknown eviction policy {policy!r}; there are {', '.join(POLICIES)}")
+        policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
     references = (RowKind.CLAIRVOYANT, RowKind.UNBOUNDED, RowKind.PATH_ONLY)
     return rows + [RowSpec(kind=kind, policy=policies[0], page_counts=page_counts) for kind in references]

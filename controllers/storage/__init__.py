@@ -5,7 +5,6 @@ if __name__ != "unified_tree.controllers.storage":  # a second name would make e
 
 from unified_tree.controllers.pools.format_header import FormatHeader, format_headers
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
-from unified_tree.controllers.storage.faulty_storage import FaultyStorage, StorageFaults
 from unified_tree.controllers.storage.file import FileLimits, FileStorage
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.hit_policy import (
@@ -29,7 +28,6 @@ from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_h
 __all__ = [
     "Capabilities",
     "CheckedStorage",
-    "FaultyStorage",
     "FileLimits",
     "FileStorage",
     "FormatHeader",
@@ -44,7 +42,6 @@ __all__ = [
     "RestorePoint",
     "SealingEngine",
     "StorageEngine",
-    "StorageFaults",
     "StorageRegistry",
     "StorageStats",
     "StoredPool",

@@ -6,7 +6,6 @@ if __name__ != "unified_tree.controllers.storage_tier":  # a second name would m
 from unified_tree.controllers.storage_tier.jobs import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.mapped_pages import MappedPages, mapped_pages
 from unified_tree.controllers.storage_tier.policies import PersistPolicy, PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.storage_tier.simulated_jobs import SimulatedJobs
 from unified_tree.controllers.storage_tier.storage_controller import StorageController
 from unified_tree.controllers.storage_tier.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
@@ -20,7 +19,6 @@ __all__ = [
     "PooledMemory",
     "PrefetchMode",
     "PrefetchPolicy",
-    "SimulatedJobs",
     "StorageController",
     "StorageTier",
     "StorageTierStats",

@@ -1,4 +1,20 @@
-"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, in virtual time, or not at all."""
+"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, or, where there are no bytes, not at all.
+
+A host tier needs no torch. `NullEngine` keeps the books of a cache over page numbers alone; `CpuEngine` moves the bytes of any
+`PageMover`, numpy arrays included; `unified_tree.controllers.testing.SimulatedEngine` does either in virtual time, by a seed.
+
+>>> from unified_tree import Component, Key, Path
+>>> from unified_tree.controllers import HostTier, PrefixCache
+>>> full = Component(name="full", coverage=Path())
+>>> cache = PrefixCache([full], 2, {"full": 8}, host=HostTier(page_counts={"full": 32}, engine=NullEngine()))
+>>> with cache.acquire(Key([1, 2, 3, 4, 5])) as lease:
+...     cache.allocate(lease, 5)
+...     cache.commit(lease, [1, 2, 3, 4, 5])
+>>> cache.drain()
+>>> cache.stats().host_pools["full"].tree
+2
+>>> cache.close()
+"""
 
 if __name__ != "unified_tree.controllers.transfer_engines":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.transfer_engines, not as {__name__}")
@@ -8,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.transfer_engines.cpu_engine import CpuEngine
 from unified_tree.controllers.transfer_engines.cuda_engine import CudaEngine
 from unified_tree.controllers.transfer_engines.null_engine import NullEngine
-from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.transfer_engines.simulated_engine import SimulatedEngine
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
 from unified_tree.controllers.transfer_engines.virtual_clock import VirtualClock
@@ -24,10 +38,7 @@ __all__ = [
     "CpuEngine",
     "CudaEngine",
     "EffectKind",
-    "Faults",
-    "Latencies",
     "NullEngine",
-    "SimulatedEngine",
     "Transfer",
     "TransferEngine",
     "VirtualClock",

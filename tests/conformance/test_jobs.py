@@ -1,4 +1,4 @@
-"""What both ways to run jobs promise."""
+"""Both ways to run jobs keep the contract, and what each promises besides."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from unified_tree.controllers.storage_tier import Jobs, SimulatedJobs, ThreadJobs
-from unified_tree.controllers.storage_tier.jobs import Job, Steps
+from unified_tree.controllers.storage_tier import Jobs, ThreadJobs
+from unified_tree.controllers.storage_tier.jobs import Steps
+from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
+from unified_tree.controllers.testing.job_contract import counting, finished
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 MAKERS: dict[str, Callable[[], Jobs]] = {
@@ -26,31 +28,9 @@ def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
     made.close()
 
 
-def counting(log: list[object], name: object, steps: int, pause_s: float = 0.0) -> Steps:
-    for step in range(steps):
-        log.append((name, step))
-        yield pause_s
-    log.append((name, "end"))
-
-
-def finished(jobs: Jobs) -> list[Job]:
-    jobs.wait()
-    return jobs.ended()
-
-
-def test_a_job_runs_to_its_end_and_is_named_once(jobs: Jobs) -> None:
-    log: list[object] = []
-    job = jobs.start(counting(log, "a", 3))
-    assert finished(jobs) == [job]
-    assert job.error is None
-    assert log == [("a", 0), ("a", 1), ("a", 2), ("a", "end")]
-    assert jobs.ended() == []
-    jobs.wait()
-
-
-def test_a_job_without_steps_ends_too(jobs: Jobs) -> None:
-    job = jobs.start(counting([], "a", 0))
-    assert finished(jobs) == [job]
+@pytest.mark.parametrize("check", job_checks(), ids=repr)
+def test_both_keep_the_contract(check: Check, jobs: Jobs) -> None:
+    check(jobs)
 
 
 def test_every_job_ends_and_begins_in_the_order_of_starting() -> None:
@@ -62,33 +42,6 @@ def test_every_job_ends_and_begins_in_the_order_of_starting() -> None:
         assert finished(jobs) == started
         assert [entry for entry in log if isinstance(entry, tuple) and entry[1] == 0] == [(name, 0) for name in range(20)]
         jobs.close()
-
-
-def failing(error: Exception) -> Steps:
-    yield 0.0
-    raise error
-
-
-def test_an_error_is_the_jobs_and_the_next_one_runs(jobs: Jobs) -> None:
-    bad, good = jobs.start(failing(ValueError("no such page"))), jobs.start(counting([], "b", 2))
-    assert set(finished(jobs)) == {bad, good}
-    assert (bad.error, good.error) == ("ValueError: no such page", None)
-
-
-def test_a_pause_takes_its_time(jobs: Jobs) -> None:
-    log: list[object] = []
-    jobs.start(counting(log, "a", 2, pause_s=0.01))
-    assert len(finished(jobs)) == 1
-    assert log[-1] == ("a", "end")
-
-
-def test_a_closed_one_takes_no_step(jobs: Jobs) -> None:
-    jobs.close()
-    log: list[object] = []
-    job = jobs.start(counting(log, "a", 2))
-    assert finished(jobs) == [job]
-    assert (job.error, log) == ("closed", [])
-    jobs.close()
 
 
 def test_closing_breaks_off_between_two_steps_and_begins_no_other() -> None:
@@ -157,10 +110,3 @@ def test_simulated_time_is_the_seeds() -> None:
         return [clock.now]
 
     assert history(1) == history(1) != history(2)
-
-
-def test_waiting_does_not_name_the_ended(jobs: Jobs) -> None:
-    job = jobs.start(counting([], "a", 1))
-    jobs.wait()
-    jobs.wait()
-    assert jobs.ended() == [job]

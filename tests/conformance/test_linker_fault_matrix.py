@@ -18,7 +18,6 @@ import lmcache_server
 import numpy as np
 import pytest
 from leaks import Holdings, check_nothing_leaks
-from linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from lmcache_server import CHUNK_TOKENS, Lmcache
 from numpy.typing import NDArray
 from watchdog import Watchdog, until
@@ -27,6 +26,7 @@ from unified_tree import Key, Tier
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.prefix_linker import LinkedPrefixes
 from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
+from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import LinkError
 
 lmcache_server.skip_unless_it_runs()

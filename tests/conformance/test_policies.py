@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from grove import Grove
-from kinds import FULL, MAMBA, SETS, swa
+from kinds import FULL, MAMBA, swa
 
-from unified_tree import POLICIES, Component, EvictionPolicy, Path, Point, PolicyFactory, StaleBoundaryError, Tier, UnifiedTree
-from unified_tree.node import Node, Value
-from unified_tree.policies import Rank, RestoreCost
+from unified_tree import POLICIES, Component, Path, Point
+from unified_tree.controllers.testing import Check, policy_checks, victims_of
+from unified_tree.node import Value
 
 ORDERS = {
     # four values made in the order a, b, c, d with priorities 2, 0, 1, 0; hits: a twice, c, d twice, b, in this order
@@ -34,13 +33,7 @@ def test_every_policy_has_its_order_written_down() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_victims_come_in_the_documented_order(policy: str) -> None:
-    grove = Grove([FULL], policy=policy)
-    for letter, priority in zip("abcd", (2, 0, 1, 0), strict=True):
-        grove.put(2 * letter, priority=priority)
-    for letter in "aacddb":
-        grove.match(2 * letter)
-    victims = [grove.evict(1)["full"][0] for _ in range(4)]
-    assert "".join("abcd"[page - 100] for page in victims) == ORDERS[policy]
+    assert victims_of(policy) == ORDERS[policy]
 
 
 def test_slru_spares_what_was_hit() -> None:
@@ -73,90 +66,10 @@ def test_what_the_cost_aware_policy_does_not_use_ages() -> None:
         pytest.fail("the dearest value stayed for ever")
 
 
-def values(tree: UnifiedTree, component: int, tier: Tier = Tier.DEVICE) -> Iterator[Value]:
-    pending: list[Node] = list(tree.state.roots.values())
-    while pending:
-        node = pending.pop()
-        pending.extend(node.children())
-        value = node.values(tier)[component]
-        if value is not None:
-            yield value
-
-
-def removable(tree: UnifiedTree, value: Value) -> bool:
-    """Unlocked; of a path a leaf, and of a required one at a node where nothing is locked."""
-    node, component = value.node, tree.components[value.component]
-    if value.locks:
-        return False
-    if not isinstance(component.coverage, Path):
-        return True
-    if any(child.device[value.component] is not None for child in node.children()):
-        return False
-    return not (component.required and any(other is not None and other.locks for other in node.device))
-
-
-class Watched:
-    """A policy under watch: compares each victim with all that could have gone instead."""
-
-    def __init__(self, inner: EvictionPolicy, trees: list[UnifiedTree]) -> None:
-        self.inner, self._trees = inner, trees
-        self.victims = 0
-
-    def touched(self, value: Value) -> None:
-        self.inner.touched(value)
-
-    def rank(self, value: Value) -> Rank:
-        return self.inner.rank(value)
-
-    def evicted(self, value: Value) -> None:
-        [tree] = self._trees
-        candidates = [other for other in values(tree, value.component) if removable(tree, other)]
-        assert value in candidates
-        first = min((not other.stranded, self.inner.rank(other)) for other in candidates)
-        assert (not value.stranded, self.inner.rank(value)) == first
-        self.victims += 1
-        self.inner.evicted(value)
-
-
-def watched(policy: str, trees: list[UnifiedTree], made: list[Watched]) -> PolicyFactory:
-    def factory(cost: RestoreCost) -> EvictionPolicy:
-        made.append(Watched(POLICIES[policy](cost), trees))
-        return made[-1]
-
-    return factory
-
-
-@pytest.mark.parametrize("kinds", ["full", "mamba", "window and mamba", "draft of its own", "rebuilt window"])
+@pytest.mark.parametrize("check", policy_checks(), ids=repr)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_victim_has_the_smallest_rank_of_all_that_can_go(policy: str, kinds: str) -> None:
-    trees: list[UnifiedTree] = []
-    made: list[Watched] = []
-    grove = Grove(SETS[kinds], policy=watched(policy, trees, made))
-    trees.append(grove.tree)
-    rng = random.Random(f"{policy} {kinds}")
-    owned = [c.name for c in grove.tree.components if c.shares is None]
-    texts, receipts = ["ab"], []
-    for _ in range(150):
-        base = rng.choice(texts)
-        text = base[: rng.randrange(len(base) + 1)] + "".join(rng.choices("xyz", k=rng.randrange(1, 7)))
-        if rng.random() < 0.6:
-            lengths = rng.sample(range(2, len(text) + 1, 2), k=min(len(text) // 2, rng.randrange(3)))
-            result = grove.put(text, lengths, priority=rng.randrange(3))
-            texts.append(text)
-            if rng.random() < 0.2 and grove.match(text, touch=False).device.length:
-                try:
-                    receipts.append(grove.tree.lock(result.boundary))
-                except StaleBoundaryError:
-                    receipts.append(grove.lock(text))
-        elif rng.random() < 0.7:
-            grove.match(rng.choice(texts))
-        elif receipts:
-            receipts.pop(rng.randrange(len(receipts))).release()
-        if rng.random() < 0.5:
-            grove.evict(rng.randrange(1, 6), rng.choice(owned))
-    grove.check()
-    assert sum(policy.victims for policy in made) > 30
-    assert not any(grove.tree.pool(name, tier).policy_failures for name in owned for tier in (Tier.DEVICE, Tier.HOST))
+def test_every_policy_keeps_the_contract(policy: str, check: Check) -> None:
+    check(POLICIES[policy])
 
 
 class LongestFirst:

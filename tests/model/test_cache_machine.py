@@ -22,7 +22,8 @@ from watched_engine import WatchedEngine
 
 from unified_tree import POLICIES, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
-from unified_tree.controllers.transfer_engines import Faults, SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import Faults, SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 
 PAGE_SIZE = 2
 SEEDS = st.integers(0, 1 << 20)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import lmcache_server
 import pytest
-from linked_tensors import LinkedTensors
 
 from unified_tree.controllers.prefix_linker.lmcache import open_daemon, remove_leftovers
+from unified_tree.controllers.testing.linked_tensors import LinkedTensors
 from unified_tree.errors import LinkError
 
 lmcache_server.skip_unless_it_runs()

@@ -6,7 +6,8 @@ import numpy as np
 
 from unified_tree import Component, Key, Path
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 
 TOKENS = np.arange(13)
 

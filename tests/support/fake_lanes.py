@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cells import Cells, Ids
-
+from unified_tree.controllers.testing import Cells, Ids
 from unified_tree.controllers.transfer_engines.lane import Mark
 from unified_tree.effect import EffectKind
 

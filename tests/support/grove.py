@@ -1,71 +1,17 @@
-"""A tree with its supply of pages: gives out ids never used before, so that every page in a test can be told apart."""
+"""A tree of letters that also locks, backs up, and checks itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from unified_tree import Receipt, Tier
+from unified_tree.controllers.testing.letter_tree import LetterTree, key, lists
 
-from unified_tree import Component, InsertResult, Key, Match, Path, Point, Receipt, Tier, Trailing, UnifiedTree
-
-
-def key(text: str, namespace: str = "", *, bigram: bool = False) -> Key:
-    """A key with a token a letter."""
-    return Key([ord(letter) for letter in text], namespace, bigram=bigram)
+__all__ = ["Grove", "key", "lists"]
 
 
-def lists(pages: dict[str, NDArray[np.int64]]) -> dict[str, list[int]]:
-    """Page arrays as lists, to compare."""
-    return {name: ids.tolist() for name, ids in pages.items()}
-
-
-class Grove:
-    """A tree of letters. Pages are two tokens unless said otherwise."""
-
-    def __init__(self, components: Sequence[Component], page_size: int = 2, **options: Any) -> None:
-        self.tree = UnifiedTree(components, page_size, **options)
-        self._next = {component.name: 100 * (i + 1) for i, component in enumerate(components)}
-
-    def fresh(self, component: str, count: int) -> NDArray[np.int64]:
-        """Page ids not given out before: 100, 101, … for the first component, 200, … for the second."""
-        first = self._next[component]
-        self._next[component] += count
-        return np.arange(first, first + count)
-
-    def put(
-        self,
-        text: str,
-        states: Iterable[int] = (),
-        *,
-        since: int | None = None,
-        window: int | None = None,
-        namespace: str = "",
-        **options: Any,
-    ) -> InsertResult:
-        """Insert a text with fresh pages: the paths from token `since` (where the tree ends), the windows' last `window`
-        pages (what they need), and states at the lengths given."""
-        tree, size, whole = self.tree, self.tree.page_size, key(text, namespace)
-        end = len(text) // size
-        known = tree.match_prefix(whole, touch=False).path_length if since is None else since
-        pages, given_states = {}, {}
-        for component in tree.components:
-            if component.shares is not None:
-                continue
-            match component.coverage:
-                case Path():
-                    pages[component.name] = self.fresh(component.name, end - known // size)
-                case Trailing(window_tokens=tokens):
-                    needed = -(-min(tokens, end * size) // size)
-                    pages[component.name] = self.fresh(component.name, needed if window is None else window)
-                case Point():
-                    given_states[component.name] = {at: int(self.fresh(component.name, 1)[0]) for at in states}
-        return tree.insert(whole, pages, given_states, **options)
-
-    def match(self, text: str, namespace: str = "", **options: Any) -> Match:
-        """Match a text."""
-        return self.tree.match_prefix(key(text, namespace), **options)
+class Grove(LetterTree):
+    """A LetterTree with what only tests of the tree need."""
 
     def lock(self, text: str, **options: Any) -> Receipt:
         """Lock the device boundary of a text."""
@@ -75,10 +21,6 @@ class Grove:
         """The pages of a text's device boundary."""
         ids: list[int] = self.tree.pages(self.match(text, touch=False).device, component, tier).tolist()
         return ids
-
-    def evict(self, count: int, component: str = "full", tier: Tier = Tier.DEVICE) -> dict[str, list[int]]:
-        """Evict, as lists."""
-        return lists(self.tree.evict({component: count}, tier).freed)
 
     def backup(self, text: str) -> dict[str, list[int]]:
         """Copy a text's device boundary to fresh host pages at once; the pages by component."""

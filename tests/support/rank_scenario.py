@@ -8,8 +8,8 @@ from scenario import Scenario
 from sim_store import StoreScenario
 
 from unified_tree.controllers import LoadCost, WritePolicy
-from unified_tree.controllers.storage import StorageFaults
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.testing import StorageFaults
 
 TICKS = 160
 EAGER = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, max_host_share=1.0, batch_pages=2)

@@ -10,9 +10,8 @@ from sim_store import StoreScenario
 
 from unified_tree import POLICIES
 from unified_tree.controllers import LoadCost, WritePolicy
-from unified_tree.controllers.storage import StorageFaults
 from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode, PrefetchPolicy
-from unified_tree.controllers.transfer_engines import Faults, Latencies
+from unified_tree.controllers.testing import Faults, Latencies, StorageFaults
 
 ACTIONS: dict[str, float] = {
     "arrive": 6,

@@ -25,7 +25,8 @@ from watched_engine import WatchedEngine
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
 from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.ranks import Consensus
-from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 
 Prompt = tuple[str, list[int]]
 NEIGHBOURS = 1_000_000

@@ -10,10 +10,11 @@ from pathlib import Path
 from page_memory import PageMemory
 
 from unified_tree import Component
-from unified_tree.controllers.storage import FaultyStorage, FileStorage, MemoryStorage, StorageEngine, StorageFaults, StoredPool
+from unified_tree.controllers.storage import FileStorage, MemoryStorage, StorageEngine, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchPolicy, SimulatedJobs, StorageTier
+from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchPolicy, StorageTier
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
+from unified_tree.controllers.testing import FaultyStorage, SimulatedJobs, StorageFaults
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 

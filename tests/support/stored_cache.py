@@ -18,17 +18,10 @@ from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.storage import MemoryStorage, StorageEngine, StoredPool
 from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import (
-    Jobs,
-    PersistPolicy,
-    PrefetchMode,
-    PrefetchPolicy,
-    SimulatedJobs,
-    StorageTier,
-    ThreadJobs,
-)
+from unified_tree.controllers.storage_tier import Jobs, PersistPolicy, PrefetchMode, PrefetchPolicy, StorageTier, ThreadJobs
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
-from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import SimulatedEngine, SimulatedJobs
+from unified_tree.controllers.transfer_engines import VirtualClock
 
 STEP_NS = 1_000
 """Virtual time of a step of a job: `step` does one of each job."""

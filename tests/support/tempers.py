@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from unified_tree import POLICIES, EvictionPolicy
+from unified_tree.eviction_policy import Rank, RestoreCost
 from unified_tree.node import Value
-from unified_tree.policies import Rank, RestoreCost
 
 
 class TemperError(Exception):

@@ -25,7 +25,7 @@ REQUIRED = {
 
 def test_the_names_people_ask_for_are_there() -> None:
     assert REQUIRED.issubset(model_names())
-    with pytest.raises(ConfigurationError, match=r"'gpt-5' is not known; known are deepseek-r1, deepseek-v3\.2"):
+    with pytest.raises(ConfigurationError, match=r"unknown model 'gpt-5'; there are deepseek-r1, deepseek-v3\.2"):
         composition_for("gpt-5")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from held_linker import HeldLinker
-from linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from numpy.typing import NDArray
 
 from unified_tree import Component, Key, Path, Point, Trailing
@@ -20,6 +19,7 @@ from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.pools import DevicePool, PageFormat, Part
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.prefix_salt import PrefixSalt
+from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import ConfigurationError, LinkError
 from unified_tree.page_format import WHOLE
 

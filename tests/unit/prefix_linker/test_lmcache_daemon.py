@@ -9,13 +9,13 @@ from typing import Any
 import lmcache_server
 import numpy as np
 import pytest
-from linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from lmcache_server import CHUNK_TOKENS, Lmcache, until
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Span
 from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon
+from unified_tree.controllers.testing.linked_tensors import COMPONENTS, PAGE, LinkedTensors
 from unified_tree.errors import ConfigurationError, LinkError
 
 lmcache_server.skip_unless_it_runs()

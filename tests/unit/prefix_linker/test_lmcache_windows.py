@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import lmcache_server
 import numpy as np
 import pytest
-from linked_tensors import PAGE, LinkedTensors, hybrid
 from lmcache_server import Lmcache, until
 
 from unified_tree import Component, Key, Path, Point, Trailing
@@ -18,6 +17,7 @@ from unified_tree.controllers.prefix_linker import LinkedPrefixes, Progress, Spa
 from unified_tree.controllers.prefix_linker.lmcache import DaemonLinker, open_daemon, share_pools
 from unified_tree.controllers.replay.page_store import make_stores
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
+from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
 from unified_tree.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()

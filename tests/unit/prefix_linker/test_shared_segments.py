@@ -14,9 +14,9 @@ from pathlib import Path
 
 import lmcache_server
 import pytest
-from linked_tensors import FORMATS, LinkedTensors
 
 from unified_tree.controllers.prefix_linker.lmcache import remove_leftovers
+from unified_tree.controllers.testing.linked_tensors import FORMATS, LinkedTensors
 from unified_tree.errors import ConfigurationError
 
 lmcache_server.skip_unless_it_runs()
@@ -25,7 +25,7 @@ SEGMENTS = Path("/dev/shm")
 CLIENT = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from linked_tensors import LinkedTensors
+from unified_tree.controllers.testing.linked_tensors import LinkedTensors
 tensors = LinkedTensors(4, share=True)
 if "fork" in sys.argv and os.fork() == 0:
     os.close(1)

@@ -14,17 +14,16 @@ from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import (
     Capabilities,
     CheckedStorage,
-    FaultyStorage,
     GuardedStorage,
     MemoryStorage,
     NullStorage,
     Outcome,
     StorageEngine,
-    StorageFaults,
     StorageRegistry,
     StoredPool,
     storage_registry,
 )
+from unified_tree.controllers.testing import FaultyStorage, StorageFaults
 from unified_tree.errors import ConfigurationError
 
 POOL = StoredPool(name="full", format_digest=bytes(32), value_bytes=320)

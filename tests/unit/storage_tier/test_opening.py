@@ -15,7 +15,8 @@ from unified_tree.controllers import HostTier, PrefixCache
 from unified_tree.controllers.pools import HostLayout, mha_format, state_format
 from unified_tree.controllers.storage import MemoryStorage, StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, mapped_pages
-from unified_tree.controllers.transfer_engines import SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import SimulatedEngine
+from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.errors import StorageError
 from unified_tree.page_format import WHOLE
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from cells import Cells, Ids
-from engine_rigs import transfer
 
+from unified_tree.controllers.testing import Cells, Ids
+from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import Completion, CpuEngine
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
-from engine_rigs import transfer
 from fake_lanes import FakeDevice, FakeLane, LaneCells
 
+from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import Completion, CudaEngine
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError

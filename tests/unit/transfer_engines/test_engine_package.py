@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from engine_rigs import transfer
 
 import unified_tree.controllers.transfer_engines as package
+from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.effect import EffectKind

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cells import Cells
-from engine_rigs import transfer
 
-from unified_tree.controllers.transfer_engines import Completion, Faults, Latencies, SimulatedEngine, VirtualClock
+from unified_tree.controllers.testing import Cells, Faults, Latencies, SimulatedEngine
+from unified_tree.controllers.testing.transfer_rig import transfer
+from unified_tree.controllers.transfer_engines import Completion, VirtualClock
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 

@@ -1,4 +1,4 @@
-"""Movers for tests whose pages are one number a layer, so that where every byte came from can be read off."""
+"""Movers whose pages are one number a layer, so that where every byte came from can be read off. They need no torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from unified_tree.errors import PageError
 
 Ids = NDArray[np.int64]
+"""Page ids, or numbers of pages."""
 
 
 class Cells:
@@ -26,10 +27,12 @@ class Cells:
         self.calls: list[tuple[int | None, list[int], list[int]]] = []
 
     def backup(self, source: Ids, target: Ids) -> None:
+        """See PageMover.backup."""
         self._check(None, source, target)
         self.host[:, target] = self.device[:, source]
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
+        """See PageMover.load_layers."""
         self.groups.append(layer_ids)
         for layer_id in layer_ids:
             self._check(layer_id, source, target)
@@ -37,6 +40,7 @@ class Cells:
             self.device[index, target] = self.host[index, source]
 
     def put(self, *, device: bool, pages: Ids, values: Ids) -> None:
+        """Write pages, [layer, page], as whoever owns them would."""
         (self.device if device else self.host)[:, pages] = values
 
     def _check(self, layer_id: int | None, source: Ids, target: Ids) -> None:

@@ -87,6 +87,7 @@ class LinkedTensors:
                     tensor[page] = self._content(tokens, salt, index, pool.name, number, tensor)
 
     def spoil(self, ids: NDArray[np.int64]) -> None:
+        """Fill pages with what no prefix has."""
         for pool in self.linked:
             for tensor in pool.tensors:
                 tensor[torch.from_numpy(ids)] = 0xEE

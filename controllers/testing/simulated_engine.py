@@ -16,10 +16,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
+from unified_tree.controllers.testing.simulated_stage import SimulatedStage, layers_of, stages_of
 from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
-from unified_tree.controllers.transfer_engines.simulated_conditions import Faults, Latencies
-from unified_tree.controllers.transfer_engines.simulated_stage import SimulatedStage, layers_of, stages_of
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 
 if TYPE_CHECKING:

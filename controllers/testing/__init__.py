@@ -1,0 +1,100 @@
+"""Parts to test with: checks of every seam, engines in virtual time, and a store that goes wrong on purpose.
+
+Whoever adds a storage engine, an eviction policy, a transfer engine, a prefix linker or a way to run jobs calls its check from
+the tests of that package. A failure names each clause of the contract that is broken, and says what was wanted and seen:
+
+    check_storage_engine(open_engine)     check_policy(factory)     check_transfer_engine(open_engine)
+    check_prefix_linker(open_linker)      check_windowed_linker(open_linker)      check_jobs(open_jobs)
+
+For each there is a list of the same checks one by one, to give to `pytest.mark.parametrize`: `storage_engine_checks()`, say.
+Neither torch nor pytest is needed, but for prefix linkers, which fill tensors.
+
+A cache with a host tier needs no torch either: `SimulatedEngine` moves pages in virtual time, by one seed, through movers of
+your own (`Cells`, or any `PageMover`), or, without movers, keeps books alone; `FaultyStorage` spoils what a store says.
+
+>>> from unified_tree import Component, Path
+>>> from unified_tree.controllers import HostTier, PrefixCache
+>>> from unified_tree.controllers.transfer_engines import VirtualClock
+>>> cells = Cells(layer_ids=(0, 1), pages=64)
+>>> engine = SimulatedEngine(seed=1, clock=VirtualClock(), movers={"full": cells})
+>>> full = Component(name="full", coverage=Path())
+>>> cache = PrefixCache([full], 2, {"full": 8}, host=HostTier(page_counts={"full": 32}, engine=engine))
+>>> cache.close()
+"""
+
+if __name__ != "unified_tree.controllers.testing":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.testing, not as {__name__}")
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.testing.cells import Cells, Ids
+from unified_tree.controllers.testing.checks import Check, run_checks
+from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
+from unified_tree.controllers.testing.job_contract import check_jobs, job_checks
+from unified_tree.controllers.testing.letter_tree import LetterTree
+from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
+from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
+from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
+from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
+from unified_tree.controllers.testing.storage_contract import StorageRig, check_storage_engine, storage_engine_checks
+from unified_tree.controllers.testing.transfer_contract import check_transfer_engine, transfer_engine_checks
+from unified_tree.controllers.testing.transfer_rig import TransferRig
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.testing.linked_tensors import LinkedTensors
+    from unified_tree.controllers.testing.linker_contract import LinkerRig, check_prefix_linker, prefix_linker_checks
+    from unified_tree.controllers.testing.windowed_linker_contract import (
+        WindowedRig,
+        check_windowed_linker,
+        windowed_linker_checks,
+    )
+
+__all__ = [
+    "Cells",
+    "Check",
+    "Faults",
+    "FaultyStorage",
+    "Ids",
+    "Latencies",
+    "LetterTree",
+    "LinkedTensors",
+    "LinkerRig",
+    "SimulatedEngine",
+    "SimulatedJobs",
+    "StorageFaults",
+    "StorageRig",
+    "TransferRig",
+    "WindowedRig",
+    "check_jobs",
+    "check_policy",
+    "check_prefix_linker",
+    "check_storage_engine",
+    "check_transfer_engine",
+    "check_windowed_linker",
+    "job_checks",
+    "policy_checks",
+    "prefix_linker_checks",
+    "run_checks",
+    "storage_engine_checks",
+    "transfer_engine_checks",
+    "victims_of",
+    "windowed_linker_checks",
+]
+
+_TENSORS = {
+    "LinkedTensors": "linked_tensors",
+    "LinkerRig": "linker_contract",
+    "WindowedRig": "windowed_linker_contract",
+    "check_prefix_linker": "linker_contract",
+    "check_windowed_linker": "windowed_linker_contract",
+    "prefix_linker_checks": "linker_contract",
+    "windowed_linker_checks": "windowed_linker_contract",
+}
+"""Names whose modules import torch, loaded when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TENSORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_TENSORS[name]}"), name)

@@ -1,0 +1,214 @@
+"""What every eviction policy promises, and what the tree relies on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from unified_tree import Component, EvictionPolicy, Path, Point, PolicyFactory, StaleBoundaryError, Tier, Trailing, UnifiedTree
+from unified_tree.controllers.testing.checks import Check, expect, expect_equal, run_checks
+from unified_tree.controllers.testing.letter_tree import LetterTree
+from unified_tree.policies import policy_factory
+
+if TYPE_CHECKING:
+    from unified_tree.eviction_policy import Rank, RestoreCost
+    from unified_tree.node import Node, Value
+    from unified_tree.receipt import Receipt
+
+FULL = Component(name="full", coverage=Path())
+MAMBA = Component(name="mamba", coverage=Point())
+SWA = Component(name="swa", coverage=Trailing(5))
+COMPOSITIONS: dict[str, Sequence[Component]] = {
+    "full": (FULL,),
+    "mamba": (FULL, MAMBA),
+    "window_and_mamba": (FULL, SWA, MAMBA),
+    "draft_of_its_own": (FULL, Component(name="draft", coverage=Path(), required=False), MAMBA),
+    "rebuilt_window": (FULL, Component(name="swa", coverage=Trailing(5), rebuild_tokens=5)),
+}
+STEPS = 150
+
+
+def check_policy(factory: str | PolicyFactory) -> None:
+    """Check that an eviction policy keeps the contract of `EvictionPolicy`.
+
+    Args:
+        factory: makes one for a pool, or the name it goes by; see UnifiedTree.
+
+    Raises AssertionError that names every clause that is broken.
+
+    >>> check_policy("lru")
+    """
+    run_checks(policy_checks(), lambda: policy_factory(factory))
+
+
+def policy_checks() -> list[Check]:
+    """The same, one by one: each is called with a policy's factory."""
+    victims = [
+        Check(the_victim_has_the_smallest_rank, f"the_victim_has_the_smallest_rank_of_all_that_can_go_{kinds}", kinds=kinds)
+        for kinds in COMPOSITIONS
+    ]
+    return [*victims, Check(the_same_history_has_the_same_victims), Check(everything_can_be_evicted)]
+
+
+def victims_of(factory: str | PolicyFactory) -> str:
+    """In which order the values a, b, c and d of one scripted history are evicted, to compare with what a policy documents.
+
+    They are made in this order, with priorities 2, 0, 1, 0, and then used: a twice, c, d twice, b.
+
+    >>> victims_of("lru"), victims_of("priority")
+    ('acdb', 'dbca')
+    """
+    letters = LetterTree([FULL], policy=policy_factory(factory))
+    for letter, priority in zip("abcd", (2, 0, 1, 0), strict=True):
+        letters.put(2 * letter, priority=priority)
+    for letter in "aacddb":
+        letters.match(2 * letter)
+    return "".join("abcd"[letters.evict(1)["full"][0] - 100] for _ in range(4))
+
+
+def the_victim_has_the_smallest_rank(factory: PolicyFactory, kinds: str) -> None:
+    """Each victim's rank is the smallest of all that could go; so a rank changes only when its value is used."""
+    life = RandomLife(factory, COMPOSITIONS[kinds], seed=kinds)
+    life.run(STEPS)
+    expect(len(life.victims) > 30, f"only {len(life.victims)} values were evicted: the check looked at too little")
+
+
+def the_same_history_has_the_same_victims(factory: PolicyFactory) -> None:
+    """A policy shares nothing with that of another pool, and decides by its own pool's history alone."""
+    lives = [RandomLife(factory, COMPOSITIONS["window_and_mamba"], seed="twice") for _ in range(2)]
+    for life in lives:
+        life.run(STEPS)
+    expect_equal(lives[1].victims, lives[0].victims, "the victims of the same history, run again")
+
+
+def everything_can_be_evicted(factory: PolicyFactory) -> None:
+    """Whatever a policy ranks, eviction ends with an empty tree when it is asked for all pages, and no call fails."""
+    letters = LetterTree([FULL, SWA, MAMBA], policy=factory)
+    for text in ("abcd", "abcdef", "abxx", "zzzz"):
+        letters.put(text, [len(text)])
+        letters.match(text)
+    for component in ("full", "swa", "mamba"):
+        letters.evict(100, component)
+    expect_equal(letters.tree.node_count, 0, "nodes left when all pages were to be evicted")
+    expect_no_failures(letters.tree)
+
+
+def expect_no_failures(tree: UnifiedTree) -> None:
+    """Raise AssertionError if a policy raised or ranked by what is no number."""
+    for component in tree.components:
+        for tier in (Tier.DEVICE, Tier.HOST):
+            if component.shares is None:
+                pool = tree.pool(component.name, tier)
+                failures, why = pool.policy_failures, pool.last_policy_failure
+                expect(not failures, f"the policy of {component.name!r} raised or gave no number {failures} times: {why}")
+
+
+class Watched:
+    """A policy under watch: compares each victim with all that could have gone instead."""
+
+    def __init__(self, inner: EvictionPolicy, life: RandomLife) -> None:
+        self._inner = inner
+        self._life = life
+        self.admits: Callable[[Value], bool] = getattr(inner, "admits", lambda _: True)
+
+    def touched(self, value: Value) -> None:
+        """See EvictionPolicy.touched."""
+        self._inner.touched(value)
+
+    def rank(self, value: Value) -> Rank:
+        """See EvictionPolicy.rank."""
+        return self._inner.rank(value)
+
+    def evicted(self, value: Value) -> None:
+        """See EvictionPolicy.evicted."""
+        self._life.watch(value, self._inner)
+        self._inner.evicted(value)
+
+
+class RandomLife:
+    """A tree that lives at random under a policy.
+
+    Attributes:
+        victims: what was evicted, by component, length and pages.
+    """
+
+    def __init__(self, factory: PolicyFactory, components: Sequence[Component], seed: str) -> None:
+        self.victims: list[tuple[int, int, bytes]] = []
+        self._factory = factory
+        self._broken: list[str] = []
+        self._rng = random.Random(seed)
+        self._letters = LetterTree(components, policy=self._watched)
+        self._texts = ["ab"]
+        self._receipts: list[Receipt] = []
+
+    def _watched(self, cost: RestoreCost) -> Watched:
+        return Watched(self._factory(cost), self)
+
+    def run(self, steps: int) -> None:
+        """So many random operations. Raises AssertionError for a wrong victim, or a policy that failed."""
+        rng, letters = self._rng, self._letters
+        owned = [component.name for component in letters.tree.components if component.shares is None]
+        for _ in range(steps):
+            if rng.random() < 0.6:
+                self._put()
+            elif rng.random() < 0.7:
+                letters.match(rng.choice(self._texts))
+            elif self._receipts:
+                self._receipts.pop(rng.randrange(len(self._receipts))).release()
+            if rng.random() < 0.5:
+                letters.evict(rng.randrange(1, 6), rng.choice(owned))
+        expect(not self._broken, "; ".join(self._broken[:2]))
+        expect_equal(letters.tree.check(), [], "what is unsound in the tree")
+        expect_no_failures(letters.tree)
+
+    def _put(self) -> None:
+        rng, letters = self._rng, self._letters
+        base = rng.choice(self._texts)
+        text = base[: rng.randrange(len(base) + 1)] + "".join(rng.choices("xyz", k=rng.randrange(1, 7)))
+        lengths = rng.sample(range(2, len(text) + 1, 2), k=min(len(text) // 2, rng.randrange(3)))
+        result = letters.put(text, lengths, priority=rng.randrange(3))
+        self._texts.append(text)
+        if rng.random() < 0.2 and letters.match(text, touch=False).device.length:
+            try:
+                self._receipts.append(letters.tree.lock(result.boundary))
+            except StaleBoundaryError:
+                self._receipts.append(letters.tree.lock(letters.match(text, touch=False).device))
+
+    def watch(self, victim: Value, policy: EvictionPolicy) -> None:
+        """Note a victim, and compare it with all that could have gone. What is broken is said at the end: a policy that raises
+        is none that the tree listens to."""
+        tree = self._letters.tree
+        candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
+        first = min((not value.stranded, _pair(policy.rank(value))) for value in candidates)
+        own = (not victim.stranded, _pair(policy.rank(victim)))
+        if victim not in candidates or own != first:
+            self._broken.append(f"a value of rank {own[1]} was evicted where one of {first[1]} could have gone")
+        self.victims.append((victim.component, victim.node.end, victim.pages))
+
+
+def _pair(rank: Rank) -> tuple[float, float]:
+    return rank if isinstance(rank, tuple) else (rank, 0.0)
+
+
+def values(tree: UnifiedTree, component: int, tier: Tier = Tier.DEVICE) -> Iterator[Value]:
+    """All values of a component on a tier."""
+    pending: list[Node] = list(tree.state.roots.values())
+    while pending:
+        node = pending.pop()
+        pending.extend(node.children())
+        value = node.values(tier)[component]
+        if value is not None:
+            yield value
+
+
+def is_removable(tree: UnifiedTree, value: Value) -> bool:
+    """Unlocked; of a path a leaf, and of a required one at a node where nothing is locked."""
+    node, component = value.node, tree.components[value.component]
+    if value.locks:
+        return False
+    if not isinstance(component.coverage, Path):
+        return True
+    if any(child.device[value.component] is not None for child in node.children()):
+        return False
+    return not (component.required and any(other is not None and other.locks for other in node.device))

@@ -1,0 +1,311 @@
+"""What every storage engine promises; of one that keeps nothing, what is left of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TypeAlias
+from uuid import uuid4
+
+from unified_tree.controllers.storage.storage_engine import Outcome, StorageEngine
+from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
+from unified_tree.controllers.testing.checks import Check, expect, expect_equal, refusal, run_checks
+from unified_tree.errors import PageError, StorageError
+
+OpenEngine: TypeAlias = Callable[[Sequence[StoredPool], str], StorageEngine]
+"""Opens an engine for these pools on the store of this name: an empty one, but for a name that was opened before."""
+SIZES = {"full": 1088, "mamba": 320}
+DONE, MISSING = Outcome.DONE, Outcome.MISSING
+
+
+def pools_of_format(name: str) -> list[StoredPool]:
+    """Two pools, whose format digests follow from a name."""
+    return [
+        StoredPool(name=pool, format_digest=sha256(f"{name} {pool}".encode()).digest(), value_bytes=size)
+        for pool, size in SIZES.items()
+    ]
+
+
+POOLS = pools_of_format("checked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRig:
+    """What the checks are told of an engine.
+
+    Attributes:
+        open_engine: opens one; see `OpenEngine`. Pools and store are all that it takes from the checks.
+        keeps_pages: False of one in which every page is missing and every put is dropped.
+        capacity_bytes: how much a store keeps that `open_engine` opens, for the check of that; None where it is not known.
+    """
+
+    open_engine: OpenEngine
+    keeps_pages: bool = True
+    capacity_bytes: int | None = None
+
+    @contextmanager
+    def engine(self, pools: Sequence[StoredPool] = POOLS, store: str | None = None) -> Iterator[StorageEngine]:
+        """An engine, closed in the end; on an empty store if none is named."""
+        engine = self.open_engine(pools, new_store() if store is None else store)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def check_storage_engine(open_engine: OpenEngine, *, keeps_pages: bool = True, capacity_bytes: int | None = None) -> None:
+    """Check that a storage engine keeps the contract of `StorageEngine`; see StorageRig for the arguments.
+
+    Raises AssertionError that names every clause that is broken.
+
+    >>> from unified_tree.controllers.storage import MemoryStorage
+    >>> check_storage_engine(lambda pools, store: MemoryStorage(pools, 1 << 20), capacity_bytes=1 << 20)
+    """
+    rig = StorageRig(open_engine=open_engine, keeps_pages=keeps_pages, capacity_bytes=capacity_bytes)
+    run_checks(storage_engine_checks(), lambda: rig)
+
+
+def storage_engine_checks() -> list[Check]:
+    """The same, one by one: each is called with a StorageRig."""
+    return [
+        Check(body)
+        for body in (
+            what_is_put_is_got,
+            the_old_value_stays,
+            what_is_removed_or_cleared_is_missing,
+            stats_name_every_pool_from_the_beginning,
+            an_empty_batch_is_nothing,
+            a_batch_that_does_not_fit_is_refused,
+            everything_is_counted,
+            a_closed_engine_takes_nothing,
+            an_engine_keeps_what_it_says_it_can,
+            threads_at_once_get_whole_values,
+            formats_are_kept_apart,
+            what_survives_a_restart_is_found_again,
+            a_full_store_goes_on,
+        )
+    ]
+
+
+def new_store() -> str:
+    """A name that no store has had."""
+    return f"check-{uuid4().hex[:12]}"
+
+
+def keys(*numbers: int) -> list[bytes]:
+    """A key a number."""
+    return [sha256(str(number).encode()).digest() for number in numbers]
+
+
+def filled(pool: str, *numbers: int, salt: str = "") -> list[memoryview]:
+    """A page a number, its own bytes in each."""
+    return [memoryview(bytearray(random.Random(f"{pool} {number}{salt}").randbytes(SIZES[pool]))) for number in numbers]
+
+
+def empty(pool: str, count: int) -> list[memoryview]:
+    """Pages to read into."""
+    return [memoryview(bytearray(SIZES[pool])) for _ in range(count)]
+
+
+def what_is_put_is_got(rig: StorageRig) -> None:
+    """`get` after `put` gives DONE and the bytes that were put, in the order of the keys; pools share no keys."""
+    with rig.engine() as engine:
+        stored, there = (DONE, DONE) if rig.keeps_pages else (Outcome.DROPPED, MISSING)
+        expect_equal(engine.put("full", keys(1, 2, 3), filled("full", 1, 2, 3)), [stored] * 3, "put of three new keys")
+        found = engine.exists("full", keys(2, 9, 1)).tolist()
+        expect_equal(found, [rig.keeps_pages, False, rig.keeps_pages], "exists of a stored, an unknown and a stored key")
+        pages = empty("full", 3)
+        expect_equal(engine.get("full", keys(3, 9, 1), pages), [there, MISSING, there], "get of the same")
+        if rig.keeps_pages:
+            expect([pages[0], pages[2]] == filled("full", 3, 1), "get says DONE, but other bytes were read than were put")
+        expect_equal(engine.get("mamba", keys(1), empty("mamba", 1)), [MISSING], "get of another pool's key")
+
+
+def the_old_value_stays(rig: StorageRig) -> None:
+    """A put of a key that is there is PRESENT and changes nothing."""
+    with rig.engine() as engine:
+        engine.put("mamba", keys(1), filled("mamba", 1))
+        again = engine.put("mamba", keys(1), filled("mamba", 2))
+        if rig.keeps_pages:
+            expect_equal(again, [Outcome.PRESENT], "put of a key that is there")
+            pages = empty("mamba", 1)
+            engine.get("mamba", keys(1), pages)
+            expect(pages == filled("mamba", 1), "the second put replaced the first value")
+
+
+def what_is_removed_or_cleared_is_missing(rig: StorageRig) -> None:
+    """`remove` forgets these keys and no others, `clear` all; both may be stored again."""
+    with rig.engine() as engine:
+        for pool in SIZES:
+            engine.put(pool, keys(1, 2, 3), filled(pool, 1, 2, 3))
+        engine.remove("full", keys(2, 9))
+        left = engine.exists("full", keys(1, 2, 3)).tolist()
+        expect_equal(left, [rig.keeps_pages, False, rig.keeps_pages], "exists after the second of three keys was removed")
+        engine.clear()
+        for pool in SIZES:
+            expect_equal(engine.exists(pool, keys(1, 2, 3)).tolist(), [False] * 3, f"exists in {pool!r} after clear")
+        if rig.keeps_pages:
+            expect_equal(engine.put("full", keys(2), filled("full", 2)), [DONE], "put after clear")
+
+
+def stats_name_every_pool_from_the_beginning(rig: StorageRig) -> None:
+    """`stats().pools` has every pool that the engine was opened for: by it the cache knows what that was."""
+    with rig.engine() as engine:
+        expect_equal(set(engine.stats().pools), set(SIZES), "the pools in stats of a new engine")
+
+
+def an_empty_batch_is_nothing(rig: StorageRig) -> None:
+    """Calls without keys are allowed, and do nothing."""
+    with rig.engine() as engine:
+        expect_equal(engine.exists("full", []).shape, (0,), "the shape of exists without keys")
+        expect_equal(engine.get("full", [], []), [], "get without keys")
+        expect_equal(engine.put("full", [], []), [], "put without keys")
+        engine.remove("full", [])
+        engine.register([])
+
+
+def a_batch_that_does_not_fit_is_refused(rig: StorageRig) -> None:
+    """StorageError for an unknown pool, PageError for a bad batch: what `StoredPool.check_batch` and `check_keys` raise."""
+    with rig.engine() as engine:
+        with refusal(StorageError, "'swa' is none of the pools", "exists in a pool that was not given"):
+            engine.exists("swa", keys(1))
+        with refusal(PageError, "a key must be 32 bytes", "exists of a key of 16 bytes"):
+            engine.exists("full", [b"../../etc/passwd"])
+        with refusal(PageError, "twice in one batch", "exists of a key twice"):
+            engine.exists("full", keys(1, 1))
+        with refusal(PageError, "2 keys for 1 pages", "put of two keys with one page"):
+            engine.put("full", keys(1, 2), filled("full", 1))
+        with refusal(PageError, "1088 bytes, not of 320", "put of a page of another size"):
+            engine.put("full", keys(1), filled("mamba", 1))
+        with refusal(PageError, "writable", "get into a page that is read-only"):
+            engine.get("full", keys(1), [page.toreadonly() for page in empty("full", 1)])
+
+
+def everything_is_counted(rig: StorageRig) -> None:
+    """`stats` counts queries, outcomes of gets and puts, and the bytes of those that were DONE, by pool."""
+    with rig.engine() as engine:
+        engine.put("full", keys(1, 2), filled("full", 1, 2))
+        engine.exists("full", keys(1, 5, 6))
+        engine.get("full", keys(1, 7), empty("full", 2))
+        counts = engine.stats().pools["full"]
+        expect_equal(counts.queries, 3, "queries after one exists of three keys")
+        expect_equal(sum(counts.puts.values()), 2, "the sum of puts by outcome after a put of two pages")
+        expect_equal(sum(counts.gets.values()), 2, "the sum of gets by outcome after a get of two pages")
+        expect_equal(counts.written_bytes, rig.keeps_pages * 2 * SIZES["full"], "written_bytes")
+        expect_equal(counts.read_bytes, rig.keeps_pages * SIZES["full"], "read_bytes")
+        expect_equal(engine.stats().pools["mamba"].queries, 0, "queries of another pool")
+
+
+def a_closed_engine_takes_nothing(rig: StorageRig) -> None:
+    """After `close` every call raises StorageError, but for `close`, which is idempotent, and `stats`."""
+    with rig.engine() as engine:
+        engine.close()
+        engine.close()
+        engine.stats()
+        for name, call in (
+            ("clear", engine.clear),
+            ("exists", lambda: engine.exists("full", [])),
+            ("get", lambda: engine.get("full", [], [])),
+            ("put", lambda: engine.put("full", [], [])),
+            ("remove", lambda: engine.remove("full", [])),
+            ("register", lambda: engine.register([])),
+        ):
+            with refusal(StorageError, "closed", f"{name} after close"):
+                call()
+
+
+def an_engine_keeps_what_it_says_it_can(rig: StorageRig) -> None:
+    """`capabilities` allow the pools that the engine was opened for."""
+    with rig.engine() as engine:
+        check_can_hold(engine.capabilities, POOLS)
+
+
+def threads_at_once_get_whole_values(rig: StorageRig) -> None:
+    """Calls may come from several threads at once: no error, and no DONE without the whole value."""
+    wrong: list[str] = []
+
+    def work(engine: StorageEngine, seed: int) -> None:
+        choose = random.Random(seed)
+        for _ in range(100):
+            number = choose.randrange(20)
+            engine.put("full", keys(number), filled("full", number))
+            pages = empty("full", 1)
+            if engine.get("full", keys(number), pages) == [DONE] and pages != filled("full", number):
+                wrong.append(f"value {number} was read as something else")
+            if choose.random() < 0.3:
+                engine.remove("full", keys(number))
+
+    def watch(engine: StorageEngine, seed: int) -> None:
+        try:
+            work(engine, seed)
+        except Exception as error:  # a thread's edge
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    with rig.engine() as engine:
+        threads = [threading.Thread(target=watch, args=(engine, seed)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    expect(not wrong, f"four threads put, get and remove at once: {'; '.join(wrong[:3])}")
+
+
+def formats_are_kept_apart(rig: StorageRig) -> None:
+    """Pools of one name and size but another format digest never share a value, on one store or after reopening it."""
+    if not rig.keeps_pages:
+        return
+    store, other_pools = new_store(), pools_of_format("another")
+    with rig.engine(POOLS, store) as engine:
+        engine.put("full", keys(1), filled("full", 1))
+        survives = engine.capabilities.survives_restart
+    with rig.engine(other_pools, store) as other:
+        expect_equal(other.exists("full", keys(1)).tolist(), [False], "exists of what was put in another format")
+        expect_equal(other.get("full", keys(1), empty("full", 1)), [MISSING], "get of what was put in another format")
+        expect_equal(other.put("full", keys(1), filled("full", 1, salt="other")), [DONE], "put of the same key")
+    if survives:
+        with rig.engine(POOLS, store) as engine:
+            pages = empty("full", 1)
+            if engine.get("full", keys(1), pages) == [DONE]:
+                expect(pages == filled("full", 1), "the value of another format was read")
+
+
+def what_survives_a_restart_is_found_again(rig: StorageRig) -> None:
+    """With `capabilities.survives_restart` a store that is opened again has its pages; none that is read is wrong."""
+    if not rig.keeps_pages:
+        return
+    store = new_store()
+    with rig.engine(POOLS, store) as engine:
+        engine.put("full", keys(1, 2), filled("full", 1, 2))
+        engine.remove("full", keys(2))
+        survives = engine.capabilities.survives_restart
+    with rig.engine(POOLS, store) as engine:
+        pages = empty("full", 1)
+        outcome = engine.get("full", keys(1), pages)
+        if survives:
+            expect_equal(outcome, [DONE], "get after the store was closed and opened again")
+        if outcome == [DONE]:
+            expect(pages == filled("full", 1), "other bytes were read after reopening than were put before")
+        expect_equal(engine.exists("full", keys(2)).tolist(), [False], "exists of what was removed before reopening")
+
+
+def a_full_store_goes_on(rig: StorageRig) -> None:
+    """A store that is full drops pages or evicts others, keeps no more than it has room for, and what it keeps is whole."""
+    if rig.capacity_bytes is None:
+        return
+    size, count = SIZES["full"], 3 * rig.capacity_bytes // SIZES["full"]
+    with rig.engine() as engine:
+        for first in range(0, count, 64):
+            numbers = range(first, min(first + 64, count))
+            outcomes = set(engine.put("full", keys(*numbers), filled("full", *numbers)))
+            expect(outcomes <= {DONE, Outcome.DROPPED}, f"put into a full store: {outcomes} are not all DONE or DROPPED")
+        kept = [number for number in range(count) if engine.exists("full", keys(number))[0]]
+        expect(kept, "after three times its capacity was put, a store keeps nothing")
+        expect(len(kept) * size <= rig.capacity_bytes, f"{len(kept)} values of {size} bytes in {rig.capacity_bytes} bytes")
+        for number in kept:
+            pages = empty("full", 1)
+            if engine.get("full", keys(number), pages) == [DONE]:
+                expect(pages == filled("full", number), f"value {number} is not what was put")

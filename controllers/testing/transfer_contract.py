@@ -1,0 +1,281 @@
+"""What every transfer engine promises. Where nothing is moved only the bookkeeping is looked at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.testing.checks import Check, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids, transfer
+from unified_tree.controllers.testing.transfer_traffic import Traffic, break_copies
+from unified_tree.controllers.transfer_engines.transfer import Transfer
+from unified_tree.effect import Copy
+from unified_tree.errors import PageError, TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.pools.page_mover import PageMover
+    from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
+
+SEEDS = 4
+TRAFFIC_STEPS = 200
+
+
+def check_transfer_engine(
+    open_engine: Callable[[Mapping[str, PageMover]], TransferEngine], *, moves_bytes: bool = True, ends_in_submit: bool = False
+) -> None:
+    """Check that a transfer engine keeps the contract of `TransferEngine`.
+
+    Args:
+        open_engine: opens one over movers by component; see `PageMover`. Those of the checks are numpy arrays.
+        moves_bytes: False of an engine that moves nothing.
+        ends_in_submit: whether transfers have ended when `submit` returns.
+
+    Raises AssertionError that names every clause that is broken. An engine with memory of its own is checked with
+    `transfer_engine_checks` and a TransferRig.
+
+    >>> from unified_tree.controllers.transfer_engines import CpuEngine
+    >>> check_transfer_engine(CpuEngine)
+    """
+    options = {"moves_bytes": moves_bytes, "ends_in_submit": ends_in_submit}
+    run_checks(transfer_engine_checks(), lambda: TransferRig.over_cells(open_engine, **options))
+
+
+def transfer_engine_checks() -> list[Check]:
+    """The same, one by one: each is called with a new TransferRig, and closes its engine."""
+    clauses = (
+        pages_go_out_and_come_back,
+        completions_come_once_and_in_the_order_of_submission,
+        a_transfer_without_pages_ends,
+        a_used_ticket_is_refused_and_nothing_is_taken,
+        a_component_that_is_not_moved_is_refused,
+        copies_that_are_none_are_refused,
+        a_gate_opens_when_all_layers_up_to_it_have_landed,
+        a_gate_that_cannot_open_raises,
+        waiting_means_that_poll_has_it,
+        a_cancelled_transfer_has_one_completion,
+        bad_pages_take_no_other_transfer_along,
+        closing_ends_what_is_open,
+    )
+    traffic = [
+        Check(random_traffic, f"random_traffic_{'with' if faults else 'without'}_faults_{seed}", seed=seed, faults=faults)
+        for faults in (False, True)
+        for seed in range(SEEDS)
+    ]
+    return [Check(_closing(clause), clause.__name__) for clause in clauses] + traffic
+
+
+def _closing(clause: Callable[[TransferRig], None]) -> Callable[[TransferRig], None]:
+    def check(rig: TransferRig) -> None:
+        try:
+            clause(rig)
+        finally:
+            rig.engine.close()
+
+    check.__doc__ = clause.__doc__
+    return check
+
+
+def pages_go_out_and_come_back(rig: TransferRig) -> None:
+    """A backup and a load move what they name, and nothing else."""
+    before = {name: cells.device.copy() for name, cells in rig.cells.items()}
+    rig.engine.submit([transfer(1, BACKUP, full=([0, 1, 2, 3, 4], [9, 3, 5, 7, 1]), mamba=([6], [2]))])
+    expect_equal(rig.outcomes(), {1: None}, "the outcome of a backup")
+    rig.engine.submit([transfer(2, LOAD, full=([9, 3, 5, 7, 1], [10, 11, 12, 13, 14]), mamba=([2], [8]))])
+    expect_equal(rig.outcomes(), {2: None}, "the outcome of a load")
+    if not rig.moves_bytes:
+        return
+    expect((rig.cells["full"].device[:, 10:15] == before["full"][:, :5]).all(), "other bytes came back than went out")
+    expect((rig.cells["mamba"].device[:, 8] == before["mamba"][:, 6]).all(), "other bytes came back than went out")
+    for name, moved in (("full", range(10, 15)), ("mamba", range(8, 9))):
+        rest = np.setdiff1d(np.arange(PAGES), moved)
+        expect((rig.cells[name].device[:, rest] == before[name][:, rest]).all(), f"{name}: a page was written that none named")
+
+
+def completions_come_once_and_in_the_order_of_submission(rig: TransferRig) -> None:
+    """Every transfer has one completion; those of one direction come in the order of submission."""
+    rig.engine.submit([transfer(9, BACKUP, full=([0], [0])), transfer(2, LOAD, full=([1], [1]))])
+    rig.engine.submit([transfer(5, LOAD, mamba=([2], [2])), transfer(4, BACKUP, mamba=([3], [3])), transfer(3, BACKUP)])
+    rig.engine.cancel(4)
+    tickets: list[int] = []
+    for _ in range(1000):
+        tickets += [completion.ticket for completion in rig.engine.poll()]
+        rig.pass_time()
+        if len(tickets) == 5:
+            break
+    else:
+        rig.engine.drain()
+        tickets += [completion.ticket for completion in rig.engine.poll()]
+    expect_equal([ticket for ticket in tickets if ticket in {9, 4, 3}], [9, 4, 3], "completed backups")
+    expect_equal([ticket for ticket in tickets if ticket in {2, 5}], [2, 5], "completed loads")
+    expect_equal(rig.engine.poll(), [], "poll, when all had their completion")
+
+
+def a_transfer_without_pages_ends(rig: TransferRig) -> None:
+    """A transfer may have no copies, or copies of no pages; its gates are open."""
+    rig.engine.submit([transfer(1, LOAD), transfer(2, BACKUP, full=([], [])), transfer(3, LOAD, full=([], []))])
+    rig.engine.wait_layer(1, 40)
+    rig.engine.wait_layer(3, 40)
+    expect_equal(rig.outcomes(), {1: None, 2: None, 3: None}, "the outcomes of transfers without pages")
+    rig.engine.submit([])
+    expect_equal(rig.outcomes(), {}, "the outcomes of no transfers")
+
+
+def a_used_ticket_is_refused_and_nothing_is_taken(rig: TransferRig) -> None:
+    """`submit` raises TransferError for a ticket used before, and takes none of its transfers."""
+    again = "submit of a ticket that was used"
+    rig.engine.submit([transfer(1, LOAD, full=([0], [0]))])
+    with refusal(TransferError, "transfer 1: this ticket was used before", again):
+        rig.engine.submit([transfer(2, LOAD, full=([1], [1])), transfer(1, BACKUP)])
+    with refusal(TransferError, "transfer 3: this ticket was used before", f"{again} in the same call"):
+        rig.engine.submit([transfer(3, LOAD), transfer(3, LOAD)])
+    expect_equal(rig.outcomes(), {1: None}, "outcomes, when two calls were refused")
+    with refusal(TransferError, "used before", f"{again} and has ended"):
+        rig.engine.submit([transfer(1, LOAD)])
+    rig.engine.submit([transfer(2, LOAD), transfer(3, LOAD)])
+    expect_equal(rig.outcomes(), {2: None, 3: None}, "outcomes of tickets that were refused beside a used one")
+
+
+def a_component_that_is_not_moved_is_refused(rig: TransferRig) -> None:
+    """`submit` raises TransferError for a component without a mover, and takes none of its transfers."""
+    if rig.moves_bytes:
+        with refusal(TransferError, "transfer 2: no mover for 'swa'", "submit of an unknown component"):
+            rig.engine.submit([transfer(1, LOAD, full=([0], [0])), transfer(2, LOAD, swa=([0], [0]))])
+        expect_equal(rig.outcomes(), {}, "outcomes, when the call was refused")
+
+
+def copies_that_are_none_are_refused(rig: TransferRig) -> None:
+    """`submit` raises what `Transfer.check` raises, and takes none of its transfers."""
+
+    def submit(*copies: Copy) -> None:
+        rig.engine.submit([transfer(1, LOAD, full=([0], [0])), Transfer(ticket=2, kind=LOAD, copies=copies)])
+
+    copy = Copy(component="full", source=ids(1), target=ids(1))
+    with refusal(PageError, "full: 1 source pages for 2 targets", "a copy of one page to two"):
+        submit(Copy(component="full", source=ids(1), target=ids(1, 2)))
+    with refusal(PageError, "full: target must be a one-dimensional int64 array", "a copy to a page that is no integer"):
+        submit(Copy(component="full", source=ids(1), target=np.array([1.0])))
+    with refusal(TransferError, "transfer 2: a component is named twice among full, full", "two copies of a component"):
+        submit(copy, copy)
+    expect_equal(rig.outcomes(), {}, "outcomes, when all calls were refused")
+
+
+def a_gate_opens_when_all_layers_up_to_it_have_landed(rig: TransferRig) -> None:
+    """`wait_layer` returns when the layers up to this one are there; any number of times, in any order, and after the end."""
+    rig.engine.submit([transfer(1, LOAD, full=([0, 1], [2, 3]), mamba=([4], [5]))])
+    for layer_id in (0, 1, 2, 3, 5, 7, 10, 11, 60, 0, 3):
+        rig.gate(1, layer_id)
+        if rig.moves_bytes:
+            for name, source, target in (("full", [0, 1], [2, 3]), ("mamba", [4], [5])):
+                cells = rig.cells[name]
+                here = [index for index, kept in enumerate(LAYERS[name]) if kept <= layer_id]
+                landed = (cells.device[np.ix_(here, target)] == cells.host[np.ix_(here, source)]).all()
+                expect(landed, f"wait_layer({layer_id}) returned, but {name} has not all layers up to it")
+    expect_equal(rig.outcomes(), {1: None}, "the outcome of the load")
+    rig.gate(1, 11)
+
+
+def a_gate_that_cannot_open_raises(rig: TransferRig) -> None:
+    """`wait_layer` raises TransferError for an unknown ticket, a backup and a cancelled load; `wait` for an unknown ticket."""
+    with refusal(TransferError, "transfer 7 is not known", "wait_layer of a ticket never submitted"):
+        rig.engine.wait_layer(7, 0)
+    with refusal(TransferError, "transfer 7 is not known", "wait for a ticket never submitted"):
+        rig.engine.wait(7)
+    rig.engine.submit([transfer(1, BACKUP, full=([0], [0])), transfer(2, LOAD, full=([0], [1]))])
+    rig.engine.cancel(2)
+    with refusal(TransferError, "transfer 1 is a backup", "wait_layer of a backup"):
+        rig.engine.wait_layer(1, 0)
+    for wanted in ({1: None, 2: rig.cancelled}, {}):
+        if not rig.ends_in_submit:
+            with refusal(TransferError, "transfer 2: layer 3 will not come: cancelled", "wait_layer of a cancelled load"):
+                rig.engine.wait_layer(2, 3)
+        expect_equal(rig.outcomes(), wanted, "outcomes of a backup and a cancelled load")
+
+
+def waiting_means_that_poll_has_it(rig: TransferRig) -> None:
+    """After `wait` the next `poll` has that completion, unless an earlier one gave it."""
+    rig.engine.submit([transfer(1, BACKUP, full=([0], [0])), transfer(2, LOAD, full=([0], [1])), transfer(3, LOAD)])
+    rig.engine.wait(3)
+    tickets = [completion.ticket for completion in rig.engine.poll()]
+    expect_equal([ticket for ticket in tickets if ticket != 1], [2, 3], "loads in poll after wait for the later one")
+    for ticket in (2, 1):
+        rig.engine.wait(ticket)
+    rig.engine.drain()
+    tickets += [completion.ticket for completion in rig.engine.poll()]
+    expect_equal(sorted(tickets), [1, 2, 3], "all completions")
+
+
+def a_cancelled_transfer_has_one_completion(rig: TransferRig) -> None:
+    """`cancel` ends an open transfer with an error, once; what is not known or has ended is left alone."""
+    rig.engine.cancel(1)
+    rig.engine.submit([transfer(1, LOAD, full=([0], [1])), transfer(2, LOAD, full=([0], [2])), transfer(3, BACKUP)])
+    for ticket in (2, 2, 3):
+        rig.engine.cancel(ticket)
+    result = rig.outcomes()
+    expect_equal((result.get(1, "missing"), result.get(2)), (None, rig.cancelled), "a load, and one that was cancelled")
+    for ticket in (1, 2, 3):
+        rig.engine.cancel(ticket)
+    expect_equal(rig.outcomes(), {}, "outcomes after cancelling what had ended")
+    rig.engine.wait_layer(1, 11)
+
+
+def bad_pages_take_no_other_transfer_along(rig: TransferRig) -> None:
+    """A mover that raises fails the transfer with the bad pages, and no other of the same call."""
+    if not rig.moves_bytes:
+        return
+    for kind in (BACKUP, LOAD):
+        first = 10 * (kind is LOAD)
+        rig.engine.submit(
+            [
+                transfer(first + 1, kind, full=([0], [1])),
+                transfer(first + 2, kind, full=([2], [PAGES]), mamba=([1], [2])),
+                transfer(first + 3, kind, full=([3], [4])),
+            ]
+        )
+        result = rig.outcomes()
+        expect(result.pop(first + 2, None), f"a {kind.name.lower()} to a page that does not exist did not fail")
+        expect_equal(result, {first + 1: None, first + 3: None}, "the transfers beside it")
+    cells = rig.cells["full"]
+    expect((cells.device[:, [1, 4]] == cells.host[:, [0, 3]]).all(), "a transfer beside a bad one moved the wrong bytes")
+    with refusal(TransferError, r"transfer 12: layer 3 will not come: .*PageError", "the gate of the bad load"):
+        rig.engine.wait_layer(12, 3)
+    rig.engine.wait_layer(13, 11)
+
+
+def closing_ends_what_is_open(rig: TransferRig) -> None:
+    """`close` cancels every transfer; after it nothing moves, `poll` gives the completions, `submit` raises. Idempotent."""
+    rig.engine.submit([transfer(t, (BACKUP, LOAD)[t % 2], full=([t], [t])) for t in range(8)])
+    rig.engine.close()
+    before = {name: (cells.device.copy(), cells.host.copy()) for name, cells in rig.cells.items()}
+    rig.engine.close()
+    completions = rig.engine.poll()
+    expect_equal(sorted(completion.ticket for completion in completions), list(range(8)), "completions after close")
+    errors = {completion.error for completion in completions}
+    expect(errors <= {None, "the engine was closed"}, f"the errors of what close ended: {errors}")
+    expect(errors != {None} or rig.ends_in_submit, "close waited for all that was open, instead of cancelling it")
+    for completion in completions:
+        if completion.error and completion.ticket % 2:
+            with refusal(TransferError, "will not come: the engine was closed", "the gate of a load that close ended"):
+                rig.engine.wait_layer(completion.ticket, 3)
+        rig.engine.wait(completion.ticket)
+    rig.engine.drain()
+    with refusal(TransferError, "this engine was closed", "submit after close"):
+        rig.engine.submit([transfer(99, LOAD)])
+    for _ in range(20):
+        rig.pass_time()
+        expect_equal(rig.engine.poll(), [], "poll after close, when all had their completion")
+    for name, (device, host) in before.items():
+        same = (rig.cells[name].device == device).all() and (rig.cells[name].host == host).all()
+        expect(same, f"{name}: a page was written after close")
+
+
+def random_traffic(rig: TransferRig, seed: int, faults: bool) -> None:
+    """Whatever comes, in whatever order: a transfer that says it is done has moved its bytes, and every page is known."""
+    if not rig.moves_bytes:
+        return
+    if faults:
+        break_copies(rig, random.Random(seed))
+    Traffic(rig, random.Random(f"traffic {seed}"), faults=faults).run(TRAFFIC_STEPS)
+    rig.engine.close()

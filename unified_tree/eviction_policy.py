@@ -1,0 +1,58 @@
+"""The seam for eviction policies of one's own: what the tree asks of a policy, and what a policy may keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from unified_tree.node import Value
+
+Rank: TypeAlias = float | tuple[float, float]
+"""One number, or two that are compared in turn. Infinities are allowed, NaN is not."""
+RestoreCost = Callable[["Value"], float]
+"""What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte."""
+
+
+class EvictionPolicy(Protocol):
+    """Ranks the values of one pool; the smallest rank is evicted first. One instance serves one pool and shares nothing.
+
+    A value is what one component keeps at one node on one tier. A policy reads what the tree keeps at it: `touched` and
+    `created` (the tree's clock at the last use and at creation), `hits`, `priority`, `page_count`, `node.end` (the prefix's
+    length in tokens). It may keep a float in `value.score` and anything else in `value.policy_state`, which is None at first
+    and which nobody else writes. Both follow the tree: a split gives both halves the same, so keep something immutable there;
+    a node that becomes a leaf again takes over the larger score, and the state of a child that was used later than itself.
+    What is kept must not refer to values or nodes, which the garbage collector does not see.
+
+    A policy that raises, or whose rank is no number, is not asked to leave: the value in question is ranked below all that
+    it ranked well, the least recently used first, and `Pool.policy_failures` counts.
+
+    `unified_tree.controllers.testing.check_policy` checks a policy against all of this.
+    """
+
+    def touched(self, value: Value) -> None:
+        """A value was created or used; its rank is asked for next."""
+
+    def rank(self, value: Value) -> Rank:
+        """The value's rank now; reads the value, changes nothing in the tree. It may only change when the value is used."""
+        ...
+
+    def evicted(self, value: Value) -> None:
+        """The value was chosen as a victim."""
+
+
+class AdmissionPolicy(EvictionPolicy, Protocol):
+    """An eviction policy that also says which windows and states are kept at all. Paths are always kept."""
+
+    def admits(self, value: Value) -> bool:
+        """Whether an `insert` that brings this window or state may keep it. Asked of a device pool's policy before `touched`.
+
+        The value lies at its node, but is not in the tree yet. The page of a state that is not admitted comes back as a
+        duplicate; a window that is not admitted, at the end of the insert's key, stays the caller's with all other windows of
+        that insert, and none of them is in `InsertResult.canonical`. What raises is admitted and counts as a failure.
+        """
+        ...
+
+
+PolicyFactory = Callable[[RestoreCost], EvictionPolicy]
+"""Makes a policy; called once a pool, with what it costs to bring back a value of that pool."""
