@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 
+EXTRAS = {"click": "replay", "rich": "replay", "matplotlib": "replay", "xxhash": "storage", "torch": "tensors", "yaml": "redis"}
+"""The extra that brings a package."""
+
 
 def main() -> None:
     """Run the command line. Exit code 2 and one line on stderr for everything that is wrong with the input."""
     try:
         from unified_tree.controllers.replay.commands import app
+
+        app.main(prog_name="unified-tree")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("click", "rich"):
+        name = (error.name or "").partition(".")[0]
+        if name not in EXTRAS:
             raise
-        print(f"error: {error.name} is not installed; run: pip install 'unified-tree[replay]'", file=sys.stderr)
+        print(f"error: {name} is not installed; run: pip install 'unified-tree[{EXTRAS[name]}]'", file=sys.stderr)
         sys.exit(2)
-    app.main(prog_name="unified-tree")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.replay.storage_cost import StorageCost
-from unified_tree.controllers.replay.storage_settings import settings_of
+from unified_tree.controllers.replay.storage_settings import StorageCost, settings_of
 from unified_tree.controllers.storage_tier import PrefetchPolicy
 
 if TYPE_CHECKING:

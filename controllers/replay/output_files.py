@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.replay.export import write_csv, write_json
+from unified_tree.controllers.replay.columns import record
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,10 +35,7 @@ class OutputFiles:
         if self.plot is not None:
             if self.plot.suffix.lower() not in PLOT_ENDINGS:
                 raise ConfigurationError(f"{self.plot}: a plot's name must end in {', '.join(PLOT_ENDINGS)}")
-            try:
-                import matplotlib as _  # noqa: F401  may be absent
-            except ModuleNotFoundError as error:
-                raise ConfigurationError("--plot needs matplotlib; run: pip install 'unified-tree[replay]'") from error
+            import matplotlib as _  # noqa: F401  may be absent, which the command line reports
 
     def write(self, rows: Sequence[RowResult], sweep: Sequence[RowResult], title: str) -> None:
         """Write what was asked for. Raises ConfigurationError for a file that cannot be written."""
@@ -51,3 +50,17 @@ class OutputFiles:
                 write_plot(self.plot, rows, sweep, title)
         except OSError as error:
             raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
+
+def write_json(path: Path, rows: Sequence[RowResult]) -> None:
+    """Write an array of objects, one a row; see `columns` for the fields. Raises OSError."""
+    path.write_text(json.dumps([record(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Sequence[RowResult]) -> None:
+    """Write the same figures as a table with a header line; a figure that a row lacks is empty. Raises OSError."""
+    records = [record(row) for row in rows]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in records for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(records)

@@ -15,7 +15,7 @@ from unified_tree.controllers.storage_tier.jobs import Job, Steps
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.metered_storage import MeteredStorage
-    from unified_tree.controllers.replay.storage_cost import StorageCost
+    from unified_tree.controllers.replay.storage_settings import StorageCost
     from unified_tree.controllers.transfer_engines import VirtualClock
 
 NS_PER_S = 1e9

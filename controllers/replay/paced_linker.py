@@ -21,7 +21,7 @@ from unified_tree.errors import LinkError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.replay.storage_cost import StorageCost
+    from unified_tree.controllers.replay.storage_settings import StorageCost
     from unified_tree.controllers.transfer_engines import VirtualClock
 
 NS_PER_S = 1e9

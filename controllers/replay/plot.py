@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.replay.columns import GIB, device_pages, pool_verdicts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -33,7 +35,7 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    tiered = next((row for row in rows if row.host is not None), None)
+    tiered = next((row for row in rows if row.has_host), None)
     figure = Figure(figsize=(11, 12 if tiered is None else 16), layout="constrained")
     FigureCanvasAgg(figure)
     over_time, over_capacity, residency, *by_tier = figure.subplots(3 if tiered is None else 4, 1)
@@ -46,74 +48,69 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
     figure.savefig(path)
 
 
-def _binned(row: RowResult, *tokens: tuple[int, ...]) -> tuple[Floats, list[Floats]]:
-    """Hours, and sums of token figures as percent of the prompt tokens, in the bins of time in which requests were admitted."""
-    time_s = np.array(row.timeline.time_s)
+def _binned(row: RowResult, *tokens: Floats) -> tuple[Floats, list[Floats]]:
+    """Hours, and sums of tokens as percent of the prompt tokens, in the bins of time in which requests were admitted."""
+    time_s = row.served["admitted_s"]
     edges = np.linspace(0.0, max(float(time_s.max(initial=0.0)), 1e-9), TIME_BINS + 1)
-    prompt, _ = np.histogram(time_s, edges, weights=np.array(row.timeline.prompt_tokens, np.float64))
+    prompt, _ = np.histogram(time_s, edges, weights=row.served["prompt_tokens"].astype(np.float64))
     filled = prompt > 0
-    shares = []
-    for figures in tokens:
-        total, _ = np.histogram(time_s, edges, weights=np.array(figures, np.float64))
-        shares.append(100 * total[filled] / prompt[filled])
+    shares = [100 * np.histogram(time_s, edges, weights=counts)[0][filled] / prompt[filled] for counts in tokens]
     return edges[1:][filled] / HOUR_S, shares
 
 
 def _plot_tiers(axes: Axes, row: RowResult) -> None:
     """Where one row's hits came from, stacked."""
-    host = row.timeline.host_hit_tokens
-    device = tuple(hit - loaded for hit, loaded in zip(row.timeline.hit_tokens, host, strict=True))
-    hours, shares = _binned(row, device, host)
+    host = row.served["host_hit_tokens"].astype(np.float64)
+    hours, shares = _binned(row, row.served["hit_tokens"] - host, host)
     axes.stackplot(hours, *shares, labels=("on device", "loaded from host"), alpha=0.7)
     axes.set(title=f"Token hits by tier over time, {row.policy}", xlabel="virtual time (hours)")
     axes.set(ylabel="hit (% of prompt tokens)", ylim=(0, 100))
-    axes.grid(alpha=0.3)
-    _legend(axes)
+    _finish(axes)
 
 
 def _plot_hit_rate(axes: Axes, rows: Sequence[RowResult]) -> None:
     for row in rows:
-        if not row.timeline.time_s:
-            continue
-        hours, [hit] = _binned(row, row.timeline.hit_tokens)
-        axes.plot(hours, hit, REFERENCE_STYLE.get(row.policy, "-"), label=row.policy)
+        if len(row.served):
+            hours, [hit] = _binned(row, row.served["hit_tokens"].astype(np.float64))
+            axes.plot(hours, hit, REFERENCE_STYLE.get(row.policy, "-"), label=row.policy)
     axes.set(title="Token hit rate over time", xlabel="virtual time (hours)", ylabel="hit (% of prompt tokens)", ylim=(0, 100))
-    axes.grid(alpha=0.3)
-    _legend(axes)
+    _finish(axes)
 
 
 def _plot_capacity(axes: Axes, rows: Sequence[RowResult], sweep: Sequence[RowResult]) -> None:
     for policy in dict.fromkeys(row.policy for row in sweep):
-        points = sorted((row.capacity, row.hit_rate) for row in (*rows, *sweep) if row.policy == policy)
-        axes.plot([x for x, _ in points], [100 * y for _, y in points], "o" + REFERENCE_STYLE.get(policy, "-"), label=policy)
+        points = sorted((_gib(row), 100 * row.hit_rate) for row in (*rows, *sweep) if row.policy == policy)
+        axes.plot(*zip(*points, strict=True), "o" + REFERENCE_STYLE.get(policy, "-"), label=policy)
     for row in rows:
         if row.policy == "unbounded":
             axes.axhline(100 * row.hit_rate, color="black", linestyle=":", label="unbounded")
     axes.set(
-        title="Token hit rate over capacity",
-        xlabel="device budget (as a multiple of the one asked for)",
-        ylabel="hit (% of prompt tokens)",
+        title="Token hit rate over capacity", xlabel="device memory for the cache (GiB)", ylabel="hit (% of prompt tokens)"
     )
     if sweep:
+        sizes = sorted({_gib(row) for row in (*rows, *sweep)})
         axes.set_xscale("log", base=2)
-    axes.grid(alpha=0.3)
-    _legend(axes)
+        axes.set_xticks(sizes, [f"{size:,.4g}" for size in sizes], minor=False)
+    _finish(axes)
+
+
+def _gib(row: RowResult) -> float:
+    return row.capacity * row.device_bytes / GIB
 
 
 def _plot_residency(axes: Axes, rows: Sequence[RowResult]) -> None:
     """Pages in use as a share of the pool, for the first row whose pools are bounded."""
-    row = next((row for row in rows if any(pool.total_pages for pool in row.pools.values())), rows[0])
-    hours = np.array(row.timeline.residency_s) / HOUR_S
-    for name, pages in row.timeline.resident_pages.items():
-        total = row.pools[name].total_pages
+    row = next((row for row in rows if any(device_pages(row).values())), rows[0])
+    hours = np.array(row.residency.time_s) / HOUR_S
+    for name, total in device_pages(row).items():
         if total:
-            axes.plot(hours, 100 * np.array(pages) / total, label=f"{name} ({total} pages)")
-    axes.set(title=f"Residency by component over time, {row.policy}")
+            axes.plot(hours, 100 * np.array(row.residency.pages[name]) / total, label=f"{name} ({total:,} pages)")
+    axes.set(title=f"Residency by component over time, {row.policy}\n{'; '.join(pool_verdicts([row]))}")
     axes.set(xlabel="virtual time (hours)", ylabel="pages in use (% of the pool)", ylim=(0, 105))
+    _finish(axes)
+
+
+def _finish(axes: Axes) -> None:
     axes.grid(alpha=0.3)
-    _legend(axes)
-
-
-def _legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize="small", ncols=4)

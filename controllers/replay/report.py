@@ -1,165 +1,130 @@
-"""The rows as text for a terminal, at most 120 columns wide."""
+"""The report on a terminal: what is replayed on what, the rows side by side, and what their columns mean."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
-from unified_tree.controllers.replay.row import path_pools
+from unified_tree.controllers.replay.column import Column, ColumnFamily
+from unified_tree.controllers.replay.columns import GIB, SECTIONS, pool_verdicts
+from unified_tree.controllers.replay.composition_tables import print_device_split, print_host_split
+from unified_tree.controllers.replay.text_table import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
-    from unified_tree.components import Composition
-    from unified_tree.controllers.replay.row import Plan
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
+    from unified_tree.controllers.replay.plan import Plan
     from unified_tree.controllers.replay.row_result import RowResult
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
 
-GIB = 1 << 30
-REFERENCES = ("unbounded", "clairvoyant", "path-only")
+REFERENCES = {
+    "clairvoyant": "evicts what is needed latest, knowing all requests to come",
+    "unbounded": "never evicts: a device without limit",
+    "path-only": "windows and states never limit a hit: what full attention's pages alone allow",
+}
 
 
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
-    """What is replayed on what, and how the device budget is split."""
+    """What is replayed on what, how memory is split, and how fast everything is taken to be."""
     workload, composition, settings = plan.workload, plan.composition, plan.settings
-    device_bytes = plan.device_bytes
-    console.print(
-        f"[bold]{workload.name}[/]: {len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens",
-        highlight=False,
-    )
+    console.print(f"[bold]{workload.name}[/]: {len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens")
     for note in workload.notes:
-        console.print(f"  {note}", highlight=False)
+        console.print(f"  {note}")
     console.print(
-        f"[bold]{composition.name}[/]: pages of {composition.page_size} tokens, {device_bytes / GIB:.4g} GiB for the cache; "
-        f"{settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of {settings.step_ms:g} ms, "
-        f"arrival times scaled by {settings.time_scale:g}",
-        highlight=False,
+        f"[bold]{composition.name}[/]: pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
+        f"cache; {settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of "
+        f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}"
     )
-    console.print(_split_table(composition, device_bytes, page_counts))
-    console.print(_split_cost(composition, device_bytes, page_counts), highlight=False)
+    print_device_split(console, composition, plan.device_bytes, page_counts)
+    if plan.host is not None:
+        cost = plan.host.load_cost
+        console.print(
+            f"[bold]host[/]: {plan.host.size_bytes / GIB:.4g} GiB, {plan.host.write_policy.value}; a simulated bus of "
+            f"{cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a transfer; what takes less than "
+            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded"
+        )
+        print_host_split(console, composition, plan.host.page_counts)
+    if plan.storage is not None:
+        size = "as much as its server holds" if plan.storage.size_bytes is None else f"{plan.storage.size_bytes / GIB:,.4g} GiB"
+        if plan.storage.page_counts:
+            size += " (pages: " + ", ".join(f"{name} {count:,}" for name, count in plan.storage.page_counts.items()) + ")"
+        _print_peer(console, "storage", plan.storage, size)
+    if plan.linker is not None:
+        _print_peer(console, "linker", plan.linker, "as much as it holds, of real and small pages")
 
 
-def _split_table(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> Table:
-    table = Table(title="Split of the budget", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("pool", "needed for a prefix", "pages", "GiB", "share", "holds"):
-        table.add_column(name, justify="left" if name in ("pool", "needed for a prefix", "holds") else "right")
-    page_bytes = composition.pool_page_bytes()
-    for component in composition.components:
-        if component.shares is not None:
-            table.add_row(component.name, component.coverage.describe(), "", "", "", f"in the pages of {component.shares}")
+def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSettings, size: str) -> None:
+    console.print(
+        f"[bold]{kind}[/]: {size}; modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and "
+        f"{peer.cost.latency_s * 1e6:g} µs a call; prefetch {peer.prefetch.mode.value}"
+    )
+    console.print(f"  {peer.spec}", soft_wrap=True)
+    console.print()
+
+
+def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
+    """The rows side by side, table by table."""
+    for section in SECTIONS:
+        columns = section.shown(rows)
+        if not columns:
             continue
-        pages = page_counts[component.name]
-        size_bytes = pages * page_bytes[component.name]
-        holds = component.coverage.describe_pages(pages, composition.page_size)
-        table.add_row(
-            component.name,
-            component.coverage.describe(),
-            f"{pages:,}",
-            f"{size_bytes / GIB:.2f}",
-            f"{100 * size_bytes / device_bytes:.1f} %",
-            holds,
-        )
-    return table
+        lines = [
+            (
+                Text(row.policy, "dim" if row.policy in REFERENCES else ""),
+                *(_cell(column, row) if column.applies(row) else "" for column in columns),
+            )
+            for row in rows
+            if any(column.applies(row) for column in columns)
+        ]
+        print_table(console, ("policy", *(column.heading for column in columns)), lines, title=section.title)
+        console.print()
+    for verdict in pool_verdicts(rows):
+        console.print(verdict)
+    if plan.settings.prefill_flops_per_s is not None:
+        _print_model(console, plan, plan.settings.prefill_flops_per_s)
+    for row in rows:
+        if row.policy in REFERENCES:
+            console.print(f"[dim]{row.policy}[/]: {REFERENCES[row.policy]}")
+    console.print("What each column means: unified-tree columns")
 
 
-def _split_cost(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> str:
-    """What the other pools take from the paths, in tokens."""
-    names, page_bytes = path_pools(composition), composition.pool_page_bytes()
-    tokens = min(page_counts[name] for name in names) * composition.page_size
-    alone = device_bytes // max(1, sum(page_bytes[name] for name in names)) * composition.page_size
-    if tokens >= alone or len(names) == len(page_counts):
-        return ""
-    lost = 100 * (1 - tokens / alone)
-    return f"The split costs {lost:.1f} % of the path: {tokens:,} tokens; the whole budget would hold {alone:,}.\n"
+def _cell(column: Column, row: RowResult) -> Text:
+    value = column.value(row)
+    style = {"hit_rate": "bold", "wrong_bytes": "bold red" if value else ""}.get(column.key, "")
+    return Text(column.text(value), style)
 
 
-def print_rows(console: Console, rows: Sequence[RowResult]) -> None:
-    """The rows side by side: what was hit, what it cost, and below it by component."""
-    console.print(_main_table(rows))
+def _print_model(console: Console, plan: Plan, flops_per_s: float) -> None:
+    """What times to the first token are modelled from."""
+    stated = [f"prefill {flops_per_s / 1e12:g} TFLOP/s"]
+    if plan.host is not None:
+        stated.append(f"host copies {plan.host.load_cost.bytes_per_s / 1e9:g} GB/s each way")
+    for peer in (plan.storage, plan.linker):
+        if peer is not None:
+            cost = peer.cost
+            stated.append(f"storage {cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a call")
+    scores = "attention scores included" if plan.composition.attention_costs else "attention scores left out: not known here"
     console.print(
-        "\n[italic]By component: pages used at the end / at most / in all; prompt tokens lost for want of it (overlapping)[/]",
-        highlight=False,
+        f"[bold]Modelled[/], not measured, from {', '.join(stated)}. Prompts are computed first come, first served, at most "
+        f"{plan.settings.chunk_tokens:,} tokens a step of {plan.settings.step_ms:g} ms, {scores}; every running answer gains "
+        "a token a step, whatever else is done."
     )
-    console.print(_component_table(rows))
 
 
-def _main_table(rows: Sequence[RowResult]) -> Table:
-    path_only = next((row.hit_rate for row in rows if row.policy == "path-only"), 0.0)
-    columns = (
-        "hit %",
-        "of\nungated",
-        "recomputed\ntokens",
-        "replayed\ntokens",
-        "FLOPs\nsaved %",
-        "evicted\nvalues",
-        "tomb-\nstones",
-        "re-\njected",
-        "pre-\nempted",
-        "µs/req\nmean",
-        "p50",
-        "p99",
-        "wall\ns",
-    )
-    table = policy_table(columns, "Token hits, at a request's first admission")
-    for row in rows:
-        table.add_row(
-            Text(row.policy, "dim" if row.policy in REFERENCES else ""),
-            Text(f"{100 * row.hit_rate:.2f}", "bold"),
-            f"{row.hit_rate / path_only:.3f}" if path_only else "",
-            short_count(row.recomputed_tokens),
-            short_count(row.rebuilt_tokens),
-            f"{100 * row.flops_saved_share:.1f}",
-            short_count(row.evictions),
-            short_count(row.tombstones),
-            f"{row.rejected:,}",
-            f"{row.preempted:,}",
-            f"{row.us_per_request_mean:,.0f}",
-            f"{row.us_per_request_p50:,.0f}",
-            f"{row.us_per_request_p99:,.0f}",
-            f"{row.wall_s:.1f}",
-        )
-    return table
-
-
-def _component_table(rows: Sequence[RowResult]) -> Table:
-    """Pages by component, and the prompt tokens that a component's absence alone kept from being resumed."""
-    names = list(dict.fromkeys(name for row in rows for name in (*row.pools, *row.lost_tokens)))
-    table = policy_table(names)
-    for row in rows:
-        table.add_row(row.policy, *(_cell(row, name) for name in names))
-    return table
-
-
-def _cell(row: RowResult, name: str) -> str:
-    return "\n".join(_cell_lines(row, name))
-
-
-def _cell_lines(row: RowResult, name: str) -> Iterator[str]:
-    pool = row.pools.get(name)
-    if pool is not None:
-        total = "∞" if pool.total_pages is None else short_count(pool.total_pages)
-        yield f"{short_count(pool.used_pages)}/{short_count(pool.peak_pages)}/{total}"
-    lost = row.lost_tokens.get(name)
-    if lost is not None:
-        yield f"lost {short_count(lost)}"
-
-
-def policy_table(columns: Iterable[str], title: str | None = None) -> Table:
-    """An empty table of figures, a row a policy, as all of a report are."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 1))
-    table.add_column("policy")
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
-
-
-def short_count(count: int) -> str:
-    """A number in at most five characters: 950, 12.3k, 4.56M, 789M."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            value = count / limit
-            return f"{value:.3g}{unit}" if value < 999.5 else f"{value:.0f}{unit}"
-    return str(count)
+def print_columns(console: Console) -> None:
+    """What every column of the report and of its files means."""
+    for section in SECTIONS:
+        console.print(section.title, style="italic")
+        for column in section.columns:
+            name = " ".join((column.heading or "").replace("-\n", "-").split())
+            if isinstance(column, ColumnFamily):
+                name = f"<name> {name}".strip() if column.heading is not None else ""
+            key = f"{column.key}.<name>" if isinstance(column, ColumnFamily) and column.key else column.key
+            console.print(Text(" · ".join(filter(None, (name, key))), "bold"))
+            console.print(Padding(Text(column.meaning), (0, 0, 0, 4)))
+        console.print()

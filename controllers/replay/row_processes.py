@@ -16,7 +16,7 @@ from unified_tree.controllers.replay.row import run_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.replay.row import Plan, RowSpec
+    from unified_tree.controllers.replay.plan import Plan, RowSpec
     from unified_tree.controllers.replay.row_result import RowResult
 
     Progress = Callable[[int, int], None]

@@ -1,18 +1,61 @@
-"""What one row of the report says: a workload, served once under one policy."""
+"""What one row of the report is made of: a workload, served once under one policy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from unified_tree.controllers.replay.latency import LatencyFigures
-    from unified_tree.controllers.replay.linked_figures import LinkedFigures
-    from unified_tree.controllers.replay.tier_figures import HostFigures, PoolFigures, StoredFigures
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.cache.stats import CacheStats
+    from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
+
+    Requests = NDArray[np.void]
+
+LATENCY_PARTS = ("fetch", "queue", "load", "prefill")
+"""From the arrival to the first token: until the store has answered, until there is a place, until what the host has is on
+device, and until the rest is computed, behind what others have to compute."""
+REQUEST = np.dtype(
+    [
+        *((f"{name}tokens", np.int64) for name in ("prompt_", "hit_", "host_hit_", "storage_hit_", "linked_hit_")),
+        *((f"{name}tokens", np.int64) for name in ("rebuilt_", "reachable_", "path_")),
+        *((name, np.float64) for name in ("admitted_s", "load_wait_s", "fetch_wait_s")),
+        ("spent_ns", np.int64),
+        ("latency_parts_s", np.float64, (len(LATENCY_PARTS),)),
+        ("is_served", np.bool_),
+        ("is_later_turn", np.bool_),
+    ]
+)
+"""One request of a row. Tokens are those of its first admission.
+
+- `hit_tokens` were resumed: of these `host_hit_tokens` were loaded back, `storage_hit_tokens` of those had been prefetched for
+  this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
+- `reachable_tokens` could be resumed over both tiers when it was offered; the paths alone covered `path_tokens`.
+- Waits are in seconds of the virtual clock, `spent_ns` are real nanoseconds inside the library.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedFigures:
+class Residency:
+    """Pages in use over the virtual clock, by component with device pages of its own."""
+
+    time_s: tuple[float, ...]
+    pages: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTraffic:
+    """What a store or linker moved, in bytes of true page sizes, on one rank."""
+
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedStats:
     """Bytes compared on hits, loads and at the ends of requests, and those of them that were not what was computed."""
 
     checked_bytes: int
@@ -20,71 +63,60 @@ class VerifiedFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Figures over the virtual clock, for plots.
-
-    Attributes:
-        time_s: when requests were admitted, in order.
-        prompt_tokens, hit_tokens, host_hit_tokens: theirs; the last are part of the hit tokens.
-        residency_s: when residency was looked at.
-        resident_pages: by component, pages in use at those times.
-    """
-
-    time_s: tuple[float, ...]
-    prompt_tokens: tuple[int, ...]
-    hit_tokens: tuple[int, ...]
-    host_hit_tokens: tuple[int, ...]
-    residency_s: tuple[float, ...]
-    resident_pages: dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """The figures of one row. Token figures are of served requests, at their first admission.
+    """All that is known of one row; the report's columns are derived from it (see `columns`).
 
     Attributes:
         policy: the row's name: an eviction policy, `unbounded`, `clairvoyant` or `path-only`.
-        capacity: device budget as a multiple of the one asked for.
-        requests, rejected, preempted: requests in all; of these rejected; how often a running one was put back.
-        prompt_tokens, hit_tokens, recomputed_tokens: hit + recomputed = prompt.
-        rebuilt_tokens: run again to rebuild a window, counted as recomputed.
-        prefill_flops, prefill_flops_saved: of all prompts without a cache; of these not spent.
-        lost_tokens: by component and cause, prompt tokens that its absence kept from being resumed.
-        evictions: values evicted, tombstones among them; `tombstones`: evictions that left their node in place.
-        pools: by component with device pages of its own.
-        us_per_request_mean, us_per_request_p50, us_per_request_p99: microseconds inside the library, all calls of a request.
+        capacity: device budget as a multiple of the one asked for, which is `device_bytes`.
+        requests: in all; `served` are those not rejected, in arrival order, an array of REQUEST.
+        preempted: how often a running request was put back.
+        lost_tokens: by component, prompt tokens that its absence kept from being resumed.
+        prefill_flops, prefill_flops_saved: of all served prompts without a cache; of these not spent.
+        cache: what the cache counted; `peak_pages` and `peak_host_pages` the pages in use at most, by component.
+        polled_ns: real nanoseconds of `poll`, which is no request's call.
         virtual_s, wall_s: length of the replay on the virtual clock, and on the wall.
-        host: None without a host tier; `stored`: None without a store behind it; `linked`: None without a linker.
-        latency: None where no hardware was stated to model it from.
+        traffic: None without a store or linker; `link`: None without a linker.
+        has_latency: whether hardware was stated to model latency from.
         verified: None where pages held no bytes.
+        path_only_hit_rate: of the report's path-only row; None outside a report.
     """
 
     policy: str
     capacity: float
+    device_bytes: int
     requests: int
-    rejected: int
+    served: Requests
     preempted: int
-    prompt_tokens: int
-    hit_tokens: int
-    recomputed_tokens: int
-    rebuilt_tokens: int
+    lost_tokens: dict[str, int]
     prefill_flops: float
     prefill_flops_saved: float
-    lost_tokens: dict[str, int]
-    evictions: int
-    tombstones: int
-    pools: dict[str, PoolFigures]
-    us_per_request_mean: float
-    us_per_request_p50: float
-    us_per_request_p99: float
+    cache: CacheStats
+    peak_pages: dict[str, int]
+    peak_host_pages: dict[str, int]
+    residency: Residency
+    polled_ns: int
     virtual_s: float
     wall_s: float
-    timeline: Timeline
-    host: HostFigures | None = None
-    stored: StoredFigures | None = None
-    linked: LinkedFigures | None = None
-    latency: LatencyFigures | None = None
-    verified: VerifiedFigures | None = None
+    traffic: StoreTraffic | None = None
+    link: LinkCounters | None = None
+    has_latency: bool = False
+    verified: VerifiedStats | None = None
+    path_only_hit_rate: float | None = None
+
+    def total(self, name: str) -> Any:
+        """The sum of a field of REQUEST over the served requests."""
+        return self.served[name].sum().item()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the served requests."""
+        return int(self.total("prompt_tokens"))
+
+    @property
+    def hit_tokens(self) -> int:
+        """Of their prompts, what was not computed again."""
+        return int(self.total("hit_tokens"))
 
     @property
     def hit_rate(self) -> float:
@@ -92,69 +124,16 @@ class RowResult:
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
-    def host_hit_tokens(self) -> int:
-        """Hit tokens that were loaded back."""
-        return self.host.hit_tokens if self.host is not None else 0
+    def rejected(self) -> int:
+        """Requests that could not be served."""
+        return self.requests - len(self.served)
 
     @property
-    def storage_hit_tokens(self) -> int:
-        """Those of `host_hit_tokens` that a store had."""
-        return self.stored.hit_tokens if self.stored is not None else 0
-
-    @property
-    def linked_hit_tokens(self) -> int:
-        """Hit tokens that a linker brought to the device for the very request."""
-        return self.linked.hit_tokens if self.linked is not None else 0
-
-    @property
-    def device_hit_tokens(self) -> int:
-        """Hit tokens that were on the device."""
-        return self.hit_tokens - self.host_hit_tokens - self.linked_hit_tokens
+    def has_host(self) -> bool:
+        """Whether there was a host tier."""
+        return bool(self.cache.host_pools)
 
     @property
     def flops_saved_share(self) -> float:
         """Share of the prefill FLOPs that was saved; 0 where there were none to save."""
         return self.prefill_flops_saved / self.prefill_flops if self.prefill_flops else 0.0
-
-    def record(self) -> dict[str, Any]:
-        """The row as flat JSON values, without its timeline. A figure by component is named `figure.component`."""
-        flat: dict[str, Any] = {
-            "policy": self.policy,
-            "requests": self.requests,
-            "rejected": self.rejected,
-            "preempted": self.preempted,
-            "prompt_tokens": self.prompt_tokens,
-            "hit_tokens": self.hit_tokens,
-            "hit_tokens_device": self.device_hit_tokens,
-            "hit_tokens_host": self.host_hit_tokens - self.storage_hit_tokens,
-            "hit_tokens_storage": self.storage_hit_tokens + self.linked_hit_tokens,
-            "hit_rate": self.hit_rate,
-            "recomputed_tokens": self.recomputed_tokens,
-            "rebuilt_tokens": self.rebuilt_tokens,
-            "prefill_flops": self.prefill_flops,
-            "prefill_flops_saved": self.prefill_flops_saved,
-            "evictions": self.evictions,
-            "tombstones": self.tombstones,
-            "us_per_request_mean": self.us_per_request_mean,
-            "us_per_request_p50": self.us_per_request_p50,
-            "us_per_request_p99": self.us_per_request_p99,
-            "virtual_s": self.virtual_s,
-            "wall_s": self.wall_s,
-        }
-        for name, tokens in self.lost_tokens.items():
-            flat[f"lost_tokens.{name}"] = tokens
-        for name, pool in self.pools.items():
-            flat[f"used_pages.{name}"] = pool.used_pages
-            flat[f"peak_pages.{name}"] = pool.peak_pages
-            flat[f"total_pages.{name}"] = pool.total_pages
-        if self.host is not None:
-            flat |= self.host.record(self.hit_tokens, self.prompt_tokens, self.storage_hit_tokens)
-        if self.stored is not None:
-            flat |= self.stored.record(self.prompt_tokens)
-        if self.linked is not None:
-            flat |= self.linked.record(self.device_hit_tokens, self.prompt_tokens)
-        if self.latency is not None:
-            flat |= self.latency.record()
-        if self.verified is not None:
-            flat |= {"checked_bytes": self.verified.checked_bytes, "wrong_bytes": self.verified.wrong_bytes}
-        return flat

@@ -397,5 +397,5 @@ class Server:
         self._observer.ended(entry.request, entry.spent_ns, rejected=rejected)
 
     def _charge(self, entry: ServedRequest) -> None:
-        entry.spent_ns += self._cache.spent_ns
-        self._cache.spent_ns = 0
+        entry.spent_ns += self._cache.spent.ns
+        self._cache.spent.ns = 0

@@ -16,37 +16,46 @@ if TYPE_CHECKING:
 UNLIMITED = 1 << 40
 
 
+class Stopwatch:
+    """Nanoseconds inside its `with` blocks, errors included; the caller may set `ns` back to zero."""
+
+    __slots__ = ("_start_ns", "ns")
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __enter__(self) -> None:
+        self._start_ns = perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.ns += perf_counter_ns() - self._start_ns
+
+
 class TimedCache:
-    """The calls of a scheduler, timed, errors included; building the key counts as well.
+    """The calls of a scheduler, timed; building the key counts as well.
 
     Attributes:
         cache: what is timed.
-        spent_ns: nanoseconds in the library since the caller last set this to zero, `poll` apart.
-        polled_ns: nanoseconds in `poll`, which is no one request's.
+        spent: in the library, `poll` apart.
+        polled: in `poll`, which is no one request's.
     """
 
-    __slots__ = ("cache", "polled_ns", "spent_ns")
+    __slots__ = ("cache", "polled", "spent")
 
     def __init__(self, cache: PrefixCache) -> None:
         self.cache = cache
-        self.polled_ns = 0
-        self.spent_ns = 0
+        self.polled = Stopwatch()
+        self.spent = Stopwatch()
 
     def prefetch(self, request: int, tokens: Int64s) -> bool:
         """`PrefixCache.prefetch` for a key of these tokens."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             return self.cache.prefetch(request, Key(tokens))
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns
 
     def prefetched(self, request: int) -> bool:
         """`PrefixCache.prefetched`, and the time as that of `poll`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.polled:
             return self.cache.prefetched(request)
-        finally:
-            self.polled_ns += perf_counter_ns() - start_ns
 
     def acquire(
         self, tokens: Int64s, checkpoints: tuple[int, ...], priority: int, request: int | None = None, *, go_on: bool = False
@@ -57,19 +66,13 @@ class TimedCache:
             request: whose prefetch it was; None where there is no store.
             go_on: whether a later prompt goes on from its answer.
         """
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=go_on, request=request)
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns
 
     def poll(self) -> None:
         """`PrefixCache.poll`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.polled:
             self.cache.poll()
-        finally:
-            self.polled_ns += perf_counter_ns() - start_ns
 
     def available_tokens(self) -> int:
         """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
@@ -82,32 +85,20 @@ class TimedCache:
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
         """`PrefixCache.allocate`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             self.cache.allocate(lease, length_tokens)
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
         """`PrefixCache.advance`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             self.cache.advance(lease, computed_tokens)
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns
 
     def commit(self, lease: Lease, tokens: Int64s | int, states: dict[int, int]) -> None:
         """`PrefixCache.commit`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             self.cache.commit(lease, tokens, states=states)
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns
 
     def release(self, lease: Lease) -> None:
         """`PrefixCache.release`."""
-        start_ns = perf_counter_ns()
-        try:
+        with self.spent:
             self.cache.release(lease)
-        finally:
-            self.spent_ns += perf_counter_ns() - start_ns

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,11 @@ class Record:
         return value
 
     def seconds(self, name: str, per_second: float = 1.0) -> float:
-        """A field that must be a finite number of zero or more, `per_second` of which make a second."""
+        """A field that must be a finite number of zero or more, or one as a string, `per_second` of which make a second."""
         value = self.field(name)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value)
         if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS * per_second:
             raise self.inner(name).error("must be a number of zero or more", value)
         return float(value / per_second)

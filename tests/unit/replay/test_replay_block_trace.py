@@ -68,6 +68,13 @@ def test_arrivals_are_milliseconds_after_the_first_request_in_order(write: Write
     assert workload.requests[0].blocks().tolist() == [7, 8]
 
 
+def test_timestamps_may_be_strings(write: Write) -> None:
+    workload = read_trace(write(line(timestamp="82"), line(timestamp="1082.5")))
+    assert [request.arrival_s for request in workload.requests] == [0.0, 1.0005]
+    with pytest.raises(TraceError, match="timestamp must be a number"):
+        read_trace(write(line(timestamp="soon")))
+
+
 def test_fewer_ids_than_blocks_leave_a_longer_rest(write: Write) -> None:
     (request,) = read_trace(write(line(input_length=5000, hash_ids=[3]))).requests
     assert request.shared_tokens == 512

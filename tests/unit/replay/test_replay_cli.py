@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from replay_rows import invoke as run
 
 from unified_tree.controllers import Lease
-from unified_tree.controllers.replay.commands import app
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 
 FIELDS = {
@@ -32,10 +31,6 @@ FIELDS = {
     "us_per_request_p99",
 }
 SMALL = ["replay", "--requests", "60", "--device-gib", "1", "--jobs", "1"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
@@ -79,7 +74,7 @@ def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> No
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
-    for word in ("host: 16 GiB, write-back", "50 GB/s", "By tier", "swa on host"):
+    for word in ("host: 16 GiB, write-back", "50 GB/s", "Hits by tier", "swa on host"):
         assert word in result.stdout
     rows = {row["policy"]: row for row in json.loads(files[1].read_text())}
     assert not rows.pop("unbounded").keys() & HOST_FIELDS
@@ -221,6 +216,36 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], says: str) 
     assert not result.stdout
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = run(*SMALL, "--policy", "lru", "--host-gib", 2, "--storage", "memory", "--prefill-tflops", 200, "--verify")
+    assert result.exit_code == 0, result.output
+    assert not result.stderr, "no bar and no newline without a terminal"
+    assert max(map(len, result.stdout.splitlines())) <= width
+    assert "…" not in result.stdout
+    words = " ".join(result.stdout.split())
+    for heading in ("hit %", "recomputed", "tombstones", "preempted", "clairvoyant", "storage", "boundaries", "compared"):
+        assert heading in words
+    assert "Short of pages, values were evicted: full (lru, " in words
+
+
+def test_every_column_of_a_file_is_explained(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    given = ["--policy", "lru", "--host-gib", 2, "--storage", "memory", "--prefill-tflops", 200, "--verify"]
+    assert run(*SMALL, *given, "--json", out).exit_code == 0
+    explained = set(run("columns").stdout.split())
+    for name in json.loads(out.read_text())[0].keys() - {"policy"}:
+        assert (name if "." not in name else name.partition(".")[0] + ".<name>") in explained, name
+
+
+def test_help_groups_the_options() -> None:
+    result = run("replay", "--help")
+    for group in ("Model:", "Device memory:", "Host memory:", "Storage:", "Server:", "Workload:", "Verification:", "Output:"):
+        assert f"\n{group}\n" in result.stdout
+    assert "`tensors`" in result.stdout
+
+
 def test_a_bad_line_of_a_trace_is_named_by_the_real_command(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n{"timestamp": 0}\n')
@@ -250,5 +275,5 @@ def test_a_missing_extra_is_one_line() -> None:
 def test_models_lists_every_component() -> None:
     result = run("models")
     assert result.exit_code == 0, result.output
-    for word in ("gpt-oss-20b", "deepseek-v4-flash", "llama-3.1-8b", "swa", "mamba", "indexer", "bytes a token"):
+    for word in ("gpt-oss-20b", "deepseek-v4-flash", "llama-3.1-8b", "swa", "mamba", "indexer", "kept in"):
         assert word in result.stdout

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_rows import figures, wrong_bytes
 
 from unified_tree import Boundary, Tier, UnifiedTree
 from unified_tree.components import composition_for
@@ -17,9 +18,9 @@ from unified_tree.controllers.pools import PagePair, propose_page_counts
 from unified_tree.controllers.replay import row_tiers
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_specs import report_specs
 from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
@@ -62,25 +63,17 @@ def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowR
     return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts(plan)))
 
 
-def wrong_bytes(row: RowResult) -> int:
-    assert row.verified is not None
-    assert row.verified.checked_bytes > 0
-    return row.verified.wrong_bytes
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("policy", list(WritePolicy))
 def test_every_byte_that_comes_back_is_the_one_that_was_computed(model: str, policy: WritePolicy) -> None:
     row = run(plan_of(model, write_policy=policy))
     assert wrong_bytes(row) == 0
-    assert row.host is not None
-    assert row.host.backups > 0
+    assert row.cache.backed_up.count > 0
     assert row.rejected == 0
-    assert 0 <= row.host_hit_tokens <= row.hit_tokens <= row.prompt_tokens == WORKLOAD.prompt_tokens
-    assert sum(row.timeline.host_hit_tokens) == row.host_hit_tokens
-    for pool in row.host.pools.values():
-        assert pool.total_pages is not None
-        assert pool.used_pages <= pool.peak_pages <= pool.total_pages
+    assert 0 <= row.total("host_hit_tokens") <= row.hit_tokens <= row.prompt_tokens == WORKLOAD.prompt_tokens
+    for name, pool in row.cache.host_pools.items():
+        assert pool.total is not None
+        assert pool.used <= row.peak_host_pages[name] <= pool.total
 
 
 @pytest.mark.parametrize("host_gib", [None, 60.0])
@@ -88,13 +81,12 @@ def test_every_row_of_a_report_is_compared(host_gib: float | None) -> None:
     plan = plan_of(host_gib=host_gib)
     rows = [run_row(plan, spec) for spec in report_specs(["lru"], page_counts(plan))]
     assert [wrong_bytes(row) for row in rows] == [0] * 4
-    assert [row.host is not None for row in rows] == [host_gib is not None and row.policy != "unbounded" for row in rows]
+    assert [row.has_host for row in rows] == [host_gib is not None and row.policy != "unbounded" for row in rows]
 
 
 def test_a_draft_in_shared_pages_is_compared_too() -> None:
     row = run(plan_of("qwen3-next-80b-a3b", draft=1))
-    assert row.host is not None
-    assert "draft" in row.host.pools
+    assert "draft" in row.cache.host_pools
     assert wrong_bytes(row) == 0
 
 
@@ -104,17 +96,10 @@ def test_true_page_sizes() -> None:
     )
     plan = replace(plan_of(host_gib=0.25, verification=Verification.FULL), workload=synthetic_workload(options))
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16}))
-    assert row.host is not None
-    assert row.host.loads > 0
+    assert row.cache.loaded.count > 0
     assert wrong_bytes(row) == 0
     assert row.verified is not None
     assert row.verified.checked_bytes % 1_572_864 == 0, "pages of 24 KiB a token"
-
-
-def figures(row: RowResult) -> tuple[object, ...]:
-    assert row.host is not None
-    host = replace(row.host, us_polling_per_request=0)
-    return row.hit_tokens, row.evictions, row.lost_tokens, row.virtual_s, row.timeline, host
 
 
 def test_a_row_repeats_and_bytes_change_nothing() -> None:
@@ -126,24 +111,20 @@ def test_a_row_repeats_and_bytes_change_nothing() -> None:
 def test_a_large_host_gives_back_what_a_small_device_forgets() -> None:
     without, behind = run(plan_of(host_gib=None)), run(plan_of())
     unbounded = run(plan_of(host_gib=None), RowKind.UNBOUNDED)
-    assert behind.host is not None
-    assert behind.host.loads > 0
+    assert behind.cache.loaded.count > 0
     assert without.hit_rate < behind.hit_rate - 0.1
     assert behind.hit_rate > unbounded.hit_rate - 0.03
 
 
 def test_a_bus_so_slow_that_computing_is_cheaper_is_not_used() -> None:
     row = run(plan_of(load_cost=LoadCost(bytes_per_s=1e6)))
-    assert row.host is not None
-    assert row.host.loads == row.host_hit_tokens == 0
+    assert row.cache.loaded.count == row.total("host_hit_tokens") == 0
     assert row.hit_tokens > 0
 
 
 def test_a_slower_bus_makes_requests_wait_longer() -> None:
     fast, slow = (run(plan_of(load_cost=LoadCost(bytes_per_s=rate, flops_per_s=1e9))) for rate in (1e11, 2e9))
-    assert fast.host is not None
-    assert slow.host is not None
-    assert fast.host.load_wait_s / fast.host.loads < slow.host.load_wait_s / slow.host.loads
+    assert fast.total("load_wait_s") / fast.cache.loaded.count < slow.total("load_wait_s") / slow.cache.loaded.count
     assert fast.virtual_s <= slow.virtual_s
 
 
@@ -170,11 +151,10 @@ def test_what_two_ask_for_at_once_is_loaded_once_and_both_wait_as_long_as_the_bu
         workload=Workload(name="four", requests=tuple(requests), block_count=200),
     )
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 32}))
-    assert row.host is not None
-    assert row.host_hit_tokens == row.hit_tokens == 2 * 640
-    assert row.host.loaded_bytes == 10 * page_bytes
-    assert row.host.load_wait_s == pytest.approx(2 * 51 * 0.02), "1.001 s in steps of 20 ms"
-    assert row.timeline.time_s[2:] == (100.0, 100.0)
+    assert row.total("host_hit_tokens") == row.hit_tokens == 2 * 640
+    assert row.cache.loaded.size_bytes == 10 * page_bytes
+    assert row.total("load_wait_s") == pytest.approx(2 * 51 * 0.02), "1.001 s in steps of 20 ms"
+    assert row.served["admitted_s"][2:].tolist() == [100.0, 100.0]
     assert wrong_bytes(row) == 0
 
 
@@ -240,9 +220,8 @@ def test_loads_that_fail_are_tried_again_and_end_in_rejection(monkeypatch: pytes
 
     monkeypatch.setattr(PagePair, "load_layers", broken)
     row = run(plan_of())
-    assert row.host is not None
-    assert row.host.drops["load failed"] > 0
-    assert row.host.loads == row.host_hit_tokens == 0
+    assert row.cache.drops["load failed"] > 0
+    assert row.cache.loaded.count == row.total("host_hit_tokens") == 0
     assert row.rejected > 0
     assert wrong_bytes(row) == 0
 
@@ -253,9 +232,8 @@ def test_backups_that_fail_lose_hits_and_nothing_else(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(PagePair, "backup", broken)
     row = run(plan_of())
-    assert row.host is not None
-    assert row.host.drops["backup failed"] > 0
-    assert (row.host.backups, row.host.loads, row.rejected) == (0, 0, 0)
+    assert row.cache.drops["backup failed"] > 0
+    assert (row.cache.backed_up.count, row.cache.loaded.count, row.rejected) == (0, 0, 0)
     assert wrong_bytes(row) == 0
 
 

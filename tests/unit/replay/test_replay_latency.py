@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from replay_rows import invoke as run
+from replay_rows import wrong_bytes
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.replay.closed_loop import ClosedLoop
-from unified_tree.controllers.replay.commands import app
-from unified_tree.controllers.replay.latency import PARTS
+from unified_tree.controllers.replay.columns import record
 from unified_tree.controllers.replay.multiturn import MultiturnOptions, multiturn_workload
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
-from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
-from unified_tree.controllers.replay.row_result import RowResult
+from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.replay.row_result import LATENCY_PARTS, RowResult
 from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.errors import ConfigurationError
@@ -43,34 +44,33 @@ def row_of(rate: float, options: MultiturnOptions, pages: int = 100_000, step_ms
 @pytest.mark.parametrize("rate", [1e13, 3e14, 1e17])
 def test_a_prompt_alone_takes_as_long_as_its_flops(rate: float) -> None:
     row = row_of(rate, MultiturnOptions(clients=3, rounds=1, parallel=1))
-    assert row.latency is not None
+    times = record(row)
     seconds = MODEL.prefill_flops(0, 8000) / rate
-    assert seconds <= row.latency.mean_s <= seconds + 0.001
-    assert row.latency.parts_s == {"fetch": 0.0, "queue": 0.0, "load": 0.0, "prefill": row.latency.mean_s}
-    assert row.latency.p50_s == pytest.approx(row.latency.p99_s)
-    assert row.latency.first_turns_s == row.latency.mean_s
-    assert row.latency.later_turns_s is None
-    assert row.latency.requests_per_s == pytest.approx(1 / (row.latency.mean_s + 0.2), rel=0.01), "200 tokens of a ms"
+    assert seconds <= times["modelled_ttft_s_mean"] <= seconds + 0.001
+    assert [times[f"modelled_{name}_s_mean"] for name in LATENCY_PARTS] == [0.0, 0.0, 0.0, times["modelled_ttft_s_mean"]]
+    assert times["modelled_ttft_s_p50"] == pytest.approx(times["modelled_ttft_s_p99"])
+    assert times["modelled_ttft_s_first_turns"] == times["modelled_ttft_s_mean"]
+    assert times["modelled_ttft_s_later_turns"] is None
+    assert times["modelled_requests_per_s"] == pytest.approx(1 / (times["modelled_ttft_s_mean"] + 0.2), rel=0.01), (
+        "200 tokens of a ms"
+    )
 
 
 def test_prompts_that_come_together_wait_for_each_other_in_turn() -> None:
     rate = 1e14
     row = row_of(rate, MultiturnOptions(clients=4, rounds=1, parallel=4))
-    assert row.latency is not None
     seconds = MODEL.prefill_flops(0, 8000) / rate
-    assert row.latency.mean_s == pytest.approx(2.5 * seconds, abs=0.002), "1, 2, 3 and 4 of them"
-    assert row.latency.p99_s == pytest.approx(4 * seconds, rel=0.05)
+    assert record(row)["modelled_ttft_s_mean"] == pytest.approx(2.5 * seconds, abs=0.002), "1, 2, 3 and 4 of them"
+    assert record(row)["modelled_ttft_s_p99"] == pytest.approx(4 * seconds, rel=0.05)
 
 
 def test_later_turns_compute_only_what_is_new() -> None:
     rate = 1e13
     row = row_of(rate, MultiturnOptions(clients=2, rounds=3, parallel=1))
-    assert row.latency is not None
-    assert row.latency.later_turns_s is not None
     kept = (8000 + 200) // 64 * 64
     kept_later = (8000 + 200 + 128 + 200) // 64 * 64
     flops = [MODEL.prefill_flops(kept, 8000 + 328), MODEL.prefill_flops(kept_later, 8000 + 2 * 328)]
-    assert row.latency.later_turns_s == pytest.approx(sum(flops) / 2 / rate, abs=0.002)
+    assert record(row)["modelled_ttft_s_later_turns"] == pytest.approx(sum(flops) / 2 / rate, abs=0.002)
     assert row.hit_tokens == 2 * (kept + kept_later), "answers are gone on from, too"
 
 
@@ -85,16 +85,14 @@ def test_a_hybrid_goes_on_from_the_state_behind_the_answer() -> None:
     )
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 1000, "mamba": 40}))
     assert row.hit_tokens == 2 * (1280 + 256 + 1280 + 256 + 128 + 256)
-    assert row.verified is not None
-    assert row.verified.wrong_bytes == 0 < row.verified.checked_bytes
+    assert wrong_bytes(row) == 0
 
 
 def test_a_rate_below_a_token_a_step_gets_on() -> None:
     one_token = MODEL.prefill_flops(0, 1)
     small = MultiturnOptions(clients=1, rounds=1, parallel=1, request_tokens=20, answer_tokens=4, follow_up_tokens=4)
     row = row_of(one_token * 100, small)  # ten steps of 1 ms a token
-    assert row.latency is not None
-    assert 0.199 < row.latency.mean_s < 0.203
+    assert 0.199 < record(row)["modelled_ttft_s_mean"] < 0.203
 
 
 def test_without_a_rate_a_step_computes_its_chunk_whatever_it_costs() -> None:
@@ -167,10 +165,6 @@ def test_fewer_clients_than_places() -> None:
     assert seen == 6
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 LOOP = ["replay", "multiturn", "--clients", 6, "--rounds", 2, "--parallel", 2, "--request-tokens", 2000, "--policy", "lru"]
 
 
@@ -183,7 +177,7 @@ def test_the_report_states_the_hardware_and_every_tier_cuts_the_wait(tmp_path: P
         assert all(len(line) <= 120 for line in result.stdout.splitlines() if str(tmp_path) not in line)
         assert "Modelled, not measured, from prefill 40 TFLOP/s" in result.stdout
         row: dict[str, Any] = json.loads(out.read_text())[0]
-        parts = sum(row[f"modelled_{name}_s_mean"] for name in PARTS)
+        parts = sum(row[f"modelled_{name}_s_mean"] for name in LATENCY_PARTS)
         assert row["modelled_ttft_s_mean"] == pytest.approx(parts)
         return row
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import lmcache_server
 import pytest
-from click.testing import CliRunner, Result
+from replay_rows import invoke as run
+from replay_rows import rows_of, without_wall_clock
 
 from unified_tree.controllers.prefix_linker import LinkedPool, MemoryLinker, PrefixLinker, Span
-from unified_tree.controllers.replay.commands import app
 from unified_tree.controllers.replay.linker_settings import LinkerSettings
 from unified_tree.errors import ConfigurationError
 
@@ -24,20 +24,16 @@ CHUNK = 256
 FIELDS = {"hit_rate_storage", "prefetched_gib", "persisted_gib", "waited_for_storage", "storage_errors", "lookups"}
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def rows_of(tmp_path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
-    out = tmp_path / "rows.json"
-    result = run(*SMALL, *arguments, "--json", out)
-    assert result.exit_code == 0, result.output
-    return {row["policy"]: row for row in json.loads(out.read_text())}
+def replayed(tmp_path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
+    return rows_of(tmp_path / "rows.json", *SMALL, *arguments)
 
 
 def check_warm_restart(tmp_path: Path, *arguments: object, has_windows: bool = False) -> dict[str, Any]:
     """A second replay on the same peer hits more than the first, by what the peer had, and every byte is right."""
-    cold, warm = rows_of(tmp_path, *arguments, "--verify"), rows_of(tmp_path, *arguments, "--verify")
+    cold, warm = (
+        replayed(tmp_path, *arguments, "--verify"),
+        replayed(tmp_path, *arguments, "--verify"),
+    )
     assert ("lookups" in cold["path-only"]) != has_windows, "its windows and states have no end"
     for name in ("lru", "clairvoyant", *(() if has_windows else ("path-only",))):
         assert cold[name]["persisted_gib"] > 0, name
@@ -85,7 +81,7 @@ def test_beside_a_host_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     KeptLinkers(monkeypatch)
     arguments = (*LLAMA, "--storage", "lmcache", "--host-gib", 4)
     check_warm_restart(tmp_path, *arguments)
-    row = rows_of(tmp_path, *arguments, "--storage-gb-per-s", 3)["lru"]
+    row = replayed(tmp_path, *arguments, "--storage-gb-per-s", 3)["lru"]
     assert row["hit_tokens_host"] > 0
     assert row["hit_rate"] == pytest.approx(sum(row[f"hit_rate_{tier}"] for tier in ("device", "host", "storage")))
 
@@ -96,27 +92,26 @@ def test_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(*SMALL, *LLAMA, *given, "--prefetch", "wait_complete")
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
-    for words in ("modelled at 3 GB/s each way and 50 µs a call; prefetch wait_complete", "Linker: hits by tier"):
-        assert words in result.stdout
+    for words in ("modelled at 3 GB/s each way and 50 µs a call; prefetch wait_complete", "Storage: what was"):
+        assert words in " ".join(result.stdout.split())
 
 
 def test_the_same_again_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
     for _ in range(2):
         KeptLinkers(monkeypatch)
-        row = rows_of(tmp_path, *LLAMA, "--storage", "lmcache")["lru"]
-        rows.append({key: value for key, value in row.items() if "us_per" not in key and key[:3] not in ("us_", "wal")})
+        row = replayed(tmp_path, *LLAMA, "--storage", "lmcache")["lru"]
+        rows.append(without_wall_clock(row))
     assert rows[0] == rows[1]
 
 
 def test_a_slow_peer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     KeptLinkers(monkeypatch)
-    rows_of(tmp_path, *LLAMA, "--storage", "lmcache", "--verify")
-    slow = rows_of(tmp_path, *LLAMA, "--storage", "lmcache", "--storage-gb-per-s", 0.5, "--verify")["lru"]
+    replayed(tmp_path, *LLAMA, "--storage", "lmcache", "--verify")
+    slow = replayed(tmp_path, *LLAMA, "--storage", "lmcache", "--storage-gb-per-s", 0.5, "--verify")["lru"]
     assert slow["late_retrieves"] > 0
     assert slow["wrong_bytes"] == 0
-    waited = slow["fetch_wait_s"] / slow["waited_for_storage"]
-    assert waited <= 1.1, "the patience is one second"
+    assert slow["fetch_wait_s_mean"] <= 1.1, "the patience is one second"
 
 
 class Careless(MemoryLinker):
@@ -141,7 +136,9 @@ def test_a_daemon_stays_warm(tmp_path: Path) -> None:
     lmcache_server.skip_unless_it_runs()
     with lmcache_server.Lmcache(CHUNK) as server:
         cold = check_warm_restart(tmp_path, *LLAMA, "--storage", f"lmcache:{server.address}")
-        row = rows_of(tmp_path, *LLAMA, "--storage", f"lmcache:daemon={server.address},answer_timeout_s=1.5")["lru"]
+        row = rows_of(
+            tmp_path / "rows.json", *SMALL, *LLAMA, "--storage", f"lmcache:daemon={server.address},answer_timeout_s=1.5"
+        )["lru"]
         assert row["hit_tokens_storage"] == cold["hit_tokens_storage"], "pages without content are others"
         assert row["persisted_tokens"] == cold["persisted_tokens"]
 
@@ -160,12 +157,12 @@ def test_windows_in_a_daemon(tmp_path: Path) -> None:
 def test_in_process_and_with_a_file(tmp_path: Path) -> None:
     lmcache_server.skip_unless_it_runs()
     given = "lmcache-in-process:chunk_tokens=256,memory_bytes=67108864"
-    rows = rows_of(tmp_path, *LLAMA, "--storage", given, "--verify", "--device-gib", 1.5, "--jobs", 2)
+    rows = replayed(tmp_path, *LLAMA, "--storage", given, "--verify", "--device-gib", 1.5, "--jobs", 2)
     assert rows["lru"]["hit_tokens_storage"] > 0
     assert rows["lru"]["wrong_bytes"] == 0 < rows["lru"]["checked_bytes"]
     engine = tmp_path / "engine.yaml"
     engine.write_text("chunk_size: 128\nlocal_cpu: true\nmax_local_cpu_size: 0.0625\n")
-    again = rows_of(tmp_path, *LLAMA, "--storage", f"lmcache-in-process:{engine}", "--requests", 15)
+    again = replayed(tmp_path, *LLAMA, "--storage", f"lmcache-in-process:{engine}", "--requests", 15)
     assert again["lru"]["persisted_tokens"] > 0
 
 
@@ -176,7 +173,7 @@ REAL = [
     (["--storage", "lmcache:daemon=127.0.0.1:1,chunk=3"], "unknown setting 'chunk'"),
     (["--storage", "lmcache:daemon=127.0.0.1:1,chunk"], "a=b,c=d"),
     (["--storage", "lmcache:127.0.0.1:1", "--storage-gib", "5"], "its own business"),
-    (["--storage", "lmcache:127.0.0.1:1", "--storage-gb-per-s", "0"], "must be a number above 0"),
+    (["--storage", "lmcache:127.0.0.1:1", "--storage-gb-per-s", "0"], "--storage-gb-per-s"),
     (["--storage", "lmcache-in-process:/proc/nothing.yaml"], "/proc/nothing.yaml cannot be used"),
     (["--storage", "lmcache-in-process:chunk_tokens=100"], "no multiple of the page size"),
     (["--storage", "lmcache-in-process:memory_bytes=some"], "memory_bytes in the explicit settings must be int"),

@@ -8,7 +8,7 @@ import pytest
 
 from unified_tree.controllers.replay.metered_storage import MeteredStorage
 from unified_tree.controllers.replay.paced_jobs import PacedJobs
-from unified_tree.controllers.replay.storage_cost import StorageCost
+from unified_tree.controllers.replay.storage_settings import StorageCost
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
 from unified_tree.controllers.transfer_engines import VirtualClock

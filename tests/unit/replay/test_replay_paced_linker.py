@@ -7,7 +7,7 @@ import pytest
 
 from unified_tree.controllers.prefix_linker import MemoryLinker, Progress, Span
 from unified_tree.controllers.replay.paced_linker import PacedLinker, narrowed
-from unified_tree.controllers.replay.storage_cost import StorageCost
+from unified_tree.controllers.replay.storage_settings import StorageCost
 from unified_tree.controllers.replay.workload import OWN_TOKENS
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
 from unified_tree.controllers.transfer_engines import VirtualClock

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_rows import figures
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
+from unified_tree.controllers.replay.columns import record
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_specs import report_specs
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
@@ -152,23 +154,21 @@ def test_every_row_adds_up_and_repeats(model: str, device_gib: float) -> None:
     for spec in report_specs(list(POLICIES), page_counts):
         row = run_row(plan, spec)
         assert row.rejected == 0
-        assert row.hit_tokens + row.recomputed_tokens == row.prompt_tokens == plan.workload.prompt_tokens
+        assert row.hit_tokens + record(row)["recomputed_tokens"] == row.prompt_tokens == plan.workload.prompt_tokens
         assert 0 <= row.prefill_flops_saved <= row.prefill_flops
-        for pool in row.pools.values():
-            assert pool.used_pages <= pool.peak_pages
-            assert pool.total_pages is None or pool.peak_pages <= pool.total_pages
-        assert sum(row.timeline.hit_tokens) == row.hit_tokens
+        for name, pool in row.cache.pools.items():
+            assert pool.used <= row.peak_pages[name]
+            assert pool.total is None or row.peak_pages[name] <= pool.total
         if spec.policy == "lru":
-            again = run_row(plan, spec)
-            assert (again.hit_tokens, again.evictions, again.lost_tokens) == (row.hit_tokens, row.evictions, row.lost_tokens)
+            assert figures(run_row(plan, spec)) == figures(row)
 
 
 def test_the_references_frame_the_policies() -> None:
     plan = small_plan("gpt-oss-20b", 2.5)
     page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
     rows = {spec.label: run_row(plan, spec) for spec in report_specs(["lru", "mru"], page_counts)}
-    assert rows["unbounded"].evictions == 0
-    assert rows["lru"].evictions > 0
+    assert rows["unbounded"].cache.evictions == 0
+    assert rows["lru"].cache.evictions > 0
     assert rows["mru"].hit_rate < rows["lru"].hit_rate <= rows["unbounded"].hit_rate
     assert rows["lru"].hit_rate <= rows["clairvoyant"].hit_rate + 0.02
 
@@ -185,7 +185,7 @@ def test_rows_in_processes_are_the_same_rows() -> None:
     assert seen == dict.fromkeys(range(len(specs)), 150)
     one_by_one = run_rows(plan, specs, 1, lambda _row, _count: None)
     for a, b in zip(side_by_side, one_by_one, strict=True):
-        assert (a.policy, a.hit_tokens, a.evictions, a.timeline) == (b.policy, b.hit_tokens, b.evictions, b.timeline)
+        assert figures(a) == figures(b)
 
 
 def test_requests_that_can_never_fit_are_rejected_and_counted() -> None:
@@ -194,4 +194,4 @@ def test_requests_that_can_never_fit_are_rejected_and_counted() -> None:
     fitting = [r for r in plan.workload.requests if r.prompt_tokens + r.output_tokens <= 150 * 64]
     assert row.rejected == len(plan.workload.requests) - len(fitting) > 0
     assert row.prompt_tokens == sum(r.prompt_tokens for r in fitting)
-    assert row.hit_tokens + row.recomputed_tokens == row.prompt_tokens
+    assert row.hit_tokens + record(row)["recomputed_tokens"] == row.prompt_tokens

@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_rows import figures, wrong_bytes
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.columns import record
 from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.row import Plan, RowKind, RowSpec, run_row
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
+from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_specs import report_specs
 from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.storage_cost import StorageCost
-from unified_tree.controllers.replay.storage_settings import StorageSettings, table_bytes
+from unified_tree.controllers.replay.storage_settings import StorageCost, StorageSettings, table_bytes
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
@@ -78,43 +79,28 @@ def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowR
     return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts))
 
 
-def wrong_bytes(row: RowResult) -> int:
-    assert row.verified is not None
-    assert row.verified.checked_bytes > 0
-    return row.verified.wrong_bytes
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_a_later_replay_finds_what_an_earlier_one_has_stored_byte_for_byte(model: str, tmp_path: Path) -> None:
     cold, warm = run(in_files(tmp_path, model)), run(in_files(tmp_path, model))
     assert wrong_bytes(cold) == wrong_bytes(warm) == 0
-    assert cold.stored is not None
-    assert warm.stored is not None
-    assert cold.stored.persisted_boundaries > 0
-    assert cold.stored.written_bytes > 0
-    assert warm.storage_hit_tokens > cold.storage_hit_tokens
+    assert record(cold)["persisted_boundaries"] > 0
+    assert record(cold)["persisted_gib"] > 0
+    assert warm.total("storage_hit_tokens") > cold.total("storage_hit_tokens")
     assert warm.hit_rate > cold.hit_rate + 0.05
-    assert warm.stored.read_bytes > cold.stored.read_bytes
-    assert warm.stored.written_bytes < cold.stored.written_bytes / 2, "what is stored is not stored again"
+    assert record(warm)["prefetched_gib"] > record(cold)["prefetched_gib"]
+    assert record(warm)["persisted_gib"] < record(cold)["persisted_gib"] / 2, "what is stored is not stored again"
     for row in (cold, warm):
-        assert row.stored is not None
-        assert 0 <= row.storage_hit_tokens <= row.host_hit_tokens <= row.hit_tokens <= row.prompt_tokens
-        assert (row.stored.quarantined, row.stored.errors, row.rejected) == (0, 0, 0)
+        assert 0 <= row.total("storage_hit_tokens") <= row.total("host_hit_tokens") <= row.hit_tokens <= row.prompt_tokens
+        assert (record(row)["quarantined_pages"], record(row)["storage_errors"], row.rejected) == (0, 0, 0)
 
 
 def test_a_store_gives_back_what_host_has_forgotten() -> None:
     small, behind = replace(plan_of(), storage=None), plan_of()
     without, with_store = run(small), run(behind)
-    assert without.stored is None
-    assert with_store.storage_hit_tokens > 0
+    assert without.traffic is None
+    assert with_store.total("storage_hit_tokens") > 0
     assert with_store.hit_tokens >= without.hit_tokens
     assert wrong_bytes(with_store) == 0
-
-
-def figures(row: RowResult) -> tuple[object, ...]:
-    assert row.host is not None
-    host = replace(row.host, us_polling_per_request=0)
-    return row.hit_tokens, row.evictions, row.lost_tokens, row.virtual_s, row.timeline, host, row.stored
 
 
 @pytest.mark.parametrize("engine", ["file", "memory"])
@@ -139,7 +125,7 @@ def test_every_row_of_a_report_is_compared(tmp_path: Path) -> None:
     for _ in range(2):
         rows = [run_row(plan, spec) for spec in specs]
         assert [wrong_bytes(row) for row in rows] == [0] * 4
-        assert [row.stored is not None for row in rows] == [row.policy != "unbounded" for row in rows]
+        assert [row.traffic is not None for row in rows] == [row.policy != "unbounded" for row in rows]
 
 
 def test_pages_without_content_another_workload_and_another_model_are_not_found(tmp_path: Path) -> None:
@@ -167,7 +153,7 @@ def test_true_page_sizes(tmp_path: Path) -> None:
     spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16})
     rows = [run_row(replace(plan, host=small), spec) for _ in range(2)]
     assert [wrong_bytes(row) for row in rows] == [0, 0]
-    assert rows[1].storage_hit_tokens > 0
+    assert rows[1].total("storage_hit_tokens") > 0
 
 
 def test_a_slow_store_makes_requests_wait_and_patience_ends(tmp_path: Path) -> None:
@@ -180,14 +166,10 @@ def test_a_slow_store_makes_requests_wait_and_patience_ends(tmp_path: Path) -> N
     hasty = run(
         in_files(tmp_path / "c", cost=StorageCost(bytes_per_s=5e6), prefetch=PrefetchPolicy(base_s=0.05, per_token_s=0))
     )
-    assert fast.stored is not None
-    assert slow.stored is not None
-    assert hasty.stored is not None
-    assert hasty.host is not None
-    assert fast.stored.fetch_wait_s / fast.stored.waited < slow.stored.fetch_wait_s / slow.stored.waited
-    assert hasty.host.drops["prefetch out of time"] > 0
-    assert hasty.stored.fetch_wait_s / hasty.stored.waited < 0.3, "patience, grace and a few steps"
-    assert hasty.storage_hit_tokens < fast.storage_hit_tokens
+    assert record(fast)["fetch_wait_s_mean"] < record(slow)["fetch_wait_s_mean"]
+    assert hasty.cache.drops["prefetch out of time"] > 0
+    assert record(hasty)["fetch_wait_s_mean"] < 0.3, "patience, grace and a few steps"
+    assert hasty.total("storage_hit_tokens") < fast.total("storage_hit_tokens")
     assert wrong_bytes(hasty) == wrong_bytes(slow) == 0
 
 
@@ -261,7 +243,7 @@ def test_what_waits_at_the_end_is_stored_before_the_replay_stops(tmp_path: Path)
     roomy = HostSettings(page_counts=propose_page_counts(composition, host_bytes=20 * GIB), size_bytes=20 * GIB)
     quick, slow = in_files(tmp_path / "quick"), in_files(tmp_path / "slow", cost=StorageCost(bytes_per_s=1e5))
     rows = [run(replace(plan, host=roomy)) for plan in (quick, slow)]
-    written = [row.stored.written_bytes for row in rows if row.stored is not None]
+    written = [row.traffic.written_bytes for row in rows if row.traffic is not None]
     assert written[0] == written[1] > 1e5 * rows[1].virtual_s, "more than the store takes while the replay lasts"
 
 
@@ -270,9 +252,8 @@ def test_what_was_prefetched_and_not_loaded_is_no_hit(tmp_path: Path) -> None:
     assert plan.host is not None
     for _ in range(2):
         row = run(replace(plan, host=replace(plan.host, load_cost=LoadCost(bytes_per_s=1e6))))
-    assert row.stored is not None
-    assert row.stored.prefetched_tokens > 0
-    assert row.storage_hit_tokens == row.host_hit_tokens == 0
+    assert record(row)["prefetched_tokens"] > 0
+    assert row.total("storage_hit_tokens") == row.total("host_hit_tokens") == 0
     assert wrong_bytes(row) == 0
 
 
@@ -284,11 +265,10 @@ def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr(MemoryStorage, call, broken)
             row = run(plan_of())
-        assert row.stored is not None
-        assert row.storage_hit_tokens == 0
+        assert row.total("storage_hit_tokens") == 0
         assert row.rejected == 0
         assert wrong_bytes(row) == 0
-        assert row.stored.errors > 0 or call == "get"
+        assert record(row)["storage_errors"] > 0 or call == "get"
 
 
 def test_settings_that_no_engine_takes_are_refused() -> None:

@@ -1,0 +1,120 @@
+"""What is replayed: what all rows of a report have in common, and which rows there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.row_tiers import Verification
+from unified_tree.errors import ConfigurationError
+from unified_tree.policies import policy_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.host_settings import HostSettings
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
+    from unified_tree.controllers.replay.server_settings import ServerSettings
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
+    from unified_tree.controllers.replay.workload import Workload
+
+SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
+SWEEP_POLICIES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all rows have in common: who asks for what, of which model, on how much memory (bytes a rank), how fast.
+
+    Attributes:
+        host: the host tier; the unbounded row has none, for nothing leaves its device.
+        storage: the store behind the host tier, for the rows that have one.
+        linker: the prefix linker beside the cache, for the rows whose device pages have an end.
+        verification: whether pages hold bytes that are compared.
+    """
+
+    workload: Workload
+    composition: Composition
+    device_bytes: int
+    settings: ServerSettings
+    host: HostSettings | None = None
+    storage: StorageSettings | None = None
+    linker: LinkerSettings | None = None
+    verification: Verification = Verification.OFF
+
+
+class RowKind(Enum):
+    """What a row is for: a policy under test, or a reference.
+
+    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come. PATH_ONLY has the same path pools, and
+    windows and states that no match has to wait for, without bounds: what the path pools alone would allow.
+    """
+
+    POLICY = "policy"
+    UNBOUNDED = "unbounded"
+    CLAIRVOYANT = "clairvoyant"
+    PATH_ONLY = "path-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpec:
+    """A row to run.
+
+    Attributes:
+        kind: what it is for.
+        policy: the eviction policy by name; not read by CLAIRVOYANT.
+        page_counts: device pages by component.
+        capacity: device budget as a multiple of the one asked for; for the plot.
+    """
+
+    kind: RowKind
+    policy: str
+    page_counts: Mapping[str, int]
+    capacity: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """The row's name in the report."""
+        return self.policy if self.kind is RowKind.POLICY else self.kind.value
+
+    @property
+    def store_name(self) -> str:
+        """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
+        name = self.label if self.capacity == 1.0 else f"{self.label}-{round(100 * self.capacity)}"
+        plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
+        return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def report_specs(policies: Sequence[str], page_counts: Mapping[str, int]) -> list[RowSpec]:
+    """A row a policy and then the references: clairvoyant, unbounded, and path-only under the first of the policies.
+
+    Raises ConfigurationError for a policy that `policy_factory` does not find.
+    """
+    for policy in policies:
+        policy_factory(policy)
+    rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    references = (RowKind.CLAIRVOYANT, RowKind.UNBOUNDED, RowKind.PATH_ONLY)
+    return rows + [RowSpec(kind=kind, policy=policies[0], page_counts=page_counts) for kind in references]
+
+
+def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:
+    """Rows at other device budgets, for the plot: of the cost-aware policy and the first other one, where asked for.
+
+    A budget too small for the composition is left out.
+    """
+    preferred = sorted(dict.fromkeys(policies), key=lambda policy: policy != "cost")[:SWEEP_POLICIES]
+    specs = []
+    for capacity in SWEEP_CAPACITIES:
+        try:
+            page_counts = split_for_server(plan.composition, int(plan.device_bytes * capacity), plan.settings)
+        except ConfigurationError:
+            continue
+        specs += [
+            RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts, capacity=capacity) for policy in preferred
+        ]
+    return specs

@@ -1,0 +1,145 @@
+"""Counting what happens during one replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.replay.row_result import REQUEST, Residency
+from unified_tree.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.replay.clairvoyance import Clairvoyance
+    from unified_tree.controllers.replay.row_result import Requests
+    from unified_tree.controllers.replay.served_request import ServedRequest
+    from unified_tree.controllers.replay.workload import Int64s, Request, Workload
+
+RESIDENCY_SAMPLES = 200
+
+
+class RowCounters:
+    """The server's observer: keeps the figures of each request, and of the pools now and then.
+
+    Args:
+        cache: what the server drives.
+        clairvoyance: told of each request as it is offered, where eviction is clairvoyant.
+        progress: called after each request that ended.
+        step_ms: of the server.
+        is_linked: whether what is fetched for a request comes to the device, by a linker.
+
+    Attributes:
+        requests: an array of REQUEST by index; rejected ones have nothing but their prompt's length.
+        lost_tokens: see RowResult, as the rest.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        workload: Workload,
+        clairvoyance: Clairvoyance | None = None,
+        progress: Callable[[], None] | None = None,
+        step_ms: float = 1.0,
+        *,
+        is_linked: bool = False,
+    ) -> None:
+        self.requests: Requests = np.zeros(len(workload.requests), REQUEST)
+        self.requests["prompt_tokens"] = [request.prompt_tokens for request in workload.requests]
+        chains: set[int] = set()
+        for request in workload.requests:
+            self.requests["is_later_turn"][request.index] = request.chain in chains
+            chains.add(request.chain)
+        self.lost_tokens: dict[str, int] = {}
+        self.preempted_count = 0
+        stats = cache.stats()
+        self.peak_pages = dict.fromkeys(stats.pools, 0)
+        self.peak_host_pages = dict.fromkeys(stats.host_pools, 0)
+        self._cache = cache
+        self._clairvoyance = clairvoyance
+        self._progress = progress
+        self._is_linked = is_linked
+        self._step_s = step_ms / 1000.0
+        self._lost_at_offer: dict[str, int] = {}
+        self._lost: dict[int, dict[str, int]] = {}
+        self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
+        self._samples: list[tuple[float, dict[str, int]]] = []
+        self._admissions = 0
+
+    def offered(self, request: Request, prompt: Int64s) -> None:
+        """Note what is there and what is missing now, before the offer changes anything."""
+        if self._clairvoyance is not None:
+            self._clairvoyance.arrived(request)
+        self._lost_at_offer = {}
+        explanation = self._cache.explain(Key(prompt))
+        self.requests["reachable_tokens"][request.index] = explanation.reachable_length
+        self.requests["path_tokens"][request.index] = explanation.path_length
+        for loss in explanation.losses:
+            if loss.kept_on is None:  # what the host still has is not lost
+                self._lost_at_offer[loss.component] = self._lost_at_offer.get(loss.component, 0) + loss.tokens
+
+    def fetched(self, request: Request, waited_s: float) -> None:
+        """Note how long a request waited for a store."""
+        self.requests["fetch_wait_s"][request.index] = waited_s
+
+    def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
+        """Note what was resumed, at the first admission."""
+        entry = self.requests[request.index]
+        loaded_tokens = lease.load.tokens if lease.load is not None else 0
+        entry["hit_tokens"] = lease.compute_from
+        entry["host_hit_tokens"] = loaded_tokens
+        entry["storage_hit_tokens"] = min(loaded_tokens, fetched_tokens)
+        if self._is_linked:
+            entry["linked_hit_tokens"] = min(lease.compute_from - loaded_tokens, fetched_tokens)
+        entry["rebuilt_tokens"] = lease.cached_tokens - lease.compute_from
+        entry["admitted_s"] = now_s
+        self._lost[request.index] = self._lost_at_offer
+        used = self.look_at_pools()
+        if self._admissions % self._sample_every == 0:
+            self._samples.append((now_s, used))
+        self._admissions += 1
+
+    def loaded(self, request: Request, waited_s: float) -> None:
+        """Note how long a request waited for its load."""
+        self.requests["load_wait_s"][request.index] += waited_s
+
+    def first_token(self, entry: ServedRequest) -> None:
+        """Note how long it took, part by part."""
+        assert entry.decoding_from is not None
+        steps = (entry.arrived, entry.queued, entry.started, entry.computing, entry.decoding_from)
+        self.requests["latency_parts_s"][entry.request.index] = np.diff(steps) * self._step_s
+
+    def preempted(self) -> None:
+        """A running request was put back."""
+        self.preempted_count += 1
+
+    def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
+        """A request is over; a rejected one counts in nothing but the number of rejected."""
+        lost = self._lost.pop(request.index, {})
+        if not rejected:
+            self.requests["is_served"][request.index] = True
+            self.requests["spent_ns"][request.index] = spent_ns
+            for name, tokens in lost.items():
+                self.lost_tokens[name] = self.lost_tokens.get(name, 0) + tokens
+        if self._progress is not None:
+            self._progress()
+
+    def residency(self) -> Residency:
+        """The device pages in use, as they were looked at."""
+        return Residency(
+            time_s=tuple(now_s for now_s, _ in self._samples),
+            pages={name: tuple(used[name] for _, used in self._samples) for name in self.peak_pages},
+        )
+
+    def look_at_pools(self) -> dict[str, int]:
+        """Note the most pages in use so far. Returns those in use on device now, by component."""
+        stats = self._cache.stats()
+        used = {name: pool.used for name, pool in stats.pools.items()}
+        host_used = {name: pool.used for name, pool in stats.host_pools.items()}
+        for peaks, now in ((self.peak_pages, used), (self.peak_host_pages, host_used)):
+            for name, pages in now.items():
+                peaks[name] = max(peaks[name], pages)
+        return used
