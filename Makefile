@@ -12,7 +12,7 @@ DAEMON_TESTS := tests/conformance/test_linker_fault_matrix.py tests/conformance/
 ARGS ?=
 PEERS ?=
 
-.PHONY: replay test deep bench bench-transfers bench-storage engines lint clean
+.PHONY: replay test deep bench bench-transfers bench-storage engines lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -46,6 +46,9 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/pyright
 
+docs: $(VENV)/.test  ## the pages of docs/ as a site in build/site; a broken link or name ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 $(VENV)/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unified-tree needs Python 3.11 or newer; set PYTHON=…"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) lacks venv; on Debian: apt-get install python3-venv"; exit 2; }
@@ -57,7 +60,7 @@ $(VENV)/.replay: $(VENV)/.base $(SOURCES)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base $(SOURCES)
-	$(PIP) '.[replay,test,lint]'
+	$(PIP) '.[replay,test,lint,docs]'
 	@touch $@ $(VENV)/.replay
 
 clean:

@@ -1,3 +1,14 @@
+"""The kinds of attention state, and the compositions of real model families.
+
+Start at `composition_for("gpt-oss-20b")` for a built-in model (`model_names()` lists them), or at `from_hf_config`, which
+reads a model's `config.json`. Both return a `Composition`: the model's components, what their pages hold, what a token costs,
+and how to split a memory budget over the pools.
+
+`full`, `swa`, `mamba`, `indexer`, `draft`, `compressed` and `overlap` each make one component. A kind of state that is not
+among them is a `Component` of your own. `families` reads the configurations of model families. docs/kind_of_state.md shows how
+to declare a new kind.
+"""
+
 if __name__ != "unified_tree.components":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.components, not as {__name__}")
 
