@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
 CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache tests/unit/pools tests/unit/testing \
-    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/tiers tests/sim
+    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/host tests/sim
 # LMCache's daemon answers too late beside other tests
 DAEMON_TESTS := tests/conformance/test_linker_fault_matrix.py tests/conformance/test_prefix_linkers.py \
     tests/conformance/test_prefix_linkers_with_windows.py tests/unit/prefix_linker/test_lmcache_daemon.py \
