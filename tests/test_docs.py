@@ -2,14 +2,13 @@
 
 A page's ```python blocks run one after the other in a namespace of their own. A `print` that starts a line says what it prints
 in the comment behind it or in the comment lines below it. A block under `<!-- not run: why -->` needs what is not here (a
-server, say): only its imports run. A block under `<!-- needs: module:name -->` runs where that name exists.
+server, say): only its imports run.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import io
 import re
 import subprocess
@@ -27,19 +26,18 @@ from unified_tree.controllers import PrefixCache
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^(?:<!-- (not run|needs): (.+?) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^(<!-- not run: .+? -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROMISE = re.compile(r"^ *print\(.*\)(?:  +# (.*))?\n((?: *# .*\n)*)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)|(?:src|srcset)=\"(?!https?:)([^\"]+)\"")
 SNIPPET = re.compile(r'^--8<-- "([^"]+)"', re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """One ```python block: its code, the line it starts at, and the word and the text of the comment over it."""
+    """One ```python block: its code, the line it starts at, and whether only its imports run."""
 
     code: str
     line: int
-    word: str
-    why: str
+    imports_only: bool
 
 
 def relative(path: Path) -> str:
@@ -49,33 +47,19 @@ def relative(path: Path) -> str:
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for found in FENCE.finditer(text):
-        code = found[3]
+        code = found[2]
         named = SNIPPET.findall(code)
         if named:
             assert not SNIPPET.sub("", code).strip(), "a block that includes a file holds nothing else"
             code = "".join((ROOT / name).read_text(encoding="utf-8") for name in named)
-        yield Block(code, text.count("\n", 0, found.start(3)), found[1] or "", found[2] or "")
-
-
-def exists(name: str) -> bool:
-    module, _, path = name.partition(":")
-    if importlib.util.find_spec(module) is None:
-        return False
-    found: object = importlib.import_module(module)
-    for part in path.split(".") if path else ():
-        if not hasattr(found, part):
-            return False
-        found = getattr(found, part)
-    return True
+        yield Block(code, text.count("\n", 0, found.start(2)), found[1] is not None)
 
 
 def run(page: Path, block: Block, namespace: dict[str, object]) -> list[str]:
     """What the block prints. Line numbers in tracebacks are the page's."""
     tree = ast.parse("\n" * block.line + block.code, str(page))
-    if block.word == "not run":
+    if block.imports_only:
         tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    if block.word == "needs" and not exists(block.why):
-        return []
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, str(page), "exec"), namespace)
@@ -84,7 +68,7 @@ def run(page: Path, block: Block, namespace: dict[str, object]) -> list[str]:
 
 def promises(block: Block) -> list[str]:
     """The lines that a block says it prints."""
-    if block.word == "not run" or (block.word == "needs" and not exists(block.why)):
+    if block.imports_only:
         return []
     lines: list[str] = []
     for found in PROMISE.finditer(block.code):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,36 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
         "unified_tree/controllers/pools/row_copy.pyi",
         "unified_tree/controllers/storage/file/bucket_scan.pyi",
     }
+
+
+def imports_at_run_time(path: Path) -> Iterator[str]:
+    """What a module imports when it runs, imports within functions included; those for types alone are not."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def test_no_module_needs_itself() -> None:
+    """Packages' own `__init__` gather names and are not looked through."""
+    paths = {
+        f"{package}.{file.stem}": file
+        for package in SETUP["packages"]
+        for file in folder_of(package).glob("*.py")
+        if file.stem != "__init__"
+    }
+    needs = {
+        name: {found for found in (*given, *(each.rpartition(".")[0] for each in given)) if found in paths}
+        for name, given in ((name, list(imports_at_run_time(path))) for name, path in paths.items())
+    }
+    done: set[str] = set()
+    while len(done) < len(needs):
+        ready = {name for name in needs if name not in done and needs[name] <= done}
+        assert ready, f"these modules need one another: {sorted(set(needs) - done)}"
+        done |= ready

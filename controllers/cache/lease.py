@@ -49,6 +49,7 @@ class Lease:
         cached_tokens: the prompt's first tokens whose state is in the cache.
         compute_from: the first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again:
             those runs read the cached pages of path components and must not write them.
+        host_tokens: of the cached ones, those loaded back from host; `storage_tokens`: of those, prefetched for this request.
         save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. No run goes past one
             without stopping there.
         saved: those of them whose window or state was published.
@@ -71,6 +72,7 @@ class Lease:
         "computed",
         "failure",
         "generation",
+        "host_tokens",
         "key",
         "length",
         "load",
@@ -79,6 +81,7 @@ class Lease:
         "save_at",
         "save_output",
         "saved",
+        "storage_tokens",
         "tables",
     )
 
@@ -115,6 +118,8 @@ class Lease:
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
         self.load = load
+        self.host_tokens = 0 if load is None else load.tokens
+        self.storage_tokens = 0
         self.failure: str | None = None
 
     # What it says.
@@ -221,6 +226,10 @@ class Lease:
         """Save states and keep windows at these lengths, ascending."""
         self.save_at = lengths
 
+    def note_prefetched(self, tokens: int) -> None:
+        """So many tokens were prefetched for its request; what it loads back has come from a store that far."""
+        self.storage_tokens = min(self.host_tokens, tokens)
+
     def follow_load(self) -> None:
         """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
         assert self.load is not None
@@ -242,6 +251,8 @@ class Lease:
                 self.failure = f"what {self} loaded back is gone: {error}"
             else:
                 self._take_tree_pages()
+        if self.failure is not None:
+            self.host_tokens = self.storage_tokens = 0
         load.release()
 
     def _take_tree_pages(self) -> None:

@@ -26,7 +26,7 @@ class Leases:
         self._controller = controller
         self._counters = counters
         self._open: dict[Lease, None] = {}
-        self._waiting: dict[Lease, int] = {}
+        self._waiting: dict[Lease, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -48,12 +48,7 @@ class Leases:
         """A lease was made."""
         self._open[lease] = None
         if lease.load is not None:
-            self._waiting[lease] = 0
-
-    def prefetched(self, lease: Lease, tokens: int) -> None:
-        """So many tokens of what it loads were prefetched for it."""
-        if lease in self._waiting:
-            self._waiting[lease] = tokens
+            self._waiting[lease] = None
 
     def remove(self, lease: Lease) -> None:
         """A lease ends, perhaps before its load."""
@@ -102,7 +97,7 @@ class Leases:
                 lease.load.fail(f"{lease} was loading what has been invalidated since")
 
     def _end_load(self, lease: Lease) -> None:
-        prefetched_tokens = self._waiting.pop(lease)
+        del self._waiting[lease]
         assert lease.load is not None
         tokens = lease.load.tokens
         lease.end_load()
@@ -110,5 +105,5 @@ class Leases:
             self._counters.hit_tokens -= tokens
             self._counters.drop("lease lost its load")
         else:
-            self._counters.host_hit_tokens += tokens
-            self._counters.storage_hit_tokens += min(tokens, prefetched_tokens)
+            self._counters.host_hit_tokens += lease.host_tokens
+            self._counters.storage_hit_tokens += lease.storage_tokens

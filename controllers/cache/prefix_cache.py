@@ -245,7 +245,7 @@ class PrefixCache:
             if not self.ranks.is_alone:
                 self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
-                self._leases.prefetched(lease, self.storage.prefetcher.requests.stop_waiting(request))
+                lease.note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
             undo.pop_all()
         counters = self.counters
         counters.requests += 1
