@@ -40,7 +40,6 @@ these ranks, as they were started now, are called together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -82,12 +81,6 @@ def neutral(dtype: np.dtype[np.void]) -> Message:
 def fields(message: Message, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """A message as a record of its fields, shape [1], over the same memory."""
     return message.view(dtype)
-
-
-def reduce_messages(messages: Sequence[Message]) -> Message:
-    """What becomes of the messages of all ranks: their bitwise AND."""
-    reduced: Message = np.bitwise_and.reduce(messages)
-    return reduced
 
 
 def opening_message(shape: MessageShape, ranks: int, session: bytes | None) -> Message:

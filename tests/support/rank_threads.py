@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
 from typing import Any, TypeVar
 
+import numpy as np
+
 from unified_tree.controllers.ranks import Consensus, MessageShape, TickedConsensus
-from unified_tree.controllers.ranks.message import Message, reduce_messages
+from unified_tree.controllers.ranks.message import Message
 from unified_tree.errors import RankError, RankTimeoutError
 
 T = TypeVar("T")
+
+
+def reduce_messages(messages: Sequence[Message]) -> Message:
+    """What becomes of the messages of all ranks: their bitwise AND."""
+    reduced: Message = np.bitwise_and.reduce(messages)
+    return reduced
 
 
 class RankThreads:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rank_threads import reduce_messages
 
 from unified_tree.controllers.ranks import MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
-from unified_tree.controllers.ranks.message import reduce_messages
 from unified_tree.errors import DivergenceError
 
 SHAPE = MessageShape(slots=2, candidates=8, completions=8)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_threads import reduce_messages
 
 from unified_tree.controllers.ranks import MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
@@ -15,7 +16,6 @@ from unified_tree.controllers.ranks.message import (
     message_dtype,
     neutral,
     opening_message,
-    reduce_messages,
     session_of,
     with_complement,
 )

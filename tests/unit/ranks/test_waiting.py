@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from rank_threads import RankThreads
+from rank_threads import RankThreads, reduce_messages
 
 import unified_tree.controllers.ranks as package
 from unified_tree.controllers.ranks import Consensus, Finished, LocalConsensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
-from unified_tree.controllers.ranks.message import reduce_messages
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError, TicketError
 
 NARROW = MessageShape(slots=2, candidates=8, completions=8)
