@@ -42,7 +42,7 @@ class CountingCache:
         self.leases: list[CountedLease] = []
         self.allocate_calls = 0
 
-    paths = ("full",)
+    layout = SimpleNamespace(paths=("full",))
     page_size = PAGE
 
     def stats(self) -> SimpleNamespace:
