@@ -106,8 +106,8 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     """Check that `components` can live in one tree; returns them as a tuple.
 
     Raises ConfigurationError for a page size of zero or below, no required `Path`, a name used twice, a ratio that does
-    not divide the page, or a `shares` that names no component, a sharer, or one whose pages cannot hold it: of another kind of
-    coverage, or of a narrower window.
+    not divide the page, a format whose slots are not those of a page, or a `shares` that names no component, a sharer, or one
+    whose pages cannot hold it: of another kind of coverage, or of a narrower window.
     """
     if type(page_size) is not int or page_size <= 0:
         raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")
@@ -122,6 +122,7 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
             raise ConfigurationError(
                 f"{component.name}: page_size {page_size} is not a multiple of tokens_per_slot {component.tokens_per_slot}"
             )
+        _validate_slots(component, page_size)
     for component in components:
         if component.shares is None:
             continue
@@ -138,3 +139,17 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     if not any(c.coverage.is_path and c.required and c.shares is None for c in components):
         raise ConfigurationError("a tree needs at least one required Path component with pages of its own")
     return tuple(components)
+
+
+def _validate_slots(component: Component, page_size: int) -> None:
+    """A format of the wrong number of slots would give pages of the wrong size, and budgets that the device has no room for."""
+    if component.format is None:
+        return
+    slots = 1 if component.coverage.is_exact else page_size // component.tokens_per_slot
+    given = component.format.slots_per_page
+    if given not in (1, slots):
+        kind = "a state" if component.coverage.is_exact else f"{component.tokens_per_slot} tokens a slot"
+        raise ConfigurationError(
+            f"{component.name}: its format has {given} slots a page; with pages of {page_size} tokens and {kind} it is "
+            f"{slots}, or 1 for pages that are not divided"
+        )

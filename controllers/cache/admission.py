@@ -81,12 +81,12 @@ class Admission:
                     save_output=save_output,
                     load=load,
                 )
-                undo.callback(lease.end)
-                lease.begin(rebuilds=rebuilds)
+                undo.callback(lease._end)
+                lease._begin(rebuilds=rebuilds)
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
                     parts.tree.match_prefix(key, limit=limit)
                 if parts.layout.saves:
-                    lease.plan_saves(self._save_points(lease, match, checkpoints))
+                    lease._plan_saves(self._save_points(lease, match, checkpoints))
                 undo.pop_all()
         except (OutOfPagesError, TransferError) as error:
             if not loads:
@@ -116,4 +116,8 @@ class Admission:
             at = min(length, lease.prompt_tokens) // grid * grid
             if at > resumed and at not in points:
                 points.append(at)
+        if lease.prompt_tokens < grid:
+            self._resources.counters.drop("prompt ends before the first place to save a state")
+        if len(points) > self._save_limit:
+            self._resources.counters.drop("more places to save than save_limit")
         return tuple(sorted(points[: self._save_limit]))

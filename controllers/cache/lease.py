@@ -122,8 +122,6 @@ class Lease:
         self.storage_tokens = 0
         self.failure: str | None = None
 
-    # What it says.
-
     @property
     def state_page(self) -> int | None:
         """The running state's own page; None without a `Point` component, and once it was given up in a `commit`: then the
@@ -204,12 +202,12 @@ class Lease:
         ids.flags.writeable = False
         return ids
 
-    # What its cache has it do. Arguments are right already.
+    # What its cache has it do: an underscore says that nobody else may. Arguments are right already.
 
-    def begin(self, *, rebuilds: bool) -> None:
+    def _begin(self, *, rebuilds: bool) -> None:
         """Lock what it resumes from (a load does that itself), allocate its running state, and lay out its tables.
 
-        Raises OutOfPagesError or StaleBoundaryError; `end` then frees what it has got.
+        Raises OutOfPagesError or StaleBoundaryError; `_end` then frees what it has got.
         """
         loading = self.load is not None
         if not loading:
@@ -222,15 +220,15 @@ class Lease:
                 self._states.source = int(source[0]) if source.size else None
         self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
 
-    def plan_saves(self, lengths: tuple[int, ...]) -> None:
+    def _plan_saves(self, lengths: tuple[int, ...]) -> None:
         """Save states and keep windows at these lengths, ascending."""
         self.save_at = lengths
 
-    def note_prefetched(self, tokens: int) -> None:
+    def _note_prefetched(self, tokens: int) -> None:
         """So many tokens were prefetched for its request; what it loads back has come from a store that far."""
         self.storage_tokens = min(self.host_tokens, tokens)
 
-    def follow_load(self) -> None:
+    def _follow_load(self) -> None:
         """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
         assert self.load is not None
         self.load.follow()
@@ -238,7 +236,7 @@ class Lease:
             self.boundary = self.load.boundary
             self._take_tree_pages()
 
-    def end_load(self) -> None:
+    def _end_load(self) -> None:
         """What it waited for has ended: it holds the tree's pages from now on, or has failed."""
         load, self.load = self.load, None
         assert load is not None
@@ -262,14 +260,14 @@ class Lease:
             pages = tree.transfers.pages_with_loads if loading else tree.pages
             self._states.source = int(pages(self.boundary, self._states.name)[0])
 
-    def drop_load(self) -> None:
+    def _drop_load(self) -> None:
         """It waits no longer for what it was loading."""
         load, self.load = self.load, None
         if load is not None:
             assert self._resources.controller is not None
             self._resources.controller.release(load)
 
-    def require_state(self, length_tokens: int) -> None:
+    def _require_state(self, length_tokens: int) -> None:
         """Raise LeaseError if it cannot run up to so many tokens, for it gave its running state up."""
         if self._states is not None and self._states.running is None and length_tokens > self.committed:
             raise LeaseError(
@@ -277,10 +275,10 @@ class Lease:
                 f"{length_tokens}; acquire another to go on"
             )
 
-    def grow(self, length_tokens: int) -> None:
+    def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
         if length_tokens > self.length:
-            self.require_state(length_tokens)
+            self._require_state(length_tokens)
         with ExitStack() as undo:
             added = self.tables.grow(self._resources.layout.pages(length_tokens))
             undo.callback(self.tables.shrink, added)
@@ -300,7 +298,7 @@ class Lease:
             states.follow_output(length, self.committed)
             states.free_superseded(self.length - self._resources.draft_tokens)
 
-    def advance(self, computed_tokens: int) -> None:
+    def _advance(self, computed_tokens: int) -> None:
         """See PrefixCache.advance."""
         self.computed = max(self.computed, computed_tokens)
         layout, locks = self._resources.layout, self._locks
@@ -312,21 +310,21 @@ class Lease:
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
             locks.release_windows()
 
-    def cut(self, length_tokens: int) -> None:
+    def _cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""
         self.tables.cut(self._resources.layout.pages(length_tokens))
         if self._states is not None:
             self._states.cut(length_tokens)
         self.length = length_tokens
-        self.key = self.key.prefix(min(length_tokens, self.key.length))
+        self.key = self.key.prefix(min(max(length_tokens, self.prompt_tokens), self.key.length))
         self.computed = min(self.computed, length_tokens)
 
-    def hold_only_for(self, length_tokens: int) -> None:
+    def _hold_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: nothing of a window but what this length needs, and no saves on the way."""
         self.save_at = ()
         self.tables.hold_windows_for(length_tokens)
 
-    def publish(self, publication: Publication) -> None:
+    def _publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""
         key, end = publication.key, self._resources.layout.whole(publication.key.length)
         if self.generation.ended:
@@ -343,7 +341,7 @@ class Lease:
                 self._states.free_superseded(end, states)
         if key.length >= self.key.length:
             self.key = key
-        self.advance(key.length)
+        self._advance(key.length)
 
     def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
         """Places at which a state is needed to resume, which this commit passes without one."""
@@ -384,9 +382,9 @@ class Lease:
         if parts.controller is not None:
             parts.controller.committed(boundary)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Free all that is its own, and release its locks. It stands nowhere any more."""
-        self.drop_load()
+        self._drop_load()
         self.tables.free()
         if self._states is not None:
             self._states.free()

@@ -53,7 +53,7 @@ class Leases:
     def remove(self, lease: Lease) -> None:
         """A lease ends, perhaps before its load."""
         self._waiting.pop(lease, None)
-        lease.end()
+        lease._end()
         del self._open[lease]
 
     def poll(self) -> None:
@@ -65,7 +65,7 @@ class Leases:
             if lease.load is not None and lease.load.ended:
                 self._end_load(lease)
             else:
-                lease.follow_load()
+                lease._follow_load()
 
     def end_loads(self) -> None:
         """As `poll`; nothing is on its way any more."""
@@ -100,7 +100,7 @@ class Leases:
         del self._waiting[lease]
         assert lease.load is not None
         tokens = lease.load.tokens
-        lease.end_load()
+        lease._end_load()
         if lease.failure is not None:
             self._counters.hit_tokens -= tokens
             self._counters.drop("lease lost its load")

@@ -28,6 +28,7 @@ from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.eviction_policy import PolicyFactory
 from unified_tree.keys import Key
 from unified_tree.node import Tier
+from unified_tree.settings import TreeSettings
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks import Consensus
     from unified_tree.controllers.storage_tier import StorageController, StorageTier
     from unified_tree.explain import Explanation
-    from unified_tree.settings import TreeSettings
+    from unified_tree.receipt import EvictResult
 
 
 MIN_PRIORITY = -(1 << 63)
@@ -103,8 +104,9 @@ class PrefixCache:
         self.rebuild = flag(rebuild, "rebuild", ConfigurationError)
         save_limit = integer(save_limit, "save_limit", ConfigurationError)
         draft_tokens = integer(draft_tokens, "draft_tokens", ConfigurationError)
-        if host is not None and not isinstance(host, HostTier):
-            raise ConfigurationError(f"host must be a HostTier, not {host!r}")
+        for name, given, kind in (("host", host, HostTier), ("settings", settings, TreeSettings)):
+            if given is not None and not isinstance(given, kind):
+                raise ConfigurationError(f"{name} must be a {kind.__name__}, not {given!r}")
         self.tree = UnifiedTree(
             components,
             page_size,
@@ -147,8 +149,10 @@ class PrefixCache:
         Raises ConfigurationError, with nothing changed, without a host tier, for a store that cannot keep these components, and
         for one that was not opened for all their pools. Blocks as `detach_storage` does where there was one.
         """
-        from unified_tree.controllers.storage_tier import StorageController
+        from unified_tree.controllers.storage_tier import StorageController, StorageTier
 
+        if not isinstance(tier, StorageTier):
+            raise ConfigurationError(f"storage must be a StorageTier, not {tier!r}")
         if self.controller is None:
             raise ConfigurationError("a store needs a host tier before it: pass `host`, too")
         if self.storage is not None and self.storage.tier is tier:
@@ -241,11 +245,11 @@ class PrefixCache:
             undo.callback(self.release, lease)
             self._leases.add(lease)
             if reserve_tokens:
-                lease.grow(reserve_tokens)
+                lease._grow(reserve_tokens)
             if not self.ranks.is_alone:
                 self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
-                lease.note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
+                lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
             undo.pop_all()
         counters = self.counters
         counters.requests += 1
@@ -270,10 +274,22 @@ class PrefixCache:
         with ExitStack() as undo:
             undo.callback(self.release, lease)
             self._leases.add(lease)
-            lease.hold_only_for(length_tokens)
-            lease.grow(length_tokens)
+            lease._hold_only_for(length_tokens)
+            lease._grow(length_tokens)
             undo.pop_all()
         return lease
+
+    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
+        """Evict at least so many pages of each named pool, or as many as can be, and free them; no request has to wait for it.
+
+        See UnifiedTree.evict, which frees nothing. Raises ConfigurationError for a tier that the cache has not.
+        """
+        pages = self.device if tier is Tier.DEVICE else self.controller.host if self.controller is not None else None
+        if pages is None or tier is Tier.STORAGE:
+            raise ConfigurationError(f"this cache has no pages on {tier.name.lower()}")
+        result = self.tree.evict(needs, tier)
+        pages.free_evicted(result)
+        return result
 
     def poll(self) -> None:
         """Once a scheduler step: apply finished transfers and start what is due. Without a host tier it does nothing.
@@ -304,7 +320,7 @@ class PrefixCache:
         for more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
         """
         self._leases.require(lease)
-        lease.grow(integer(length_tokens, "length_tokens", LeaseError))
+        lease._grow(integer(length_tokens, "length_tokens", LeaseError))
 
     def can_allocate(self, lease: Lease, length_tokens: int) -> bool:
         """Whether every pool has the pages free or evictable that `allocate` would take now. Changes nothing.
@@ -325,9 +341,9 @@ class PrefixCache:
         computed_tokens = integer(computed_tokens, "computed_tokens", LeaseError)
         if computed_tokens > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {computed_tokens} cannot be computed")
-        lease.require_state(computed_tokens)
+        lease._require_state(computed_tokens)
         self._leases.wait(lease)
-        lease.advance(computed_tokens)
+        lease._advance(computed_tokens)
 
     def commit(
         self,
@@ -359,7 +375,7 @@ class PrefixCache:
         self._leases.require(lease)
         publication = Publication.checked(lease, self.layout, tokens, states, without, resumable)
         self._leases.wait(lease)
-        lease.publish(publication)
+        lease._publish(publication)
 
     def preempt(
         self,
@@ -398,7 +414,7 @@ class PrefixCache:
         if not lease.committed <= length_tokens <= lease.length:
             raise LeaseError(f"{lease} can be cut to between {lease.committed} and {lease.length} tokens, not {length_tokens}")
         self._leases.wait(lease)
-        lease.cut(length_tokens)
+        lease._cut(length_tokens)
 
     def release(self, lease: Lease) -> None:
         """End a lease: what it committed stays in the tree, all else goes back to its pool.

@@ -57,7 +57,7 @@ class Publication:
                 f"{lease} has {lease.computed} tokens computed, so a commit of the first {key.length} takes nothing back and "
                 "adds nothing; `truncate` takes back what was not committed"
             )
-        lease.require_state(key.length)
+        lease._require_state(key.length)
         if resumable is not None:
             resumable = flag(resumable, "resumable", LeaseError)
         else:
@@ -81,8 +81,9 @@ def _extended_key(lease: Lease, tokens: Tokens) -> Key:
         return old.prefix(length)
     key = Key(tokens, old.namespace, bigram=old.bigram)
     key.require_tokens(lease.committed)
-    if not key.starts_with(old.prefix(min(old.length, key.length, max(lease.committed, lease.computed)))):
-        raise LeaseError(f"the tokens committed differ from those of {lease} within its first {lease.computed}")
+    known = min(old.length, key.length, max(lease.committed, lease.computed, lease.prompt_tokens))
+    if not key.starts_with(old.prefix(known)):
+        raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known}, which it knows")
     return key
 
 

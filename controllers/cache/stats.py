@@ -25,17 +25,22 @@ class PoolStats:
 
     Attributes:
         total: pages in the pool, None where it has no limit.
+        evictable: those of the tree that no lock holds; with `total` - `used` free ones what `allocate` could give.
         victims: values evicted because this pool was short.
+        policy_failures: how often a policy of the user's own failed for this pool; `last_policy_failure`: why, the last time.
     """
 
     total: int | None
     used: int
     tree: int
     leased: int
+    evictable: int
     protected: int
     stranded: int
     page_bytes: int
     victims: int
+    policy_failures: int = 0
+    last_policy_failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +130,13 @@ class CacheStats:
                 used=allocator.used_pages,
                 tree=pool.used_pages,
                 leased=allocator.used_pages - pool.used_pages,
+                evictable=pool.evictable_pages,
                 protected=pool.protected_pages,
                 stranded=pool.stranded_pages,
                 page_bytes=pool.component.page_bytes,
                 victims=counters.victims.get((Tier.DEVICE, name), 0),
+                policy_failures=pool.policy_failures,
+                last_policy_failure=pool.last_policy_failure,
             )
         host_pools = {}
         for name, allocator in controller.host.allocators.items() if controller is not None else ():

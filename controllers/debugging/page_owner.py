@@ -19,7 +19,8 @@ class PageOwner:
     """Who owns a page, and who else reads it.
 
     Attributes:
-        owner: `free`, `tree`, `lease` or `transfer` (the target of a load under way).
+        owner: `free`, `tree`, `lease`, `transfer` (the target of a load under way), or `nobody`: it was taken from the pool, by
+            `cache.tree.evict` perhaps, and never given back.
         boundary, key: the end of the tree's node that holds it, and the tokens up to there; None for others.
         leases: those whose page tables name it: one that owns it, or any number that read it.
     """
@@ -47,7 +48,8 @@ def page_owner(cache: PrefixCache, component: str, page: int) -> PageOwner:
         return PageOwner(owner="tree", boundary=found[0], key=found[1], leases=leases)
     if not allocator.is_allocated(page):
         return PageOwner(owner="free", boundary=None, key=None, leases=leases)
-    return PageOwner(owner="lease" if leases else "transfer", boundary=None, key=None, leases=leases)
+    may_load = cache.controller is not None and cache.controller.is_busy
+    return PageOwner(owner="lease" if leases else "transfer" if may_load else "nobody", boundary=None, key=None, leases=leases)
 
 
 def _names(lease: Lease, component: str, page: int) -> bool:

@@ -45,7 +45,7 @@ class WrongPage:
     Attributes:
         component, page: which page; it is the state of the tokens up to `length_tokens` of a prefix in `namespace`.
         reader: the request that it was found for.
-        source: whether it was on device all the time, or came by a load.
+        source: whether it was on device at `acquire`, came by a load, or was found later while the lease held it.
         sealed: what was published.
     """
 

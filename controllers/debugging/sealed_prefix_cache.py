@@ -71,6 +71,7 @@ class SealedPrefixCache(PrefixCache):
         self._chain = KeyChain(page_size=page_size, weights_version="")
         self._names: dict[Lease, Hashable] = {}
         self._loading: set[Lease] = set()
+        self._reported: set[tuple[Lease, str, int, int]] = set()
 
     def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
         """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
@@ -79,7 +80,7 @@ class SealedPrefixCache(PrefixCache):
         if lease.loading:
             self._loading.add(lease)
         else:
-            self._check(lease, "on device")
+            self._check(lease, "on device", lease.cached_tokens)
         return lease
 
     def poll(self) -> None:
@@ -88,7 +89,7 @@ class SealedPrefixCache(PrefixCache):
         for lease in [lease for lease in self._loading if not lease.loading]:
             self._loading.discard(lease)
             if lease.failure is None:
-                self._check(lease, "loaded back")
+                self._check(lease, "loaded back", lease.cached_tokens)
 
     def commit(
         self,
@@ -127,28 +128,49 @@ class SealedPrefixCache(PrefixCache):
                 prefix = digests[length // self.page_size - 1]
                 self._seals.put(component.name, [(prefix, page)], self._names.get(lease))
 
+    def verify(self) -> int:
+        """Compare what every lease holds and has committed, those at work included; returns how many pages were found wrong.
+
+        Called after each step of an engine it says in which step a page was overwritten. A page is reported once a lease.
+        Cost: hashing the bytes of all pages held.
+        """
+        before = len(self.wrong_pages)
+        for lease in self.leases:
+            self._compare_held(lease)
+        return len(self.wrong_pages) - before
+
+    def _compare_held(self, lease: Lease) -> None:
+        if not lease.loading and lease.failure is None:
+            self._check(lease, "held", lease.committed)
+
     def release(self, lease: Lease) -> None:
-        """See PrefixCache.release."""
+        """See PrefixCache.release. What the lease held is compared once more."""
+        if not lease.released and lease in self._names:
+            self._compare_held(lease)
         super().release(lease)
         self._names.pop(lease, None)
         self._loading.discard(lease)
+        self._reported = {each for each in self._reported if each[0] is not lease}
 
-    def _check(self, lease: Lease, source: str) -> None:
-        """Compare what a lease resumes from."""
-        last = lease.cached_tokens // self.page_size
+    def _check(self, lease: Lease, source: str, length_tokens: int) -> None:
+        """Compare the pages that a lease holds of its first tokens."""
+        last = length_tokens // self.page_size
         if not last:
             return
-        digests = self._chain.digests(lease.key.prefix(lease.cached_tokens))
+        digests = self._chain.digests(lease.key.prefix(length_tokens))
         for component in self.tree.components:
             if self.layout.owner_of[component.name] in lease.tables:
                 ids = lease.pages(component.name)[:last]
                 pages = [(digests[at], int(ids[at])) for at in range(ids.size) if ids[at] >= 0]
                 self._report(lease, component.name, pages, digests, source)
-        for copy in lease.state_copies:
+        for copy in lease.state_copies if length_tokens == lease.cached_tokens else ():
             self._report(lease, copy.component, [(digests[-1], copy.source)], digests, source)
 
     def _report(self, lease: Lease, component: str, pages: list[tuple[bytes, int]], digests: list[bytes], source: str) -> None:
         for index, page, seal in self._seals.differing(component, pages):
+            if (lease, component, page, seal.number) in self._reported:
+                continue
+            self._reported.add((lease, component, page, seal.number))
             wrong = WrongPage(
                 component=component,
                 page=page,

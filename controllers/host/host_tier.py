@@ -24,6 +24,9 @@ class WritePolicy(Enum):
     WRITE_BACK = "write-back"
 
 
+ENGINE_METHODS = ("submit", "poll", "wait_layer", "cancel", "wait", "drain", "close")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTier:
     """Settings of the host tier.
@@ -31,7 +34,7 @@ class HostTier:
     Attributes:
         page_counts: host pages by component; one left out is unbounded. Components that share device pages have host
             pages of their own.
-        engine: moves the bytes, between the pools it was made for; the cache closes it.
+        engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many prompts must have ended in the boundary's node.
         low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can
@@ -59,6 +62,9 @@ class HostTier:
     load_cost: LoadCost = field(default_factory=LoadCost)
 
     def __post_init__(self) -> None:
+        lacking = [name for name in ENGINE_METHODS if not callable(getattr(self.engine, name, None))]
+        if lacking:
+            raise ConfigurationError(f"engine must be a TransferEngine; {self.engine!r} has no method {', '.join(lacking)}")
         if not isinstance(self.write_policy, WritePolicy):
             raise ConfigurationError(f"write_policy must be a WritePolicy, not {self.write_policy!r}")
         if not isinstance(self.page_counts, Mapping):

@@ -200,6 +200,11 @@ class HybridCacheController:
         if selective and boundary.length and self._tree.transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether any transfer is open."""
+        return bool(self._transfers)
+
     def drain(self) -> None:
         """Finish all that has been started or queued and can be, and apply it. What fails is not tried again here."""
         self.poll()

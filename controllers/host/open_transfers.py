@@ -167,7 +167,7 @@ class OpenTransfers:
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:
-                self._end(opened, completion.error)
+                self._end(opened, _said(completion))
 
     def _expected(self, completion: Completion) -> OpenTransfer | None:
         """The transfer that a completion is for, out of the engine now; None, and counted, for one that is not there."""
@@ -249,9 +249,15 @@ class OpenTransfers:
             opened = self._expected(completion)
             if opened is not None:
                 del self._in_engine[opened.ticket]
-                outcomes[opened] = completion.error
+                outcomes[opened] = _said(completion)
         self._in_engine.clear()
         for opened in self._open.values():
             opened.above.clear()
         for ticket in sorted(self._open):
             self._finish(self._open[ticket], outcomes.get(self._open[ticket], UNKNOWN))
+
+
+def _said(completion: Completion) -> str | None:
+    """Why a transfer failed, in words, whatever an engine of another package puts there."""
+    error: object = completion.error
+    return error if error is None or isinstance(error, str) else repr(error)

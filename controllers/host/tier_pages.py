@@ -110,6 +110,8 @@ class TierPages:
         if self._tier is Tier.DEVICE:
             self._counters.refused += 1
         allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
+        if allocator.page_count is not None and needed > allocator.page_count:
+            why = "that many can never be had: the pool is smaller"
         return OutOfPagesError(
             f"{name}: {needed} pages needed on {self._tier.name.lower()}, {allocator.free_pages} are free and {evictable} "
             f"evictable of {allocator.page_count}; {why}",

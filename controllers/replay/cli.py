@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 EXTRAS = {"click": "replay", "rich": "replay", "matplotlib": "replay", "xxhash": "storage", "torch": "tensors", "yaml": "redis"}
@@ -10,6 +11,7 @@ EXTRAS = {"click": "replay", "rich": "replay", "matplotlib": "replay", "xxhash":
 
 def main() -> None:
     """Run the command line. Exit code 2 and one line on stderr for everything that is wrong with the input."""
+    sys.path.append(os.getcwd())  # where MODULE:FACTORY is looked for last
     try:
         from unified_tree.controllers.replay.commands import app
 

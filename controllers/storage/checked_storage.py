@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
 from unified_tree.controllers.storage.storage_engine import Outcome, SealingEngine
@@ -33,6 +34,9 @@ class CallLatency:
 class CheckedStorage:
     """A StorageEngine's pages, sealed and verified; a store that raises is a store that fails, and the request goes on.
 
+    So is one that answers for more or fewer keys than it was asked for. An engine that raises anything but StorageError has a
+    fault of its own: that is counted in `errors`, too, and ends the job that called.
+
     A page that is not what was put is CORRUPT, counted, and removed from the store, so that the next put can heal it.
 
     Args:
@@ -43,6 +47,7 @@ class CheckedStorage:
     """
 
     def __init__(self, engine: StorageEngine) -> None:
+        xxh3_128_digest(b"")  # which raises where the package is not there, before anything was promised
         self.engine = engine
         self._sealing = engine if isinstance(engine, SealingEngine) else None
         self._lock = threading.Lock()
@@ -74,7 +79,10 @@ class CheckedStorage:
         """Which keys seem to be stored, shape [keys]; none where the store fails."""
         try:
             with self._timed(pool, "exists"):
-                return self.engine.exists(pool, keys)
+                found = np.asarray(self.engine.exists(pool, keys), np.bool_)
+                if found.shape != (len(keys),):
+                    raise StorageError(f"{pool}: asked for {len(keys)} keys, the engine answered for {found.size}")
+                return found
         except StorageError as error:
             self.failed(str(error))
             return np.zeros(len(keys), np.bool_)
@@ -86,7 +94,7 @@ class CheckedStorage:
         """
         try:
             with self._timed(pool, "get"):
-                outcomes = self._verified(pool, keys, pages)
+                outcomes = self._answered(pool, keys, self._verified(pool, keys, pages))
         except StorageError as error:
             self.failed(str(error))
             return [Outcome.FAILED] * len(keys)
@@ -108,13 +116,19 @@ class CheckedStorage:
         try:
             with self._timed(pool, "put"):
                 if self._sealing is not None:
-                    return self._sealing.put_sealed(pool, keys, pages, seal)
+                    return self._answered(pool, keys, self._sealing.put_sealed(pool, keys, pages, seal))
                 for key, page in zip(keys, pages, strict=True):
                     seal(page, key)
-                return self.engine.put(pool, keys, pages)
+                return self._answered(pool, keys, self.engine.put(pool, keys, pages))
         except StorageError as error:
             self.failed(str(error))
             return [Outcome.FAILED] * len(keys)
+
+    @staticmethod
+    def _answered(pool: str, keys: Sequence[bytes], outcomes: list[Outcome]) -> list[Outcome]:
+        if len(outcomes) != len(keys):
+            raise StorageError(f"{pool}: given {len(keys)} keys, the engine answered for {len(outcomes)}")
+        return outcomes
 
     def failed(self, problem: str) -> None:
         """Count a failure, also one before the store was reached: `errors` tells of every page that could not be stored."""
@@ -128,6 +142,11 @@ class CheckedStorage:
         start = perf_counter()
         try:
             yield
+        except StorageError:
+            raise
+        except Exception as error:
+            self.failed(f"{type(error).__name__}: {error}")
+            raise
         finally:
             took = perf_counter() - start
             with self._lock:

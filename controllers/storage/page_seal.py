@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import struct
 
-from xxhash import xxh3_128_digest
-
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.errors import PageError
 

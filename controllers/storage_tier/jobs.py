@@ -110,7 +110,7 @@ class ThreadJobs:
             error = "closed"
         except StopIteration:
             pass
-        except Exception as failure:  # a thread's edge: the caller's poll sees it
+        except BaseException as failure:  # a thread's edge: the caller's poll sees it, also that a step wants to exit
             error = f"{type(failure).__name__}: {failure}"
         self._end(job, error)
 

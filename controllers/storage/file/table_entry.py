@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 
-from xxhash import xxh3_64_digest
+from unified_tree.controllers.storage.checksums import xxh3_64_digest
 
 ENTRY_BYTES = 64
 STABLE_BYTES = 48

@@ -21,8 +21,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xxhash import xxh3_128_digest
-
+from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.file.table_entry import ENTRY_BYTES
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError

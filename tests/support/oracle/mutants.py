@@ -17,6 +17,7 @@ from oracle.oracle_engine import OracleEngine
 from oracle.tiny_model import SINGLE, Family
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.cache.generations import Generations
 from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.reference_engine import EngineSettings
 from unified_tree.controllers.reference_engine.attention_layers import FullAttention, SlidingWindow
@@ -247,7 +248,7 @@ def _weights_forgotten(patch: Any) -> None:
 
 def _late_commits_count(patch: Any) -> None:
     """What was computed with old weights is published after they changed."""
-    patch.setattr(PrefixCache, "generation", _nothing)
+    patch.setattr(Generations, "end", _nothing)
 
 
 def _load_of_another_page(patch: Any) -> None:
