@@ -30,6 +30,7 @@ def test_evicted_pages_go_back_to_their_pool() -> None:
     serve(cache, PROMPT)
     assert sum(ids.size for ids in cache.evict({"full": 2}).freed.values()) >= 2
     assert cache.stats().pools["full"].used == cache.stats().pools["full"].tree
+    serve(cache, PROMPT)
     page = int(cache.tree.evict({"full": 1}).freed["full"][0])
     assert page_owner(cache, "full", page).owner == "nobody"
     with pytest.raises(ConfigurationError, match="no pages on host"):
