@@ -231,7 +231,7 @@ def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
         for value in _values(state, tier):
             begin = value.node.end - value.page_count * state.page_size
             for effect in value.copying:
-                has_ended = any(receipt.released for receipt in effect.receipts)
+                has_ended = any(receipt.is_released for receipt in effect.receipts)
                 if has_ended or effect.copied_from(value.component, begin, value.node.end) == value.node.end:
                     what = f"{state.components[value.component].name} at {value.node}"
                     yield f"{what} is marked for a {effect.kind.name} that {'ended' if has_ended else 'copies none of it'}"

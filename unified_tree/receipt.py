@@ -120,7 +120,7 @@ class Receipt:
         self.values: dict[int, list[Value]] = {}
 
     @property
-    def released(self) -> bool:
+    def is_released(self) -> bool:
         """Whether nothing is locked any more."""
         return self._locks is None
 
@@ -147,5 +147,5 @@ class Receipt:
         self._locks.release(self, component)
 
     def __repr__(self) -> str:
-        state = "released" if self.released else "held"
+        state = "released" if self.is_released else "held"
         return f"Receipt({state}, {self.boundary}, {self.tier.name})"

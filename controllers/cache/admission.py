@@ -85,13 +85,15 @@ class Admission:
                 lease.begin(rebuilds=rebuilds)
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
                     parts.tree.match_prefix(key, limit=limit)
-                if parts.layout.saves:
+                if parts.layout.needs_saves:
                     lease.plan_saves(self._save_points(lease, match, checkpoints))
                 undo.pop_all()
         except (OutOfPagesError, TransferError) as error:
             if not loads:
                 raise
-            parts.counters.drop("no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one")
+            parts.counters.count_drop(
+                "no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one"
+            )
             return self.admit(
                 key, checkpoints, priority=priority, save_output=save_output, may_load=False, may_rebuild=may_rebuild
             )

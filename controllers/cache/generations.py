@@ -14,13 +14,13 @@ class Generation:
     """One weights version of one namespace, equal to no other.
 
     Attributes:
-        ended: whether it was invalidated: what was computed under it must not be published any more.
+        has_ended: whether it was invalidated: what was computed under it must not be published any more.
     """
 
-    __slots__ = ("__weakref__", "ended")
+    __slots__ = ("__weakref__", "has_ended")
 
     def __init__(self) -> None:
-        self.ended = False
+        self.has_ended = False
 
 
 class InvalidationCounters:
@@ -56,7 +56,7 @@ class Generations:
         self._held: WeakValueDictionary[str, Generation] = WeakValueDictionary()
         self._counts: WeakSet[InvalidationCounters] = WeakSet()
 
-    def now(self, namespace: str) -> Generation:
+    def current(self, namespace: str) -> Generation:
         """The one that a namespace is in. Hold it, and see whether it `ended` or is `now` still. Cost: O(1)."""
         generation = self._held.get(namespace)
         if generation is None:
@@ -67,12 +67,12 @@ class Generations:
         """A namespace is in another from now on, or all are. Cost: O(1); of all, O(namespaces at work)."""
         if namespace is None:
             for generation in self._held.values():
-                generation.ended = True
+                generation.has_ended = True
             self._held.clear()
         else:
             ended = self._held.pop(namespace, None)
             if ended is not None:
-                ended.ended = True
+                ended.has_ended = True
         for counts in self._counts:
             counts.invalidated(namespace)
 

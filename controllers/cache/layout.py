@@ -57,7 +57,7 @@ class CacheLayout:
         )
 
     @property
-    def saves(self) -> bool:
+    def needs_saves(self) -> bool:
         """Whether a length can be resumed from only if a window or a state was saved there."""
         return self.point is not None or bool(self.windows)
 
@@ -65,6 +65,6 @@ class CacheLayout:
         """Pages for so many tokens, the last one perhaps partly filled."""
         return -(-tokens // self.page_size)
 
-    def whole(self, tokens: int) -> int:
+    def floor_to_page(self, tokens: int) -> int:
         """The tokens of the whole pages among the first `tokens`."""
         return tokens // self.page_size * self.page_size

@@ -147,12 +147,12 @@ class Lease:
         return self.tables.missing
 
     @property
-    def loading(self) -> bool:
+    def is_loading(self) -> bool:
         """Whether cached pages are still on their way from host: `PrefixCache.wait_layer` is the gate before each layer."""
         return self.load is not None
 
     @property
-    def released(self) -> bool:
+    def is_released(self) -> bool:
         """Whether it was given back."""
         return self.cache is None
 
@@ -227,7 +227,7 @@ class Lease:
         self.load.follow()
         if self.load.error is None:
             self.boundary = self.load.boundary
-            self._take_tree_pages()
+            self._adopt_tree_pages()
 
     def end_load(self) -> None:
         """What it waited for has ended: it holds the tree's pages from now on, or has failed."""
@@ -241,17 +241,17 @@ class Lease:
                 self._locks.release()
                 self.failure = f"what {self} loaded back is gone: {error}"
             else:
-                self._take_tree_pages()
+                self._adopt_tree_pages()
         load.release()
 
-    def _take_tree_pages(self) -> None:
+    def _adopt_tree_pages(self) -> None:
         loading, tree = self.load is not None, self._resources.tree
-        self.tables.take_tree_pages(self.boundary, loading=loading)
+        self.tables.adopt_tree_pages(self.boundary, loading=loading)
         if self._states is not None and self._states.source is not None:
             pages = tree.transfers.pages_with_loads if loading else tree.pages
             self._states.source = int(pages(self.boundary, self._states.name)[0])
 
-    def drop_load(self) -> None:
+    def abandon_load(self) -> None:
         """It waits no longer for what it was loading."""
         load, self.load = self.load, None
         if load is not None:
@@ -295,7 +295,7 @@ class Lease:
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
             self.tables.free_windows_before(
-                min([layout.whole(self.computed), *(at for at in self.save_at if at not in self.saved)])
+                min([layout.floor_to_page(self.computed), *(at for at in self.save_at if at not in self.saved)])
             )
         is_past = locks.has_windows and self.computed > locks.windows_at
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
@@ -310,19 +310,19 @@ class Lease:
         self.key = self.key.prefix(min(length_tokens, self.key.length))
         self.computed = min(self.computed, length_tokens)
 
-    def hold_only_for(self, length_tokens: int) -> None:
+    def keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: nothing of a window but what this length needs, and no saves on the way."""
         self.save_at = ()
-        self.tables.hold_windows_for(length_tokens)
+        self.tables.keep_windows_for(length_tokens)
 
     def publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""
-        key, end = publication.key, self._resources.layout.whole(publication.key.length)
-        if self.generation.ended:
-            self._resources.counters.drop("commit of what was invalidated")
+        key, end = publication.key, self._resources.layout.floor_to_page(publication.key.length)
+        if self.generation.has_ended:
+            self._resources.counters.count_drop("commit of what was invalidated")
         else:
             states = publication.states
-            remaining = states if self._states is None else self._states.due(states)
+            remaining = states if self._states is None else self._states.to_publish(states)
             self._count_unsaved(states, end)
             for stop in self._stops(remaining, end, publication.resumable):
                 due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
@@ -340,7 +340,7 @@ class Lease:
         if point is not None and tree.pool(point).component.required:
             for length in self.save_at:
                 if self.committed < length <= end and length not in states:
-                    self._resources.counters.drop("state not saved where it was due")
+                    self._resources.counters.count_drop("state not saved where it was due")
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """Lengths to insert up to: where windows are kept, where there are states, and the end."""
@@ -375,7 +375,7 @@ class Lease:
 
     def end(self) -> None:
         """Free all that is its own, and release its locks. It stands nowhere any more."""
-        self.drop_load()
+        self.abandon_load()
         self.tables.free()
         if self._states is not None:
             self._states.free()
@@ -390,5 +390,5 @@ class Lease:
             self.cache.release(self)
 
     def __repr__(self) -> str:
-        state = "released" if self.released else f"{self.length} tokens, {self.committed} committed"
+        state = "released" if self.is_released else f"{self.length} tokens, {self.committed} committed"
         return f"Lease({state}, cached {self.cached_tokens} of {self.prompt_tokens})"

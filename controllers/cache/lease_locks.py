@@ -38,7 +38,7 @@ class LeaseLocks:
         """
         boundary = self.lock_paths(boundary)
         layout = self._layout
-        if boundary.length and not rebuilds and layout.saves:
+        if boundary.length and not rebuilds and layout.needs_saves:
             names = [name for name, _ in layout.windows] + ([layout.point] if layout.point else [])
             self._windows = self._tree.lock(boundary, components=names)
             self.windows_at = boundary.length

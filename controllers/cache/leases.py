@@ -39,7 +39,7 @@ class Leases:
         try:
             if lease in self._open:
                 return
-            released = lease.released
+            released = lease.is_released
         except (AttributeError, TypeError):
             raise LeaseError(f"a Lease is needed, not {lease!r}") from None
         raise LeaseError(f"{lease} was released before" if released else f"{lease} belongs to another cache")
@@ -108,7 +108,7 @@ class Leases:
         lease.end_load()
         if lease.failure is not None:
             self._counters.hit_tokens -= tokens
-            self._counters.drop("lease lost its load")
+            self._counters.count_drop("lease lost its load")
         else:
             self._counters.host_hit_tokens += tokens
             self._counters.storage_hit_tokens += min(tokens, prefetched_tokens)

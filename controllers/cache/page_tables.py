@@ -69,12 +69,12 @@ class PageTables:
             table = self._tables[name] = PageTable()
             table.private_from = first_run
             if rebuilds:
-                table.held_from = table.size = first_run
-                self.write_from[name] = layout.whole(max(0, boundary.length - window))
+                table.first_held = table.size = first_run
+                self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
                 ids = pages(boundary, name)
                 table.put(last - ids.size, ids)
-                table.held_from = last - ids.size
+                table.first_held = last - ids.size
                 self.write_from[name] = boundary.length
         if layout.point is not None:
             self.write_from[layout.point] = compute_from
@@ -83,7 +83,7 @@ class PageTables:
                 self.write_from[component.name] = self.write_from[layout.owner_of[component.name]]
             self._note_missing(boundary, pages)
 
-    def take_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
+    def adopt_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
         """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than it did."""
         layout, pages = self._layout, self._pages(loading)
         last = boundary.length // layout.page_size
@@ -133,20 +133,20 @@ class PageTables:
         """Undo a `grow`."""
         for name, count in added.items():
             table = self._tables[name]
-            self._device.free(name, table.drop_back(table.size - count))
+            self._device.free(name, table.release_back(table.size - count))
 
     def cut(self, page_count: int) -> None:
         """Hold no more than so many pages in any table; the rest are the lease's own."""
         for name, table in self._tables.items():
-            self._device.free(name, table.drop_back(page_count))
+            self._device.free(name, table.release_back(page_count))
 
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
-            self._device.free(name, self._tables[name].drop_front(first))
+            self._device.free(name, self._tables[name].release_front(first))
 
-    def hold_windows_for(self, length_tokens: int) -> None:
+    def keep_windows_for(self, length_tokens: int) -> None:
         """Hold nothing of a window but what this length needs, which may lie beyond the tables' ends."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
@@ -154,7 +154,7 @@ class PageTables:
 
     def windows_are_beyond(self, page: int) -> bool:
         """Whether no window's table holds a page below this index."""
-        return all(self._tables[name].held_from >= page for name, _ in self._layout.windows)
+        return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
     def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
         """The pages that an insert up to a length takes: of paths those behind `committed`, of windows the last ones."""
@@ -168,7 +168,7 @@ class PageTables:
         if keep_windows:
             for name, window in self._layout.windows:
                 table = self._tables[name]
-                begin = max(max(0, length_tokens - window) // size, table.held_from, min(table.private_from, last))
+                begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
                 pages[name] = table.slice(begin, last).copy()
         return pages
 
@@ -186,7 +186,7 @@ class PageTables:
             table, ids = self._tables[name], canonical[name]
             if ids.size:
                 table.put(last - ids.size, ids)
-            stale = table.drop_front(max(0, length_tokens - window) // self._layout.page_size)
+            stale = table.release_front(max(0, length_tokens - window) // self._layout.page_size)
             table.private_from = max(table.private_from, last)
             self._device.free(name, stale)
 

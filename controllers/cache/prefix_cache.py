@@ -270,7 +270,7 @@ class PrefixCache:
         with ExitStack() as undo:
             undo.callback(self.release, lease)
             self._leases.add(lease)
-            lease.hold_only_for(length_tokens)
+            lease.keep_only_for(length_tokens)
             lease.grow(length_tokens)
             undo.pop_all()
         return lease

@@ -61,7 +61,7 @@ class Publication:
         if resumable is not None:
             resumable = flag(resumable, "resumable", LeaseError)
         else:
-            is_end = lease.save_output or layout.whole(key.length) == layout.whole(lease.prompt_tokens)
+            is_end = lease.save_output or layout.floor_to_page(key.length) == layout.floor_to_page(lease.prompt_tokens)
             resumable = key.length >= lease.prompt_tokens and is_end
         return cls(
             key=key,
@@ -100,7 +100,7 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int]
     }
     if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
-    end = layout.whole(computed)
+    end = layout.floor_to_page(computed)
     for length, page in given.items():
         if not 0 < length <= end or length % layout.page_size:
             raise LeaseError(

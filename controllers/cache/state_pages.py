@@ -99,7 +99,7 @@ class StatePages:
         if certain:
             self._free(length for length in kept if length < certain[-1])
 
-    def due(self, states: Mapping[int, int]) -> dict[int, int]:
+    def to_publish(self, states: Mapping[int, int]) -> dict[int, int]:
         """Of the output's states only the last is published: the one before it was kept for the case that tokens are
         rejected."""
         superseded = self.of_output(states)[:-1]

@@ -194,7 +194,7 @@ class CacheCounters:
             count=before.count + 1, pages=before.pages + pages, size_bytes=before.size_bytes + size_bytes
         )
 
-    def drop(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         """Something was not done, or came to nothing. It is logged, too."""
         count = self.drops.get(reason, 0) + 1
         self.drops[reason] = count

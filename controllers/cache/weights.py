@@ -29,7 +29,7 @@ class Weights:
 
     def generation(self, namespace: str) -> Generation:
         """The version that a namespace is in; an invalidation ends it. Cost: O(1)."""
-        return self._generations.now(namespace)
+        return self._generations.current(namespace)
 
     def name(self, namespace: str) -> str | None:
         """What a store calls it; see WeightsNames.of. Cost: O(1)."""

@@ -51,6 +51,6 @@ def page_owner(cache: PrefixCache, component: str, page: int) -> PageOwner:
 
 
 def _names(lease: Lease, component: str, page: int) -> bool:
-    if component in lease.tables and not lease.loading:
+    if component in lease.tables and not lease.is_loading:
         return bool((lease.pages(component) == page).any())
     return page == lease.state_page or page in lease.save_pages.values()

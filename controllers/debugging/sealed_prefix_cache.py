@@ -76,7 +76,7 @@ class SealedPrefixCache(PrefixCache):
         """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
         lease = super().acquire(key, checkpoints, **options)
         self._names[lease] = options.get("request")
-        if lease.loading:
+        if lease.is_loading:
             self._loading.add(lease)
         else:
             self._check(lease, "on device")
@@ -85,7 +85,7 @@ class SealedPrefixCache(PrefixCache):
     def poll(self) -> None:
         """See PrefixCache.poll."""
         super().poll()
-        for lease in [lease for lease in self._loading if not lease.loading]:
+        for lease in [lease for lease in self._loading if not lease.is_loading]:
             self._loading.discard(lease)
             if lease.failure is None:
                 self._check(lease, "loaded back")

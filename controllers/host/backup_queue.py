@@ -48,7 +48,7 @@ class BackupQueue:
             return
         if self.is_full:
             del self._waiting[next(iter(self._waiting))]
-            self._counters.drop("backup queue full")
+            self._counters.count_drop("backup queue full")
         self._waiting[boundary] = None
 
     @property
@@ -117,10 +117,10 @@ class BackupQueue:
             components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
             effect = self._tree.transfers.backup(boundary, self._host.allocate_all, components)
         except StaleBoundaryError:
-            self._counters.drop("backup stale")
+            self._counters.count_drop("backup stale")
             return None
         except OutOfPagesError:
-            self._counters.drop("host full")
+            self._counters.count_drop("host full")
             return None
         self._count_locked(effect, 1)
         return effect

@@ -179,7 +179,7 @@ class HybridCacheController:
                 self.storage.backed_up(effect.boundary)
         else:
             pages.free_all(self._tree.transfers.abort(effect))
-            self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
+            self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:
             load.transfer_ended(opened.ticket, error)

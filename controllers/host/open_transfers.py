@@ -173,7 +173,7 @@ class OpenTransfers:
         """The transfer that a completion is for, out of the engine now; None, and counted, for one that is not there."""
         opened = self._in_engine.get(completion.ticket)
         if opened is None:
-            self._counters.drop("completion not expected")
+            self._counters.count_drop("completion not expected")
         return opened
 
     def cancel(self, opened: OpenTransfer) -> None:

@@ -106,7 +106,7 @@ class LinkedPrefixes:
         """Where a prompt's windows and states must be saved to be stored: its last whole chunk. For `PrefixCache.acquire`,
         beside the scheduler's own checkpoints. Empty where every whole chunk can be stored.
         """
-        if not self.cache.layout.saves:
+        if not self.cache.layout.needs_saves:
             return ()
         grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.save_grid_tokens)
         return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
@@ -141,7 +141,7 @@ class LinkedPrefixes:
         """
         arrived, namespace = self._requests[request], lease.key.namespace
         is_current = lease.generation is arrived.generation is self.cache.generation(namespace)
-        if is_current and not lease.key.bigram and not lease.loading:  # what was invalidated has no boundary any more
+        if is_current and not lease.key.bigram and not lease.is_loading:  # what was invalidated has no boundary any more
             arrived.stored_tokens = self._stores.begin(lease, arrived.stored_tokens, arrived.salt)
 
     def release(self, request: Hashable) -> None:

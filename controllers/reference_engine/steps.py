@@ -93,7 +93,7 @@ def _without_rejected(engine: Engine, running: Running, run: Pass, kept: list[in
 
 def _run(engine: Engine, running: Running, tokens: list[int], start: int) -> Pass:
     lease = running.lease
-    gate = (lambda layer_id: engine.cache.wait_layer(lease, layer_id)) if lease.loading or lease.failure else None
+    gate = (lambda layer_id: engine.cache.wait_layer(lease, layer_id)) if lease.is_loading or lease.failure else None
     return running.runner.run(running.rows, tokens, start, gate)
 
 

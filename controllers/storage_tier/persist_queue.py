@@ -54,7 +54,7 @@ class PersistQueue:
         if self.is_full:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
-            self._controller.drop("persist queue full", oldest)
+            self._controller.count_drop("persist queue full", oldest)
         self._waiting[boundary] = None
 
     def poll(self) -> None:
@@ -70,14 +70,14 @@ class PersistQueue:
         try:
             receipt = tree.lock(boundary, Tier.HOST)
         except StaleBoundaryError:
-            controller.drop("persist stale", boundary)
+            controller.count_drop("persist stale", boundary)
             return
         key = tree.key_of(boundary)
         pages = self._pages(boundary)
         chain = controller.chain(key.namespace)
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.drop("persist before the ranks have met" if chain is None else "persist not on host", key)
+            controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", key)
             return
         self._open = PersistJob(controller.composition, key, pages, receipt)
         self._number = controller.ranks.begin("persist")
@@ -117,7 +117,7 @@ class PersistQueue:
             controller.store.failed(f"persist: {error}")
             controller.warn("persist", f"{error}", persist.key)
         reason = persist.failure if error is None else error.split(":")[0]
-        controller.drop(f"persist incomplete: {reason or 'window or state not on host'}", persist.key)
+        controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", persist.key)
 
     def close(self) -> None:
         """Release everything; the jobs have been closed."""

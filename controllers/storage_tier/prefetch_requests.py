@@ -68,7 +68,7 @@ class PrefetchRequests:
         self._outcomes[prefetch.request] = prefetch.tokens
         if len(self._outcomes) > self._policy.max_outcomes:
             del self._outcomes[next(iter(self._outcomes))]
-            self._counters.drop("prefetch forgotten")
+            self._counters.count_drop("prefetch forgotten")
 
     def expire(self) -> None:
         """Requests that are out of time wait no longer. Cost: O(those), O(log open) each."""
@@ -79,7 +79,7 @@ class PrefetchRequests:
     def _expire(self, prefetch: Prefetch, now: float) -> None:
         self._by_deadline.discard(self._entry(prefetch))
         if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
-            self._counters.drop("prefetch out of time")
+            self._counters.count_drop("prefetch out of time")
         prefetch.stop(now)
 
     def is_ready(self, request: Hashable) -> bool:

@@ -67,7 +67,7 @@ class PrefetchStages:
                 return
             claim = self.room.claim_longest(found.base_pages, candidates)
             if claim is None:
-                controller.drop("prefetch: no room on host", key)
+                controller.count_drop("prefetch: no room on host", key)
                 return
             fetch = Fetch(controller.composition, found, claim)
             yield from self._read_paths(prefetch, fetch)
@@ -105,7 +105,7 @@ class PrefetchStages:
         can_read_on = True
         while can_read_on:
             if not fetch.take_portion(self._policy.room_pages):
-                controller.drop("prefetch: no room on host", key)
+                controller.count_drop("prefetch: no room on host", key)
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
@@ -132,7 +132,7 @@ class PrefetchStages:
             if not trailing:
                 return length
             if not fetch.claim.take_trailing(length):
-                controller.drop("prefetch: no room on host", key)
+                controller.count_drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
             prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", length)
@@ -142,7 +142,7 @@ class PrefetchStages:
             yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length
-            controller.drop("prefetch shortened", key)
+            controller.count_drop("prefetch shortened", key)
         return 0
 
     def _agree_on_optional(self, prefetch: Prefetch, fetch: Fetch, length: int) -> Stages[None]:
@@ -176,7 +176,7 @@ class PrefetchStages:
         """A job has ended here: of the lengths found leave those that every rank can restore, none if it failed."""
         if error is not None:
             self._controller.warn("prefetch", error, prefetch.key)
-            self._controller.drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
+            self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths
         prefetch.ticket = None

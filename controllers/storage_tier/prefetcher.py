@@ -64,7 +64,7 @@ class Prefetcher:
         """See PrefixCache.prefetch."""
         self.requests.cancel(request)
         if self.requests.open_count >= self._policy.max_open:
-            self._controller.drop("prefetch queue full", key)
+            self._controller.count_drop("prefetch queue full", key)
             return False
         prefetch = Prefetch(next(self._numbers), request, key)
         if not self._start(prefetch):

@@ -93,9 +93,9 @@ class StorageController:
         """A boundary came to host."""
         self.persist_queue.add(boundary)
 
-    def drop(self, reason: str, about: Key | Boundary) -> None:
+    def count_drop(self, reason: str, about: Key | Boundary) -> None:
         """Count what was not done or came to nothing. It is logged at debug level, because it may happen every step."""
-        self.counters.drop(reason)
+        self.counters.count_drop(reason)
         _LOG.debug("dropped: %s: %s", reason, about)
 
     def warn(self, what: str, error: str, about: Key) -> None:

@@ -440,7 +440,7 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     second.link.poll()
     assert second.link.counters.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
     lease = second.cache.acquire(Key(prompt(1)))
-    assert lease.cached_tokens == 4 * CHUNK and not lease.loading
+    assert lease.cached_tokens == 4 * CHUNK and not lease.is_loading
     second.check(lease, prompt(1), "")
     second.cache.release(lease)
     second.cache.drain()
