@@ -103,7 +103,7 @@ class Admission:
 
     def _is_worth_loading(self, match: Match, compute_from: int) -> bool:
         controller, gain = self._resources.controller, match.reachable.length - compute_from
-        return controller is not None and gain > 0 and controller.worth_loading(match.reachable, gain)
+        return controller is not None and gain > 0 and controller.is_worth_loading(match.reachable, gain)
 
     def _save_points(self, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
         """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""

@@ -224,7 +224,7 @@ class Lease:
     def follow_load(self) -> None:
         """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
         assert self.load is not None
-        self.load.follow()
+        self.load.mark_seen()
         if self.load.error is None:
             self.boundary = self.load.boundary
             self._adopt_tree_pages()

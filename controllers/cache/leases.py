@@ -66,8 +66,8 @@ class Leases:
 
         Cost: O(leases that wait).
         """
-        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_news]:
-            if lease.load is not None and lease.load.ended:
+        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_unseen_end]:
+            if lease.load is not None and lease.load.has_ended:
                 self._end_load(lease)
             else:
                 lease.follow_load()
@@ -89,7 +89,7 @@ class Leases:
         """Return when all has come that a lease loads back. Raises TransferError if it did not come."""
         if lease.load is not None:
             assert self._controller is not None
-            if not lease.load.ended:
+            if not lease.load.has_ended:
                 self._controller.wait(lease.load)
             self.poll()  # also others': pages that were not needed after all are free by now
         if lease.failure is not None:

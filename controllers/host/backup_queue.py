@@ -56,7 +56,7 @@ class BackupQueue:
         """Whether one more would push the oldest out."""
         return len(self._waiting) >= self._tier.queue_limit
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether something should be backed up now. Cost: O(components)."""
         return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
 

@@ -51,7 +51,7 @@ class HybridCacheController:
         self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
     ) -> None:
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
-        self.host.other, device.other = device, self.host
+        self.host.other_tier, device.other_tier = device, self.host
         self.storage: StorageController | None = None
         self._tree = tree
         self._device = device
@@ -68,7 +68,7 @@ class HybridCacheController:
         for pool in tree.state.host_pools:
             pool.copied_first = tier.exclusive
 
-    def worth_loading(self, boundary: Boundary, tokens: int) -> bool:
+    def is_worth_loading(self, boundary: Boundary, tokens: int) -> bool:
         """Whether loading `boundary` back beats computing the `tokens` it would spare. Cost: O(nodes on the path)."""
         if self._closed:
             return False
@@ -120,7 +120,7 @@ class HybridCacheController:
         """
         if load.error is not None:
             raise TransferError(load.error)
-        if not load.ended:
+        if not load.has_ended:
             self._transfers.submit()
             start = perf_counter_ns()
             for ticket in load.tickets:
@@ -135,7 +135,7 @@ class HybridCacheController:
         start = perf_counter_ns()
         self._transfers.wait(max(load.open, default=0))
         self._counters.load_wait_ns += perf_counter_ns() - start
-        while not load.ended:
+        while not load.has_ended:
             assert not self._ranks.is_alone, "the engine said that it had ended"
             self._transfers.poll()
 
@@ -156,7 +156,7 @@ class HybridCacheController:
         """
         self._transfers.poll()
         if not self._closed:
-            if self._backups.due():
+            if self._backups.is_due():
                 self._backups.add_coldest()
             self._start_backups()
         if self._tree.is_reclaimable:

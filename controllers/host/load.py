@@ -34,16 +34,16 @@ class Load:
         self.size_bytes = size_bytes
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing is on its way any more."""
         return not self.open
 
     @property
-    def has_news(self) -> bool:
+    def has_unseen_end(self) -> bool:
         """Whether some of it has ended that the lease does not know of."""
-        return self.ended or len(self.open) < self.laid_out
+        return self.has_ended or len(self.open) < self.laid_out
 
-    def follow(self) -> None:
+    def mark_seen(self) -> None:
         """The lease knows of all that has ended so far."""
         self.laid_out = len(self.open)
 

@@ -155,15 +155,15 @@ class OpenTransfers:
             self._engine.cancel(ticket)
             with suppress(TransferError):  # it was not taken
                 self._engine.wait(ticket)
-        self._take_completions()
+        self._apply_completions()
 
     def poll(self) -> None:
         """Apply what has ended, here and on the other ranks. Never blocks. Cost: O(what ended)."""
-        self._take_completions()
+        self._apply_completions()
         if not self._closed:
             self._ranks.tick()
 
-    def _take_completions(self) -> None:
+    def _apply_completions(self) -> None:
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:

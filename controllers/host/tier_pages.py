@@ -31,7 +31,7 @@ class TierPages:
         self._counters = counters
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
         self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
-        self.other: TierPages | None = None
+        self.other_tier: TierPages | None = None
 
     def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
         """Page ids that were reserved; see PageAllocator.allocate."""
@@ -62,8 +62,8 @@ class TierPages:
         """Take back what an eviction on this tier freed here and on the other tier."""
         self.free_all(result.freed)
         if result.freed_elsewhere:
-            assert self.other is not None, "without another tier nothing is freed there"
-            self.other.free_all(result.freed_elsewhere)
+            assert self.other_tier is not None, "without another tier nothing is freed there"
+            self.other_tier.free_all(result.freed_elsewhere)
 
     def free_unused(self, result: InsertResult) -> int:
         """Take back what an insert handed back; returns how many pages."""
