@@ -22,7 +22,7 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     """
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
-    copy = value.node.values(tier.other)[component]
+    copy = value.node.values(tier.opposite)[component]
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0

@@ -53,7 +53,7 @@ class Freed:
     def result(self) -> EvictResult:
         """What was freed so far."""
         counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.other), *counts))
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.opposite), *counts))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
@@ -77,7 +77,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) 
         if victim is None:
             break
         if pool.is_path and pool.component.required and _must_stay(state, victim):
-            pool.leave(victim)
+            pool.remove_evictable(victim)
             continue
         pool.evicted(victim)
         freed.victims += 1

@@ -80,7 +80,7 @@ def plan_insert(
     size: int = state.page_size
     length: int = key.length
     end = length // size * size
-    given = {_paged(state, name): _at_most(name, page_ids(name, ids), end // size) for name, ids in pages.items()}
+    given = {_paged(state, name): _checked_ids(name, page_ids(name, ids), end // size) for name, ids in pages.items()}
     by_component = {_stateful(state, name): _page_by_length(state, name, by_length, end) for name, by_length in states.items()}
     absent = _absent(state, without)
     if end == 0:
@@ -150,9 +150,9 @@ def _paged(state: TreeState, name: str) -> int:
     return i
 
 
-def _at_most(name: str, ids: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    if len(ids) > most:
-        raise InsertError(f"{name}: {len(ids)} pages given for a key of {most} whole pages")
+def _checked_ids(name: str, ids: NDArray[np.int64], max_pages: int) -> NDArray[np.int64]:
+    if len(ids) > max_pages:
+        raise InsertError(f"{name}: {len(ids)} pages given for a key of {max_pages} whole pages")
     return ids
 
 

@@ -45,7 +45,7 @@ class Insertion:
                     canonical[i] = self._offer_window(i, window, deepest)
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
-        if state.gated:
+        if state.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
             state.resumability.settle_share()
@@ -96,7 +96,7 @@ class Insertion:
         data: bytes = plan.key.data
         for length in lengths:
             node = state.grow(node, data[node.end * width : length * width], length)
-            if state.gated:
+            if state.is_gated:
                 self._changed[node] = None
         return node
 
@@ -180,7 +180,7 @@ class Insertion:
     def _place_sharers(self, node: Node, i: int) -> None:
         """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
         state, plan = self._state, self._plan
-        if state.gated:
+        if state.is_gated:
             self._changed[node] = None
         sharers = state.sharers_of[i]
         if not sharers:
@@ -210,8 +210,8 @@ class Insertion:
         state = self._state
         ledger = state.device_pools[value.component].ledger
         old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
-        ledger.give(value.pages)
-        ledger.take(given)
+        ledger.release(value.pages)
+        ledger.acquire(given)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
         value.pages = given
         for sharer in state.sharers_of[value.component]:

@@ -242,7 +242,7 @@ def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
 
     Where each node agrees with its neighbours, all are right. A node that waits to be settled may differ.
     """
-    if not state.gated:
+    if not state.is_gated:
         return
     marks = state.resumability
     for node in _nodes(state):
@@ -264,7 +264,7 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
     for tier in TIERS:
         sums = [0] * len(state.components)
         for value in _values(state, tier):
-            if state.gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
+            if state.is_gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
                 name = state.components[value.component].name
                 yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
             if value.stranded and (tier is Tier.HOST or state.owner_of[value.component] == value.component):

@@ -97,7 +97,7 @@ class Locks:
         device_only = tier is Tier.DEVICE
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
-        if covered and wanted is None and state.gated:
+        if covered and wanted is None and state.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:
             raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
@@ -132,7 +132,7 @@ class Locks:
                 return
             pool.protected_pages += value.page_count
             if value.is_placed:
-                pool.leave(value)
+                pool.remove_evictable(value)
             assert node.parent is not None
             node = node.parent
             value = node.device[component]
@@ -148,7 +148,7 @@ class Locks:
                 return
             pool.protected_pages -= value.page_count
             if not value.children:
-                pool.enter(value)
+                pool.add_evictable(value)
             self._unlocked(node)
             assert node.parent is not None
             node = node.parent
@@ -160,7 +160,7 @@ class Locks:
             if value.locked_by is None:
                 value.locked_by = {}
                 pool.protected_pages += value.page_count
-                pool.leave(value)
+                pool.remove_evictable(value)
             value.locked_by[receipt.serial] = receipt
             value.locks += 1
         if values:
@@ -176,7 +176,7 @@ class Locks:
                 value.locked_by = None
                 pool.protected_pages -= value.page_count
                 if not value.children:
-                    pool.enter(value)
+                    pool.add_evictable(value)
                 self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
@@ -191,7 +191,7 @@ class Locks:
             for i in state.owned_paths[tier]:
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
-                    state.pools(tier)[i].enter(value)
+                    state.pools(tier)[i].add_evictable(value)
 
     def release(self, receipt: Receipt, component: str | None) -> None:
         """See Receipt.release and UnifiedTree.unlock."""

@@ -84,7 +84,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
     if state.host_value_count:  # else every node's paths are on device
         path_node, path_length = path_reach(state, node, length, device_only=False)
         device_node, device_length = path_reach(state, node, length, device_only=True)
-    if not state.gated:
+    if not state.is_gated:
         device = record(Boundary, (device_node.id, device_length))
         reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
         rebuild, rebuild_tokens = device, 0

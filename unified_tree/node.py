@@ -41,7 +41,7 @@ class Tier(IntEnum):
     STORAGE = 2
 
     @property
-    def other(self) -> Tier:
+    def opposite(self) -> Tier:
         """Of the two whose pages nodes hold, the one that this is not."""
         return Tier.DEVICE if self else Tier.HOST
 

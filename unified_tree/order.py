@@ -162,10 +162,10 @@ class Order:
             if inner is not None:
                 inner.above = above
             above.above = entry
-            self._take_over(top, above, entry)
+            self._replace_child(top, above, entry)
             above = top
 
-    def _take_over(self, top: Ranked | None, old: Ranked, new: Ranked | None) -> None:
+    def _replace_child(self, top: Ranked | None, old: Ranked, new: Ranked | None) -> None:
         """`new` hangs where `old` did, under `top`."""
         if top is None:
             self._root = new
@@ -203,7 +203,7 @@ class Order:
     def _join(self, joint: Ranked | None, top: Ranked | None, old: Ranked, part: Ranked | None) -> None:
         """Hang the next part of a merge under the last one, or where the entry that goes hung."""
         if joint is None:
-            self._take_over(top, old, part)
+            self._replace_child(top, old, part)
         elif part is None:
             # the side that `joint` came from goes on by itself; the other side has ended
             return

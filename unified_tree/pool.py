@@ -99,7 +99,7 @@ class Pool:
         """Pages that evicting could free now."""
         return self.used_pages - self.protected_pages
 
-    def enter(self, value: Value) -> None:
+    def add_evictable(self, value: Value) -> None:
         """Give a value that could go its place in the eviction order. Cost: O(log n), O(1) for one that was just used."""
         rank, second_rank = self._policy.rank(value)
         self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
@@ -110,15 +110,15 @@ class Pool:
             return STRANDED
         return COPIED if self.copied_first and value.copied else NEEDED
 
-    def leave(self, value: Value) -> None:
+    def remove_evictable(self, value: Value) -> None:
         """Take a value out of the eviction order. Cost: O(1) expected."""
         self.order.discard(value)
 
-    def moved(self, value: Value) -> None:
+    def reorder(self, value: Value) -> None:
         """The value's rank may have changed: move it, if it stands in the order. Cost: O(log n)."""
         if value.is_placed:
             self.order.discard(value)
-            self.enter(value)
+            self.add_evictable(value)
 
     def admits(self, value: Value) -> bool:
         """Whether the policy lets an insert keep a window or a state."""
@@ -134,7 +134,7 @@ class Pool:
         self._policy.touched(value)
         if value.is_placed and self._policy.by_use:
             self.order.discard(value)
-            self.enter(value)
+            self.add_evictable(value)
 
     def evicted(self, value: Value) -> None:
         """Tell the policy of a victim."""
@@ -221,11 +221,11 @@ class PageLedger:
         """Whether the tree owns this page."""
         return self._owned.contains(page)
 
-    def take(self, pages: bytes) -> None:
+    def acquire(self, pages: bytes) -> None:
         """A value takes these pages, which were checked."""
         self._owned.add_bytes(pages)
 
-    def give(self, pages: bytes) -> None:
+    def release(self, pages: bytes) -> None:
         """A value gives these pages up."""
         self._owned.discard_bytes(pages)
 

@@ -66,7 +66,7 @@ class Resumability:
             lost_window: the node lost the last value of a window, and with it the run that was kept there.
         """
         state = self._state
-        if not state.gated:
+        if not state.is_gated:
             return
         if self._measure(node) or lost_window:
             self._spread(node)
@@ -80,7 +80,7 @@ class Resumability:
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
-        if self._state.gated:
+        if self._state.is_gated:
             self._set_nearest(node, NO_BOUNDARY)
 
     def settle_share(self) -> None:
@@ -125,11 +125,11 @@ class Resumability:
             return node.resumable
         if not self._has_paths_and_states(node):
             return False
-        return all(self._run_is_long(node, i, pages) for i, pages in self._windows)
+        return all(self._covers_window(node, i, pages) for i, pages in self._windows)
 
-    def _run_is_long(self, node: Node, component: int, most: int) -> bool:
+    def _covers_window(self, node: Node, component: int, max_pages: int) -> bool:
         size = self._state.page_size
-        missing = min(most, node.end // size)
+        missing = min(max_pages, node.end // size)
         at, parent = node, node.parent
         while parent is not None:
             covered = covered_pages(at, component)
@@ -143,7 +143,7 @@ class Resumability:
 
     def cut(self, pieces: Sequence[Node], lower: Node) -> None:
         """`pieces`, from the top down, were cut off the front of `lower`. Cost: O(components) each, and O(log siblings)."""
-        if not self._state.gated:
+        if not self._state.is_gated:
             return
         for piece in pieces:
             self._measure(piece)
@@ -189,22 +189,22 @@ class Resumability:
             node.cursor = node.first_child
             self._spreading.append(node)
 
-    def expected_run(self, node: Node, component: int, most: int) -> int:
+    def expected_run(self, node: Node, component: int, max_pages: int) -> int:
         """What `run_pages` of a window is, from the parent's. Cost: O(1)."""
         parent = node.parent
         assert parent is not None
         run = covered_pages(node, component)
         if parent.parent is not None and run * self._state.page_size == node.end - parent.end:
             run += run_of(parent, component)
-        return min(run, most)
+        return min(run, max_pages)
 
     def _measure(self, node: Node) -> bool:
         """Bring the runs of a node up to date; whether one changed."""
         changed = False
-        for i, most in self._windows:
+        for i, max_pages in self._windows:
             value = run_holder(node, i)
             if value is not None:
-                run = self.expected_run(node, i, most)
+                run = self.expected_run(node, i, max_pages)
                 if run != value.run_pages:
                     value.run_pages = run
                     changed = True
@@ -215,7 +215,7 @@ class Resumability:
         if not self._has_paths_and_states(node):
             return False
         pages = node.end // self._state.page_size
-        return all(run_of(node, i) >= min(most, pages) for i, most in self._windows)
+        return all(run_of(node, i) >= min(max_pages, pages) for i, max_pages in self._windows)
 
     def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
@@ -227,10 +227,10 @@ class Resumability:
     def deviations(self, node: Node) -> list[str]:
         """Which figures of a node do not follow from its values, its parent and its children; of a settled node none."""
         found = []
-        for i, most in self._windows:
+        for i, max_pages in self._windows:
             value = run_holder(node, i)
-            if value is not None and value.run_pages != self.expected_run(node, i, most):
-                found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, most)}")
+            if value is not None and value.run_pages != self.expected_run(node, i, max_pages):
+                found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, max_pages)}")
         if node.resumable != self.ends_at_boundary(node):
             found.append("a boundary" if node.resumable else "no boundary")
         nearest = (
@@ -299,4 +299,4 @@ def _flip(state: TreeState, value: Value, stranded: bool) -> None:
         return
     pool = state.pools(value.tier)[value.component]
     pool.stranded_pages += value.page_count if stranded else -value.page_count
-    pool.moved(value)
+    pool.reorder(value)

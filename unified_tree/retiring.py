@@ -65,7 +65,7 @@ class Retired:
     def removed(self, node: Node) -> None:
         """A node is about to leave the tree, for whatever reason: move the walk on if it stands there."""
         if node is self._at:
-            self._go_on(node)
+            self._advance(node)
 
     def step(self, state: TreeState, freed: Freed) -> None:
         """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
@@ -81,7 +81,7 @@ class Retired:
         elif at.first_child is not None and not self._is_rising:
             self._at = at.first_child
         elif not _delete(state, at, freed):  # a node that goes moves the walk on by itself
-            self._go_on(at)
+            self._advance(at)
 
     def _begin_next(self) -> None:
         """Set out at the next root."""
@@ -92,7 +92,7 @@ class Retired:
         else:
             self._tables.popleft()
 
-    def _go_on(self, node: Node) -> None:
+    def _advance(self, node: Node) -> None:
         """From a node whose subtree has been walked to what comes after it."""
         after, parent = node.next_sibling, node.parent
         assert parent is not None

@@ -81,7 +81,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
         half.touched, half.hits = value.touched, value.hits
     if value.marks is not None:
         _divide_marks(value, half)
-        pool.moved(value)
+        pool.reorder(value)
     if value.locked_by is not None:
         half.locked_by = dict(value.locked_by)
         half.locks = value.locks
@@ -94,7 +94,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     if is_path:
         half.children = 1
     elif not half.locks and (value.tier or state.owner_of[value.component] == value.component):
-        pool.enter(half)
+        pool.add_evictable(half)
     return half
 
 

@@ -43,7 +43,7 @@ class TreeState:
         sharers_of: who else lives in a component's device pages.
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
         shared_windows: required windows that live in the pages of others.
-        gated: some required component is not a path, so not every length is a boundary.
+        is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
         save_grid_tokens: the grid on which every kind can be saved.
         blocked: nodes with a path value that could not go because something else at the node was locked.
@@ -106,12 +106,12 @@ class TreeState:
             for i, window in self.required_windows
             if self.owner_of[i] != i
         )
-        self.gated = bool(self.required_windows or self.required_points)
+        self.is_gated = bool(self.required_windows or self.required_points)
         rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
         self.rebuild_tokens: int | None = None
         if rebuilds and not self.required_points and None not in rebuilds:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
-        self.path_can_strand = self.gated and self.rebuild_tokens is None
+        self.path_can_strand = self.is_gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
 
     def index_of(self, component: str) -> int:
@@ -163,9 +163,9 @@ class TreeState:
         if tier or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
-            pool.ledger.take(pages)
+            pool.ledger.acquire(pages)
             pool.created(value)
-            pool.enter(value)
+            pool.add_evictable(value)
         if self.host_value_count:
             self.note_copies(node, component)
         return value
@@ -176,7 +176,7 @@ class TreeState:
         if value.tier or self.owner_of[value.component] == value.component:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
-            pool.ledger.take(front)
+            pool.ledger.acquire(front)
             pool.used_pages += count
             if value.locks:
                 pool.protected_pages += count
@@ -207,9 +207,9 @@ class TreeState:
             self._unlink_path(value)
         if tier or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
-            pool.leave(value)
+            pool.remove_evictable(value)
             pool.used_pages -= value.page_count
-            pool.ledger.give(value.pages)
+            pool.ledger.release(value.pages)
             if value.stranded:
                 pool.stranded_pages -= value.page_count
             if value.copied:
@@ -247,7 +247,7 @@ class TreeState:
         pool = self.pools(value.tier)[value.component]
         pool.copied_pages += value.page_count if copied else -value.page_count
         if pool.copied_first:
-            pool.moved(value)
+            pool.reorder(value)
 
     def _link_path(self, value: Value) -> None:
         """A path value came, below which its tier has none yet: its parent is no leaf any more."""
@@ -258,7 +258,7 @@ class TreeState:
         if above is not None:
             above.children += 1
             if above.is_placed:
-                self.pools(tier)[component].leave(above)
+                self.pools(tier)[component].remove_evictable(above)
         if tier:
             self._enter_paths(node)
         else:
@@ -271,7 +271,7 @@ class TreeState:
 
     def _enter_again(self, value: Value | None) -> None:
         if value is not None and not (value.is_placed or value.locks or value.children):
-            self.pools(value.tier)[value.component].enter(value)
+            self.pools(value.tier)[value.component].add_evictable(value)
 
     def _unlink_path(self, value: Value) -> None:
         """A path value went: its parent takes over its recency, and as a leaf can be a victim."""
@@ -288,7 +288,7 @@ class TreeState:
             above.score = max(above.score, value.score)
             above.hits += value.hits
             if (tier or self.owner_of[component] == component) and not (above.locks or above.children):
-                self.pools(tier)[component].enter(above)
+                self.pools(tier)[component].add_evictable(above)
 
     def lacks_path(self, node: Node) -> bool:
         """Whether a required path component of this node is on no tier, so that nothing can go through it."""

@@ -120,7 +120,7 @@ class Transfers:
         node = state.nodes.get(checked_boundary(boundary).node)
         if node is None or node.end != boundary.length or state.retired.has(node):
             return False
-        return not state.gated or state.resumability.is_covered(node)
+        return not state.is_gated or state.resumability.is_covered(node)
 
     def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
@@ -135,7 +135,7 @@ class Transfers:
         return [
             Boundary(node.id, node.end)
             for node in live
-            if (state.resumability.is_covered(node) if state.gated else node.first_child is None)
+            if (state.resumability.is_covered(node) if state.is_gated else node.first_child is None)
         ]
 
     def coldest_boundaries(
