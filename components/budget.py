@@ -73,14 +73,14 @@ def split(
         saved = -(-path_pages * page_size // policy.tokens_between_boundaries)
         return sized(path_pages, saved + policy.running_requests)
 
-    most = device_bytes // min(page_bytes[c.name] for c in owners)
-    path_pages = _largest(lambda n: cost(with_boundaries(n)) <= device_bytes, most)
+    max_pages = device_bytes // min(page_bytes[c.name] for c in owners)
+    path_pages = _largest(lambda n: cost(with_boundaries(n)) <= device_bytes, max_pages)
     proportional = with_boundaries(path_pages)
-    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.min_path_share, most)
+    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.min_path_share, max_pages)
     if path_pages >= share and cost(proportional) <= device_bytes:
         return proportional
     path_pages = _largest(lambda n: cost(sized(n, 0)) <= device_bytes, share)
-    boundaries = _largest(lambda n: cost(sized(path_pages, n)) <= device_bytes, most)
+    boundaries = _largest(lambda n: cost(sized(path_pages, n)) <= device_bytes, max_pages)
     return sized(path_pages, boundaries)
 
 
@@ -111,9 +111,9 @@ def _checked_page_counts(page_counts: Mapping[str, int], owners: Sequence[Compon
     return dict(page_counts)
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
+def _largest(fits: Callable[[int], bool], max_pages: int) -> int:
     """The largest number of `0..most` that fits, for a `fits` that holds up to some number; 0 where none does."""
-    low, high = 0, most
+    low, high = 0, max_pages
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

@@ -40,15 +40,15 @@ class ConfigFields:
         """The error to raise about field `name`; `problem` continues the sentence."""
         return ConfigurationError(f"{self.model_type}: config field {name!r} {problem}")
 
-    def count(self, *names: str, default: int | None = None, at_least: int = 1) -> int:
-        """An integer of `at_least` or more; `default` where it is missing and a default is given."""
+    def count(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
+        """An integer of `minimum` or more; `default` where it is missing and a default is given."""
         value = self.get(*names)
         if value is None:
             if default is None:
                 raise self.error(names[0], "is missing")
             return default
-        if type(value) is not int or value < at_least:
-            raise self.error(names[0], f"must be an integer of {at_least} or more, not {value!r}")
+        if type(value) is not int or value < minimum:
+            raise self.error(names[0], f"must be an integer of {minimum} or more, not {value!r}")
         return value
 
     def optional_count(self, *names: str) -> int | None:
