@@ -242,8 +242,8 @@ class PrefixCache:
             self._leases.add(lease)
             if reserve_tokens:
                 lease.grow(reserve_tokens)
-            if not self.ranks.is_alone:
-                self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
+            if not self.ranks.is_single_rank:
+                self.ranks.record(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
                 self._leases.prefetched(lease, self.storage.prefetcher.requests.stop_waiting(request))
             undo.pop_all()

@@ -42,12 +42,12 @@ class Weights:
 
     def attached(self, name: str) -> None:
         """A store is attached whose settings give the weights this name."""
-        self._ranks.note(f"attach {name}")
+        self._ranks.record(f"attach {name}")
         self._names.attached(name)
 
     def invalidate(self, namespace: str | None, name: str | None) -> None:
         """A new version, of one namespace or of all; see PrefixCache.invalidate."""
-        self._ranks.note(f"invalidate {namespace!r} {name!r}")
+        self._ranks.record(f"invalidate {namespace!r} {name!r}")
         self._tree.invalidate(namespace)
         self._generations.end(namespace)
         self._names.invalidated(namespace, name)

@@ -136,7 +136,7 @@ class HybridCacheController:
         self._transfers.wait(max(load.open, default=0))
         self._counters.load_wait_ns += perf_counter_ns() - start
         while not load.has_ended:
-            assert not self._ranks.is_alone, "the engine said that it had ended"
+            assert not self._ranks.is_single_rank, "the engine said that it had ended"
             self._transfers.poll()
 
     def release(self, load: Load) -> None:

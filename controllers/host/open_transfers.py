@@ -226,8 +226,8 @@ class OpenTransfers:
             return
         del self._open[opened.ticket]
         del self._by_effect[opened.effect]
-        if not self._ranks.is_alone:
-            self._ranks.note(f"{opened.effect.boundary} {error is None}")
+        if not self._ranks.is_single_rank:
+            self._ranks.record(f"{opened.effect.boundary} {error is None}")
         self._finished(opened, error)
         for above, its_error in opened.above:
             self._finish(above, its_error)
@@ -243,7 +243,7 @@ class OpenTransfers:
 
     def _finish_all(self) -> None:
         outcomes: dict[OpenTransfer, str | None] = {}
-        if self._ranks.is_alone:
+        if self._ranks.is_single_rank:
             outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is Stage.ENDED}
         for completion in self._engine.poll():
             opened = self._expected(completion)

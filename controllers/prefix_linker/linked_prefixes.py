@@ -232,7 +232,7 @@ def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[Linke
             "a cache with windows or states that are not linked cannot be resumed from what a linker brings; not linked are "
             f"{', '.join(left_out)}"
         )
-    if not cache.ranks.is_alone:
+    if not cache.ranks.is_single_rank:
         raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")
     if linker.chunk_tokens % cache.page_size:
         raise ConfigurationError(f"chunks of {linker.chunk_tokens} tokens are no multiple of pages of {cache.page_size}")

@@ -21,7 +21,7 @@ class Ballot:
 
     Attributes:
         tickets: see Consensus.open, propose and cancel.
-        history: see Consensus.fold.
+        history: see Consensus.record.
     """
 
     def __init__(self, shape: MessageShape, rank: int, ranks: int) -> None:

@@ -113,7 +113,7 @@ class Consensus(Protocol):
         """
         ...
 
-    def fold(self, what: bytes) -> None:
+    def record(self, what: bytes) -> None:
         """Add to this rank's history, which all ranks compare in every tick: what was done, such as victims and page ids."""
         ...
 

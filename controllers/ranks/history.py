@@ -23,7 +23,7 @@ class History:
         self._sent = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
-    def fold(self, what: bytes) -> None:
+    def record(self, what: bytes) -> None:
         """Add to the history; pieces are told apart, so that "ab" and "c" are not "a" and "bc". Cost: O(bytes)."""
         self._hash.update(len(what).to_bytes(8, "little"))
         self._hash.update(what)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import urandom
 
 from unified_tree.controllers.ranks.message_shape import MessageShape
-from unified_tree.controllers.ranks.reduction import LoneReduction
+from unified_tree.controllers.ranks.reduction import SingleRankReduction
 from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 
 
@@ -26,4 +26,4 @@ class LocalConsensus(TickedConsensus):
     """
 
     def __init__(self, shape: MessageShape | None = None, draw: Callable[[int], bytes] = urandom) -> None:
-        super().__init__(shape or MessageShape(), LoneReduction(), draw)
+        super().__init__(shape or MessageShape(), SingleRankReduction(), draw)

@@ -30,7 +30,7 @@ class RankAgreement(Protocol):
     """The seam between a cache's controllers and the other ranks."""
 
     @property
-    def is_alone(self) -> bool:
+    def is_single_rank(self) -> bool:
         """Whether there are no other ranks, so that a decision may depend on this one's clock."""
         ...
 
@@ -48,20 +48,20 @@ class RankAgreement(Protocol):
         """It has ended here; `then` is called when it has everywhere, with an error if it failed anywhere."""
         ...
 
-    def ticket(self, identity: str, page_count: int) -> int:
+    def open_ticket(self, identity: str, page_count: int) -> int:
         """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing. Raises RankError, with
         nothing changed, if ranks are gone."""
         ...
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
         """What this rank can restore; `then` is called with what all can."""
         ...
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Nobody is interested any more, on any rank."""
         ...
 
-    def note(self, what: str) -> None:
+    def record(self, what: str) -> None:
         """Something was decided that all ranks must have decided alike; they compare."""
         ...
 
@@ -81,7 +81,7 @@ class SingleRank:
         session: see RankAgreement.session; drawn at random if it is not given.
     """
 
-    is_alone = True
+    is_single_rank = True
 
     def __init__(self, session: str | None = None) -> None:
         self.session: str | None = uuid4().hex if session is None else session
@@ -96,21 +96,21 @@ class SingleRank:
         del kind, number
         then(error)
 
-    def ticket(self, identity: str, page_count: int) -> int:
-        """See RankAgreement.ticket."""
+    def open_ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.open_ticket."""
         del identity, page_count
         return 0
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
-        """See RankAgreement.vote."""
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.propose."""
         del ticket
         then(lengths)
 
-    def withdraw(self, ticket: int) -> None:
-        """See RankAgreement.withdraw."""
+    def cancel(self, ticket: int) -> None:
+        """See RankAgreement.cancel."""
 
-    def note(self, what: str) -> None:
-        """See RankAgreement.note."""
+    def record(self, what: str) -> None:
+        """See RankAgreement.record."""
 
     def tick(self) -> None:
         """See RankAgreement.tick."""
@@ -127,7 +127,7 @@ class MultiRank:
         consensus: this rank's end of it; closed with the cache.
     """
 
-    is_alone = False
+    is_single_rank = False
 
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus
@@ -153,28 +153,28 @@ class MultiRank:
         with suppress(RankError):
             self._consensus.finished(kind, number, failed=error is not None)
 
-    def ticket(self, identity: str, page_count: int) -> int:
-        """See RankAgreement.ticket."""
+    def open_ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.open_ticket."""
         return self._consensus.open(identity.encode("utf-8", "surrogatepass"), page_count)
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
-        """See RankAgreement.vote."""
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.propose."""
         given = lengths.copy()
         given[0] = True
         self._votes[ticket] = then
         with suppress(RankError):
             self._consensus.propose(ticket, given)
 
-    def withdraw(self, ticket: int) -> None:
-        """See RankAgreement.withdraw."""
+    def cancel(self, ticket: int) -> None:
+        """See RankAgreement.cancel."""
         self._votes.pop(ticket, None)
         with suppress(RankError):
             self._consensus.cancel(ticket)
 
-    def note(self, what: str) -> None:
-        """See RankAgreement.note."""
+    def record(self, what: str) -> None:
+        """See RankAgreement.record."""
         with suppress(RankError):
-            self._consensus.fold(what.encode("utf-8", "surrogatepass"))
+            self._consensus.record(what.encode("utf-8", "surrogatepass"))
 
     def tick(self) -> None:
         """See RankAgreement.tick."""

@@ -39,7 +39,7 @@ class Reduction(Protocol):
         ...
 
 
-class LoneReduction:
+class SingleRankReduction:
     """A Reduction of one rank, which waits for nobody."""
 
     rank = 0

@@ -65,10 +65,10 @@ class TickedConsensus:
         self._check()
         self._ballot.finished(kind, number, failed=failed)
 
-    def fold(self, what: bytes) -> None:
-        """See Consensus.fold."""
+    def record(self, what: bytes) -> None:
+        """See Consensus.record."""
         self._check()
-        self._ballot.history.fold(what)
+        self._ballot.history.record(what)
 
     def tick(self) -> Agreement:
         """See Consensus.tick."""

@@ -82,10 +82,10 @@ class Tickets:
                 decision = self._open[number].read(slots[i])
                 if decision is not None:
                     decisions.append(decision)
-        self._leave([*cancelled, *(decision.ticket for decision in decisions)])
+        self._remove([*cancelled, *(decision.ticket for decision in decisions)])
         return decisions, cancelled
 
-    def _leave(self, numbers: list[int]) -> None:
+    def _remove(self, numbers: list[int]) -> None:
         for number in numbers:
             del self._open[number]
             self._in_slots.remove(number)

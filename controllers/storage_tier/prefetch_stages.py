@@ -81,14 +81,14 @@ class PrefetchStages:
             if claim is not None:
                 self.room.release(claim)
             if prefetch.ticket is not None:
-                controller.ranks.withdraw(prefetch.ticket)
+                controller.ranks.cancel(prefetch.ticket)
             receipt.release()
 
     def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
         """Leaves in `found.lengths` what every rank's store has."""
         controller, key = self._controller, prefetch.key
         base = found.base_pages * controller.tree.page_size
-        prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
+        prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
         error = yield found.look_up(controller.store, controller.composition, chain)
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
@@ -109,7 +109,7 @@ class PrefetchStages:
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
-            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", fetch.length_pages)
+            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
             error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
             is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.given_pages
             if fell_short and not is_stopped:
@@ -135,7 +135,7 @@ class PrefetchStages:
                 controller.count_drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
-            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", length)
+            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", length)
             error = yield fetch.read_trailing(controller.store, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
@@ -150,7 +150,7 @@ class PrefetchStages:
         optional = self._controller.composition.optional
         if optional:
             arrived = fetch.arrived(length)
-            prefetch.ticket = self._controller.ranks.ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+            prefetch.ticket = self._controller.ranks.open_ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
             agreed = yield np.array([True, *(name in arrived for name in optional)])
             prefetch.ticket = None
             fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}

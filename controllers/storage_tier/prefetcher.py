@@ -48,7 +48,9 @@ class Prefetcher:
         self._by_place: dict[Place, Prefetch] = {}
         self._by_job: dict[Job, Prefetch] = {}
         self._is_closing = False
-        self.requests = PrefetchRequests(self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_alone)
+        self.requests = PrefetchRequests(
+            self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_single_rank
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -78,7 +80,7 @@ class Prefetcher:
         size = tree.page_size
         limit = (key.length - 1) // size * size
         had = prefetch.measure(tree, limit)
-        gave_up = prefetch.is_stopped and controller.ranks.is_alone
+        gave_up = prefetch.is_stopped and controller.ranks.is_single_rank
         chain = controller.chain(key.namespace)
         if self._is_closing or gave_up or chain is None or limit - had < max(size, self._policy.min_tokens):
             return False
@@ -114,7 +116,7 @@ class Prefetcher:
             raise
         if isinstance(waits_for, np.ndarray):
             assert prefetch.ticket is not None
-            self._controller.ranks.vote(prefetch.ticket, waits_for, partial(self._advance, prefetch))
+            self._controller.ranks.propose(prefetch.ticket, waits_for, partial(self._advance, prefetch))
         else:
             self._by_job[self._jobs.start(waits_for)] = prefetch
 
@@ -135,7 +137,7 @@ class Prefetcher:
         self.requests.ended(prefetch)
         is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
         for follower in prefetch.followers:
-            in_vain = is_current and self._controller.ranks.is_alone and prefetch.would_find_nothing(follower)
+            in_vain = is_current and self._controller.ranks.is_single_rank and prefetch.would_find_nothing(follower)
             if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 
