@@ -18,7 +18,7 @@ from unified_tree.controllers.reference_engine.engine_settings import EngineSett
 from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.reference_engine.speculation import Speculation
-from unified_tree.controllers.reference_engine.steps import advance, can_give_state, not_drafted
+from unified_tree.controllers.reference_engine.steps import advance, can_publish_state, not_drafted
 from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.keys import Key
 
@@ -131,10 +131,10 @@ class Engine:
         """Publish all that was computed, the running state with it where a later prompt may go on from it, and leave."""
         lease, end = running.lease, running.computed
         states: dict[int, int] = {}
-        if lease.state_page is not None and request.save_output and can_give_state(self, running):
+        if lease.state_page is not None and request.save_output and can_publish_state(self, running):
             states[end] = lease.state_page
         self.cache.commit(lease, request.tokens[:end], states, without=not_drafted(self, running))
-        self._leave(request)
+        self._release(request)
 
     def grow(self, request: Request, end: int) -> bool:
         """Pages for the tokens before `end`. False if the request had to give up its own for older ones."""
@@ -157,10 +157,10 @@ class Engine:
     def preempt(self, request: Request) -> None:
         """Take a request's pages; it goes on later from what the cache still has then."""
         request.preemptions += 1
-        self._leave(request)
+        self._release(request)
         self.waiting.appendleft(request)
 
-    def _leave(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         assert request.running is not None
         self.cache.release(request.running.lease)
         request.running = None

@@ -123,7 +123,7 @@ def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:
     return () if engine.speculation is None or running.drafted >= 0 else (engine.speculation.component,)
 
 
-def can_give_state(engine: Engine, running: Running) -> bool:
+def can_publish_state(engine: Engine, running: Running) -> bool:
     """Whether the running state is worth publishing as it is, the request having ended."""
     lease, end = running.lease, running.computed
     return end % engine.cache.layout.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved

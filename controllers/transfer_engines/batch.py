@@ -71,11 +71,11 @@ class Batch:
                 yield Step(component, mover, layer_ids, through, pieces, lands, self._after)
 
 
-def _groups(layer_ids: list[int], most: int) -> Iterator[list[int]]:
+def _groups(layer_ids: list[int], max_layers: int) -> Iterator[list[int]]:
     """All layers, in groups of at most `most`, none larger than all before it together."""
     begin = 0
     while begin < len(layer_ids):
-        end = begin + min(max(1, begin), most)
+        end = begin + min(max(1, begin), max_layers)
         yield layer_ids[begin:end]
         begin = end
 

@@ -78,7 +78,7 @@ class CudaEngine(GuardedEngine):
             gates = self._gates.get(ticket, [])
             if 0 < needed <= len(gates):
                 try:
-                    gates[needed - 1].hold_caller()
+                    gates[needed - 1].make_caller_wait()
                     return
                 except RuntimeError as error:
                     self._die(error)

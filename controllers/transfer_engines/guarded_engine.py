@@ -47,7 +47,7 @@ class GuardedEngine(ABC):
             return []
         with self._lock:
             self._advance()
-            return self._ledger.take()
+            return self._ledger.pop_completions()
 
     def wait_layer(self, ticket: int, layer_id: int) -> None:
         """See TransferEngine.wait_layer."""

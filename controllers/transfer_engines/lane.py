@@ -13,7 +13,7 @@ class Mark(Protocol):
         """Whether all work before it is done; does not wait. May raise RuntimeError if the device has failed."""
         ...
 
-    def hold_caller(self) -> None:
+    def make_caller_wait(self) -> None:
         """Let later work of the caller's current stream wait for this point; returns at once."""
         ...
 

@@ -92,7 +92,7 @@ class Ledger:
             self.completions.append(Completion(ticket=first.ticket, error=first.error))
             self._recent[first.ticket] = self.open.pop(first.ticket)
 
-    def take(self) -> list[Completion]:
+    def pop_completions(self) -> list[Completion]:
         """The completions since the last call, to the caller. Cost: O(those)."""
         taken, self.completions = self.completions, []
         while len(self._recent) > self._remembered:
