@@ -31,7 +31,7 @@ class Fetch:
 
     Attributes:
         length_pages: what is to be read at most, one of `found.lengths`.
-        given_pages: how far host pages have been taken for the required paths.
+        allocated_pages: how far host pages have been taken for the required paths.
         arrived_pages: how far all required paths have been read.
         left_out: optional components that are not to be used.
     """
@@ -42,13 +42,13 @@ class Fetch:
         self.found = found
         self.claim = claim
         self.length_pages = claim.length_pages
-        self.given_pages = found.base_pages
+        self.allocated_pages = found.base_pages
         self.arrived_pages = found.base_pages
         self.left_out: set[str] = set()
         self._optional_reach: dict[str, int] = {}
         self._trailing_arrived: set[str] = set()
 
-    def take_portion(self, room_pages: int) -> bool:
+    def allocate_portion(self, room_pages: int) -> bool:
         """Take host pages for the next portion of the paths: `room_pages` of each, later as many as have been read so far.
 
         Fewer where fewer can be had. False if there are none for what is left to be read. May evict.
@@ -57,8 +57,8 @@ class Fetch:
         wanted = min(self.length_pages - self.arrived_pages, max(room_pages, read_pages))
         if wanted > 0:
             names = [access.name for access in self._composition.paths if access.required or self._reads_on(access.name)]
-            taken = self.claim.take_path(names, wanted)
-            self.given_pages += taken
+            taken = self.claim.allocate_path(names, wanted)
+            self.allocated_pages += taken
             return taken > 0
         return True
 
@@ -69,7 +69,7 @@ class Fetch:
     def read_paths(self, store: CheckedStorage, batch_pages: int) -> Steps:
         """A job: of the pages given and not read, the required paths, some pages of each at a time, then the optional ones if
         all has come."""
-        base, start, end = self.found.base_pages, self.arrived_pages, self.given_pages
+        base, start, end = self.found.base_pages, self.arrived_pages, self.allocated_pages
         required = [access for access in self._composition.paths if access.required]
         for begin in range(start, end, batch_pages):
             if self.found.is_stopped():

@@ -35,17 +35,17 @@ class FoundPrefix:
 
     Attributes:
         base_pages: of the required paths, what is on host and not asked for.
-        had_pages: what can be resumed without the store.
+        resumable_pages: what can be resumed without the store.
         digests: chain digests of the pages asked for and all before.
         reach_pages: how far the required paths go.
         lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
-        self.had_pages = had_pages
+        self.resumable_pages = resumable_pages
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
@@ -81,7 +81,7 @@ class FoundPrefix:
                 reach = base + int(missing[0]) if missing.size else reach
         self.reach_pages = reach
         self.lengths = np.zeros(reach + 1, np.bool_)
-        if reach <= self.had_pages:
+        if reach <= self.resumable_pages:
             return
         findings: list[PoolFinding] = []
         if composition.records is not None:
@@ -93,12 +93,12 @@ class FoundPrefix:
             if self.is_stopped():
                 return
         self.lengths = restorable_lengths(findings, reach, size)
-        self.lengths[: self.had_pages + 1] = False
+        self.lengths[: self.resumable_pages + 1] = False
 
     def _read_records(self, store: CheckedStorage, composition: StoredComposition, reach: int) -> Steps:
         pool = composition.records
         assert pool is not None
-        keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
+        keys = pool_keys(self.digests[self.resumable_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
         if self.is_stopped():
@@ -110,7 +110,7 @@ class FoundPrefix:
         for index, page, outcome in zip(there.tolist(), pages, outcomes, strict=True):
             record = RestorePoint.decode(page[:-TRAILER_BYTES]) if outcome is Outcome.DONE else None
             if record is not None:
-                self._records[self.had_pages + index] = record
+                self._records[self.resumable_pages + index] = record
 
     def _find_trailing(self, store: CheckedStorage, access: PoolAccess, size: int, reach: int) -> PoolFinding:
         attested = attested_pages(self._records, self.digests[:reach], access.stored.format_digest)

@@ -106,18 +106,18 @@ class PersistQueue:
             self._open.receipt.release()
             self._open = None
 
-    def _count(self, error: str | None, persist: PersistJob) -> None:
+    def _count(self, error: str | None, job: PersistJob) -> None:
         controller, totals = self._controller, self._controller.totals
-        totals.persisted_pages += persist.written_pages
-        totals.persisted_bytes += persist.written_bytes
-        if persist.is_done:
+        totals.persisted_pages += job.written_pages
+        totals.persisted_bytes += job.written_bytes
+        if job.is_done:
             totals.persisted_boundaries += 1
             return
         if error not in (None, "closed"):
             controller.store.failed(f"persist: {error}")
-            controller.warn("persist", f"{error}", persist.key)
-        reason = persist.failure if error is None else error.split(":")[0]
-        controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", persist.key)
+            controller.warn("persist", f"{error}", job.key)
+        reason = job.failure if error is None else error.split(":")[0]
+        controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", job.key)
 
     def close(self) -> None:
         """Release everything; the jobs have been closed."""

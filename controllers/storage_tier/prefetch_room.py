@@ -54,7 +54,7 @@ class PrefetchRoom:
         self.claims.add(claim)
         return claim
 
-    def take(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
+    def allocate(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
         """Pages that were claimed; None if a required component is short after all. Optional ones that are get none."""
         wanted = {name: count for name, count in needs.items() if name in self._required or self._host.fits(name, count)}
         try:
@@ -116,26 +116,26 @@ class PrefetchClaim:
         self.length_pages = length_pages
         self.pages: dict[str, NDArray[np.int64]] = {}
 
-    def take_path(self, names: Sequence[str], page_count: int) -> int:
+    def allocate_path(self, names: Sequence[str], page_count: int) -> int:
         """So many further pages of each of some paths, or half as many, and so on; returns how many, 0 for none.
 
         Optional ones that are short get none.
         """
         while page_count:
-            if self._take(dict.fromkeys(names, page_count)):
+            if self._allocate(dict.fromkeys(names, page_count)):
                 return page_count
             page_count //= 2  # what could be evicted stands above what is locked
         return 0
 
-    def take_trailing(self, length_pages: int) -> bool:
+    def allocate_trailing(self, length_pages: int) -> bool:
         """The pages for the windows and states of a length, once: they serve every shorter length. False if there are none."""
         if not self._has_trailing:
             needs = self._room.trailing_needs(length_pages)
-            self._has_trailing = self._take({name: count for name, count in needs.items() if name in self.sizes})
+            self._has_trailing = self._allocate({name: count for name, count in needs.items() if name in self.sizes})
         return self._has_trailing
 
-    def _take(self, needs: Mapping[str, int]) -> bool:
-        pages = self._room.take(needs)
+    def _allocate(self, needs: Mapping[str, int]) -> bool:
+        pages = self._room.allocate(needs)
         if pages is None:
             return False
         for name, ids in pages.items():

@@ -104,14 +104,14 @@ class PrefetchStages:
         controller, key, found = self._controller, prefetch.key, fetch.found
         can_read_on = True
         while can_read_on:
-            if not fetch.take_portion(self._policy.room_pages):
+            if not fetch.allocate_portion(self._policy.room_pages):
                 controller.count_drop("prefetch: no room on host", key)
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
             prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
             error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
-            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.given_pages
+            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
             if fell_short and not is_stopped:
                 controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
             if fell_short or is_stopped:
@@ -131,7 +131,7 @@ class PrefetchStages:
             length = longest(found.lengths)
             if not trailing:
                 return length
-            if not fetch.claim.take_trailing(length):
+            if not fetch.claim.allocate_trailing(length):
                 controller.count_drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
@@ -180,7 +180,7 @@ class PrefetchStages:
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths
         prefetch.ticket = None
-        found.lengths[: found.had_pages + 1] = False
+        found.lengths[: found.resumable_pages + 1] = False
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
         """Whether nobody has a use for it any more, or what it brings has been invalidated."""

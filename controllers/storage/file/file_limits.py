@@ -15,7 +15,7 @@ class FileLimits:
         open_wait_s: for another process that is opening the directory; then opening it fails.
         write_wait_s: of `put`, `remove` and `clear` for another process that writes; then pages are DROPPED, and until that
             process has released its lock once they are so at once. 0 never waits.
-        held_bytes: written while others are kept from writing; but one value at least.
+        bytes_per_lock: written while others are kept from writing; but one value at least.
         refresh_s: a use is written down when the last one is longer ago: recency is known to so much, and hot values cost no
             writes. 0 writes every use down.
         full_pause_s: for so long after the disk was full, new values go where old ones lie; if not even those can be
@@ -26,7 +26,7 @@ class FileLimits:
 
     open_wait_s: float = 10.0
     write_wait_s: float = 1.0
-    held_bytes: int = 8 << 20
+    bytes_per_lock: int = 8 << 20
     refresh_s: float = 1.0
     full_pause_s: float = 10.0
 
@@ -38,7 +38,7 @@ class FileLimits:
             {
                 "open_wait_s": SECONDS,
                 "write_wait_s": any_wait,
-                "held_bytes": BYTES,
+                "bytes_per_lock": BYTES,
                 "refresh_s": any_wait,
                 "full_pause_s": any_wait,
             },
