@@ -90,7 +90,7 @@ class LinkedPrefixes:
         self._late: dict[str, LinkedRetrieve] = {}
         self._stores = LinkedStores(cache, linker, pools, store_limit, self._names, self.counters)
 
-    def arrive(self, request: Hashable, key: Key) -> None:
+    def lookup(self, request: Hashable, key: Key) -> None:
         """A prompt has arrived: begin to look for it, at most its length less one token. Another of that name is released."""
         self.release(request)
         name, salt = next(self._names), self._salt.of(key.namespace)
@@ -111,7 +111,7 @@ class LinkedPrefixes:
         grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.save_grid_tokens)
         return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
 
-    def ready(self, request: Hashable) -> bool:
+    def is_ready(self, request: Hashable) -> bool:
         """Whether a request should go on to `acquire`; one that never arrived should. Ask again after the next `poll`."""
         arrived = self._requests.get(request)
         return arrived is None or arrived.stage is Stage.READY

@@ -277,8 +277,8 @@ class Linked:
     def serve(self) -> int:
         """How much of the prompt the others have for it; then it computes and offers it."""
         key = Key(LONGER, self.deployment.namespace)
-        self.link.arrive("request", key)
-        while not self.link.ready("request"):
+        self.link.lookup("request", key)
+        while not self.link.is_ready("request"):
             self.link.poll()
         with self.cache.acquire(key, self.link.checkpoints(LONGER.size)) as lease:
             found = lease.cached_tokens
