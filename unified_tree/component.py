@@ -105,9 +105,9 @@ def _validate_counts(page_counts: Mapping[str, int], names: set[str], what: str)
 def validate_components(components: Sequence[Component], page_size: int) -> tuple[Component, ...]:
     """Check that `components` can live in one tree; returns them as a tuple.
 
-    Raises ConfigurationError for a page size of zero or below, no required `Path`, a name used twice, a ratio that does
-    not divide the page, or a `shares` that names no component, a sharer, or one whose pages cannot hold it: of another kind of
-    coverage, or of a narrower window.
+    Raises ConfigurationError for a page size below one, no required `Path`, a name used twice, or a ratio that does not divide
+    the page. Also for a `shares` that names no component, another sharer, or a component whose pages cannot hold it (another
+    kind of coverage, or a narrower window).
     """
     if type(page_size) is not int or page_size <= 0:
         raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")

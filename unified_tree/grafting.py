@@ -1,7 +1,7 @@
-"""Host pages that come from somewhere else than the device: what a store kept of a prefix is put into the tree on host.
+"""Grafting: put host pages into the tree that did not come from the device, such as pages fetched from a store.
 
-The counterpart of an insert, one tier down: cut or add nodes so that one ends where the pages end, and let the pages land on
-whatever nodes they cross. All checks come first, so a refusal changes nothing.
+The counterpart of an insert on the host tier. Nodes are split or added so that one ends where the pages end, and the pages are
+placed on all nodes they cross. All checks come first, so a refused graft changes nothing.
 """
 
 from __future__ import annotations

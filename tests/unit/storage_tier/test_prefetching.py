@@ -455,7 +455,7 @@ class Doubting(SingleRank):
         self._identities.append(identity)
         return len(self._identities) - 1
 
-    def vote(self, ticket: int, lengths: Any, then: Callable[[Any], None]) -> None:
+    def propose(self, ticket: int, lengths: Any, then: Callable[[Any], None]) -> None:
         """All agree, but on what is optional."""
         then(lengths & (np.arange(len(lengths)) == 0) if self._identities[ticket].endswith("optional") else lengths)
 
