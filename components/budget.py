@@ -1,8 +1,8 @@
-"""How a device budget is split between pools: a proposal, sized by what is worth keeping.
+"""How a device budget is split between pools: a proposal, sized by the number of boundaries worth keeping.
 
-A `Path` pool holds tokens; a window or state pool holds boundaries. The two are tied by one number, the tokens of path for
-each boundary worth keeping. Pool sizes grow with the number of path pages, so the largest split that fits is found by
-bisection rather than by a formula that would have to know every limit.
+A `Path` pool holds tokens; a window or state pool holds boundaries (lengths one can resume from). One number relates the two:
+the tokens of path per boundary worth keeping. Pool sizes grow with the number of path pages, so bisection finds the largest
+split that fits; a formula would have to know every limit.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def split(
 
 
 def _pages_for_one_request(component: Component, request_tokens: int, page_size: int) -> int:
-    """Pages without which no request can run and be resumed: a window needs the page it is about to fill besides those it
-    reads; a state is needed twice, the saved one and the request's own."""
+    """The minimum of pages for one request to run and be resumed. A window needs the pages it reads and the page it fills next.
+    A state needs two: the saved one and the request's own.
+    """
     if component.coverage.is_path:
         return component.coverage.pages_needed(request_tokens, page_size)
     return component.coverage.boundary_pages(page_size) + 1

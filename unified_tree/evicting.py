@@ -107,7 +107,7 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
 
 
 def remove_victim(state: TreeState, value: Value, freed: Freed) -> None:
-    """Remove a value and everything that depends on it. Cost: O(components log n), and `settle_limit` nodes of deferred work."""
+    """Remove a value and what depends on it. Cost: O(components log n), and `settle_limit` nodes of deferred work."""
     node = value.node
     freed.add(state.remove(value))
     if state.is_path[value.component] and state.lacks_path(node):

@@ -195,7 +195,7 @@ def _is_integer(number: object) -> bool:
 
 
 def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> bool:
-    """Whether the tree already keeps some of these pages at the same position. Raises PageError if it owns any other of them."""
+    """Whether the tree already keeps some of these pages at the same position. Raises PageError if it owns others."""
     ledger = state.device_pools[i].ledger
     begin = end - len(ids) * state.page_size
     if node is None or begin >= matched:

@@ -1,7 +1,7 @@
-"""Where a prompt resumes.
+"""Admission: where a prompt resumes.
 
-Three places are candidates: the boundary on device; a later one whose windows are rebuilt by running a few tokens again; and
-a later one that lies on host in part and is loaded back, if that beats computing the difference.
+There are three candidates: the boundary (a length one can resume from) on device; a later one whose windows are rebuilt by
+running a few tokens again; and a later one that is partly on host and is loaded back, if that is faster than computing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Makes the leases of one cache.
+    """Creates the leases of one cache.
 
     Args:
-        owner: who gives them and takes them back.
+        owner: the cache, which releases them.
         weights: which weights version each namespace is in.
         rebuild, save_limit: see PrefixCache.
     """
@@ -48,9 +48,9 @@ class Admission:
         may_load: bool = True,
         may_rebuild: bool = True,
     ) -> Lease:
-        """A lease on the best place; see PrefixCache.acquire. Its arguments are right already.
+        """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked.
 
-        Whatever is raised, what was locked and allocated before is given back.
+        If this raises, all locks and pages taken before are released.
         """
         parts = self._resources
         point, limit = parts.layout.point, key.length - 1

@@ -1,4 +1,4 @@
-"""The leases of one cache that are not released, and of these the ones that wait for what they load back."""
+"""The open leases of one cache, and those of them that wait for a load back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Leases:
 
     Args:
         controller: loads back; None without a host tier.
-        counters: where figures go.
+        counters: counts events.
     """
 
     def __init__(self, controller: HybridCacheController | None, counters: CacheCounters) -> None:
@@ -35,7 +35,7 @@ class Leases:
         return iter(self._open)
 
     def require(self, lease: Lease) -> None:
-        """Raise LeaseError for a lease that was released, or is another cache's."""
+        """Raise LeaseError for a lease that was released, or belongs to another cache."""
         try:
             if lease in self._open:
                 return
@@ -51,7 +51,7 @@ class Leases:
             self._waiting[lease] = 0
 
     def prefetched(self, lease: Lease, tokens: int) -> None:
-        """So many tokens of what it loads were prefetched for it."""
+        """Count the tokens of its load that were prefetched for it."""
         if lease in self._waiting:
             self._waiting[lease] = tokens
 
@@ -62,7 +62,7 @@ class Leases:
         del self._open[lease]
 
     def poll(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.
+        """Leases whose loads have ended switch to the tree's pages, or fail. Partly loaded ones switch for the loaded part.
 
         Cost: O(leases that wait).
         """
@@ -73,7 +73,7 @@ class Leases:
                 lease.follow_load()
 
     def end_loads(self) -> None:
-        """As `poll`; nothing is on its way any more."""
+        """As `poll`, when no load is open any more."""
         for lease in list(self._waiting):
             self._end_load(lease)
 
@@ -86,7 +86,7 @@ class Leases:
             raise TransferError(lease.failure)
 
     def wait(self, lease: Lease) -> None:
-        """Return when all has come that a lease loads back. Raises TransferError if it did not come."""
+        """Return when a lease's load has ended. Raises TransferError if it failed."""
         if lease.load is not None:
             assert self._controller is not None
             if not lease.load.has_ended:
@@ -96,7 +96,7 @@ class Leases:
             raise TransferError(lease.failure)
 
     def fail(self, namespace: str | None) -> None:
-        """What is being loaded for a namespace, or for all, has been invalidated. Cost: O(leases that wait)."""
+        """Fail the loads of an invalidated namespace, or of all. Cost: O(leases that wait)."""
         for lease in self._waiting:
             if lease.load is not None and namespace in (None, lease.key.namespace):
                 lease.load.fail(f"{lease} was loading what has been invalidated since")

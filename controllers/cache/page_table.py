@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class PageTable:
-    """The pages of one component by page index; -1 where the lease holds none (a window that moved on).
+    """The pages of one component by page index; -1 where the lease holds none (before a window).
 
     Attributes:
-        private_from: pages of this index and above are the lease's own; those below are the tree's, locked.
+        private_from: pages from this index on are the lease's own; those below are the tree's and locked.
         first_held: the first index held.
         size: one past the last index held.
     """
@@ -42,7 +42,7 @@ class PageTable:
             self._ids = grown
 
     def slice(self, first: int, last: int) -> NDArray[np.int64]:
-        """The ids of the indices [first, last): a view, which later changes show in."""
+        """The ids of the indices [first, last): a view, in which later changes show."""
         return self._ids[first:last]
 
     def private(self) -> NDArray[np.int64]:
@@ -50,7 +50,7 @@ class PageTable:
         return self._ids[max(self.first_held, self.private_from) : self.size].copy()
 
     def release_front(self, first_kept: int) -> NDArray[np.int64]:
-        """Stop holding the indices below `first_kept`; returns the private pages among them, which the lease must free."""
+        """Release the indices below `first_kept`; returns the private pages among them, which the lease must free."""
         first_kept = min(first_kept, self.size)
         if first_kept <= self.first_held:
             return self._ids[:0]
@@ -61,14 +61,14 @@ class PageTable:
         return private
 
     def skip_to(self, first_held: int) -> NDArray[np.int64]:
-        """Hold nothing below an index that may lie beyond the end; returns the private pages that the lease must free."""
+        """Release all below an index, which may lie beyond the end; returns the private pages that the lease must free."""
         private = self.release_front(first_held)
         if first_held > self.size:
             self.first_held = self.private_from = self.size = first_held
         return private
 
     def release_back(self, size: int) -> NDArray[np.int64]:
-        """Stop holding the indices from `size` on, all private; returns their pages."""
+        """Release the indices from `size` on, all private; returns their pages."""
         size = max(size, self.first_held)
         dropped = self._ids[size : self.size].copy()
         self._ids[size : self.size] = -1

@@ -1,7 +1,7 @@
-"""The page tables of one lease: which pages a request's run reads and writes, of every path and window.
+"""The page tables of one lease: for every path and window, the pages that a run reads and writes.
 
-Pages below `PageTable.private_from` are the tree's and locked, those above are the lease's own. Only this file writes the
-tables, and every page that one of them stops holding goes to its pool or to the tree here.
+Pages below `PageTable.private_from` are the tree's and locked; those from it on are the lease's own. Only this file writes the
+tables, and every page that leaves a table goes to its pool or to the tree here.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ class PageTables:
         return self._tables[component]
 
     def get(self, component: str) -> PageTable | None:
-        """The table of a component, or of the one whose pages it shares; None for one that has none."""
+        """The table of a component, or of the one whose pages it shares; None if there is no table."""
         return self._tables.get(self._layout.owner_of.get(component, component))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
     def lay_out(self, boundary: Boundary, compute_from: int, *, rebuilds: bool, loading: bool) -> None:
-        """Enter what is cached up to a boundary or on its way, and from which token on each component is to be written.
+        """Fill the tables with what is cached or being loaded up to a boundary, and set from which token on each component is
+        written.
 
         Args:
-            rebuilds: windows are not cached; running the tokens from `compute_from` on makes them.
+            rebuilds: windows are not cached; running the tokens from `compute_from` on computes them.
         """
         layout, pages = self._layout, self._pages(loading)
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
@@ -84,7 +85,7 @@ class PageTables:
             self._note_missing(boundary, pages)
 
     def adopt_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
-        """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than it did."""
+        """After a load or a part of it: replace pages that others have loaded meanwhile by the tree's."""
         layout, pages = self._layout, self._pages(loading)
         last = boundary.length // layout.page_size
         for name in layout.paths:
@@ -98,7 +99,7 @@ class PageTables:
         return self._tree.transfers.pages_with_loads if loading else self._tree.pages
 
     def _note_missing(self, boundary: Boundary, pages: Pages) -> None:
-        """Which sharers' state is not in the pages the lease holds."""
+        """Set `missing`: the sharers whose state is not in the lease's pages."""
         last = boundary.length // self._layout.page_size
         self.missing.clear()
         for component in self._layout.sharers:
@@ -109,11 +110,11 @@ class PageTables:
                     self.missing[component.name] = missing
 
     def needs(self, page_count: int) -> dict[str, int]:
-        """How many pages of each pool growing to so many would take."""
+        """How many pages of each pool it takes to grow to `page_count`."""
         return {name: page_count - table.size for name, table in self._tables.items() if page_count > table.size}
 
     def grow(self, page_count: int) -> dict[str, int]:
-        """Hold so many pages in every table; returns how many are new, by component.
+        """Grow every table to `page_count` pages; returns how many are new, by component.
 
         Raises OutOfPagesError with nothing changed. Cost: O(new pages), and O(log n) a victim.
         """
@@ -136,7 +137,7 @@ class PageTables:
             self._device.free(name, table.release_back(table.size - count))
 
     def cut(self, page_count: int) -> None:
-        """Hold no more than so many pages in any table; the rest are the lease's own."""
+        """Shrink every table to at most `page_count` pages; the removed ones are the lease's own."""
         for name, table in self._tables.items():
             self._device.free(name, table.release_back(page_count))
 
@@ -147,7 +148,7 @@ class PageTables:
             self._device.free(name, self._tables[name].release_front(first))
 
     def keep_windows_for(self, length_tokens: int) -> None:
-        """Hold nothing of a window but what this length needs, which may lie beyond the tables' ends."""
+        """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
             self._device.free(name, self._tables[name].skip_to(first))
@@ -157,7 +158,7 @@ class PageTables:
         return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
     def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
-        """The pages that an insert up to a length takes: of paths those behind `committed`, of windows the last ones."""
+        """The pages to insert up to a length: of paths those behind `committed`, of windows the last ones."""
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
         pages = {}
@@ -173,7 +174,7 @@ class PageTables:
         return pages
 
     def put_canonical(self, canonical: Mapping[str, NDArray[np.int64]], length_tokens: int, *, keep_windows: bool) -> None:
-        """Name the tree's pages up to a length that was inserted; window pages before what it needs are freed."""
+        """Put the tree's pages into the tables up to an inserted length; window pages before what it needs are freed."""
         last = length_tokens // self._layout.page_size
         for name in self._layout.paths:
             if name in canonical:

@@ -1,7 +1,7 @@
-"""A PrefixCache that seals every page it publishes and compares every page it hands out: it finds who overwrote what.
+"""A PrefixCache that seals every page it publishes and verifies every page that a prompt resumes from.
 
-Wrong hits have three causes: an engine that writes below `write_from`, a copy that went wrong, and a mistake in the library.
-All three show as a page that no longer holds what was published for its prefix.
+A wrong hit has one of three causes: an engine that writes below `write_from`, a faulty copy, or a bug in the library. In each
+case a page no longer holds what was published for its prefix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger("unified_tree.debugging")
 
 
 class SealedPrefixCache(PrefixCache):
-    """A PrefixCache for debugging; use it in its place.
+    """A PrefixCache for debugging; use it in place of a PrefixCache.
 
     Args:
         components, page_size, page_counts, options: as of PrefixCache.
@@ -36,7 +36,7 @@ class SealedPrefixCache(PrefixCache):
         max_seals: pages remembered; the oldest go first. Some 300 bytes each.
 
     Attributes:
-        wrong_pages: every page found wrong so far. Each is logged as an error, too (logger `unified_tree.debugging`).
+        wrong_pages: every wrong page found so far. Each is also logged as an error (logger `unified_tree.debugging`).
 
     Cost: hashing the bytes of all pages published and handed out.
 
