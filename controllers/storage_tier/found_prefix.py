@@ -1,9 +1,8 @@
-"""What a store has of a prompt: a job that asks for it, and what it found.
+"""What a store has of a prompt: a look-up job, and its result.
 
-The paths are asked for first, from where the host's end, and only as far as all of them go. Where a length needs more, the
-restore points along the way say which lengths are worth asking for, also such as the host has the paths of and nothing else; of
-each pool only the pages that those need are asked for. Nothing is read but the restore points. Cost: one query a pool,
-O(pages), and a hash a page.
+It queries the paths first, from the end of the host's paths on, and only as far as all of them reach. If windows or states are
+needed too, the restore points along the path tell which lengths to query; of each pool only the pages that those need are
+queried. Only the restore points are read. Cost: one query per pool, O(pages), and a hash per page.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class FoundPrefix:
     """What was found, filled by `look_up`.
 
     Args:
-        limit_pages: no longer prefix is asked for.
+        limit_pages: maximum prefix length to query.
 
     Attributes:
-        base_pages: of the required paths, what is on host and not asked for.
-        resumable_pages: what can be resumed without the store.
-        digests: chain digests of the pages asked for and all before.
+        base_pages: pages of the required paths that are on host, and so not queried.
+        resumable_pages: the length that can be resumed without the store.
+        digests: chain digests of all pages up to the last one queried.
         reach_pages: how far the required paths go.
-        lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
+        lengths: which lengths can be restored, shape [reach_pages + 1], without those resumable without the store.
     """
 
     def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int) -> None:
@@ -53,11 +52,11 @@ class FoundPrefix:
         self._records: dict[int, RestorePoint] = {}
 
     def stop(self) -> None:
-        """Let the jobs under way ask for nothing more, and read nothing more. The look-up then finds nothing."""
+        """Make running jobs stop querying and reading. The look-up then finds nothing."""
         self._is_stopped = True
 
     def is_stopped(self) -> bool:
-        """Whether `stop` was called; a job asks anew before each call of the store, because another thread calls it."""
+        """Whether `stop` was called; a job checks it before each call of the store, because another thread may set it."""
         return self._is_stopped
 
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:

@@ -1,8 +1,8 @@
-"""The boundaries that came to host and are to be written to the store, one at a time, in the order they came.
+"""The queue of boundaries that were copied to host and are to be written to the store, one at a time, first in first out.
 
-A boundary is a length one can resume from. Only the one being written is locked. Those that wait are not, and one that is gone
-when its turn comes is dropped and counted: so a slow store costs what is stored, never requests. A boundary brings its
-ancestors' pages along as far as the store is not known to hold them.
+A boundary is a length one can resume from. Only the one being written is locked. A waiting boundary may be evicted; it is then
+dropped and counted. So a slow store reduces what is stored, but never blocks requests. A boundary is written with its
+ancestors' pages, unless the store is known to hold them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class PersistQueue:
 
     @property
     def waiting_count(self) -> int:
-        """Boundaries not begun yet."""
+        """How many boundaries wait."""
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether another boundary would push the oldest out."""
+        """Whether adding another boundary drops the oldest."""
         return len(self._waiting) >= self._policy.max_waiting
 
     @property
@@ -48,7 +48,7 @@ class PersistQueue:
         return bool(self._waiting) or self._open is not None
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for what is on host to be written. Cost: O(1)."""
+        """Queue a boundary on host for writing. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
@@ -58,7 +58,7 @@ class PersistQueue:
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Note what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
+        """Account for ended writes, and start the next. Cost: O(pages of the boundary that starts)."""
         self._note_ended()
         while self._waiting and self._open is None:
             boundary = next(iter(self._waiting))
@@ -94,7 +94,7 @@ class PersistQueue:
         return found
 
     def _note_ended(self) -> None:
-        """Tell the ranks what has ended here; its lock is released when it has ended everywhere."""
+        """Report an ended write to the other ranks; its lock is released when it has ended on all of them."""
         for job in self._jobs.ended():
             assert self._open is not None
             self._count(job.error, self._open)

@@ -1,13 +1,12 @@
 """The stages of a prefetch, from its look-up to its graft, as one generator.
 
-It yields the jobs that ask the store and the votes in which the ranks agree, and is sent what came of them: of a job its error
-or None, of a vote the lengths that every rank can restore. In between it runs on the caller's thread. Every rank opens the same
-tickets in the same order and votes on each, whatever its own store answered: a job that fails or is broken off votes for
-less. Closing the generator, at any stage, gives back all that it holds.
+It yields the jobs on the store and the votes of the ranks, and is sent their results: of a job its error or None, of a vote the
+lengths that every rank can restore. In between it runs on the caller's thread. Every rank opens the same tickets in the same
+order and votes on each, whatever its own store answered; after a failed or stopped job it votes for less. Closing the generator
+at any stage releases its locks and frees its pages.
 
-Host pages are taken for what is about to be read and nothing else, because taking them evicts what others may need. When nobody
-waits for a prefetch any more it is broken off: its look-up asks nothing more and finds nothing, the paths are read no further,
-and what has been read by then is grafted.
+Host pages are allocated only for what is about to be read, because allocating may evict. When no request waits for a prefetch
+any more, it is stopped: its look-up finds nothing, no more path pages are read, and what has been read is grafted.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Stages: TypeAlias = Generator["Steps | NDArray[np.bool_]", Any, Result]
 
 
 class PrefetchStages:
-    """What the prefetches of a cache go through.
+    """The stages of a cache's prefetches.
 
     Attributes:
-        room: the host pages that they have.
+        room: host pages for them.
     """
 
     def __init__(self, controller: StorageController) -> None:
@@ -51,10 +50,10 @@ class PrefetchStages:
         self.room = PrefetchRoom(controller.composition, controller.host, self._policy.max_host_share)
 
     def run(self, prefetch: Prefetch, found: FoundPrefix, base: Boundary, chain: KeyChain) -> Stages[None]:
-        """Bring to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
+        """Fetch to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
 
         Args:
-            found: knows what is on host, and is filled by the look-up.
+            found: describes what is on host, and is filled by the look-up.
             chain: names the prompt's pages in the store.
         """
         controller, key = self._controller, prefetch.key
@@ -85,7 +84,7 @@ class PrefetchStages:
             receipt.release()
 
     def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
-        """Leaves in `found.lengths` what every rank's store has."""
+        """Reduces `found.lengths` to those that every rank's store has."""
         controller, key = self._controller, prefetch.key
         base = found.base_pages * controller.tree.page_size
         prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
@@ -97,9 +96,9 @@ class PrefetchStages:
         yield from self._agree(prefetch, found, error)
 
     def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
-        """Read a portion at a time, as long as every rank can read on and somebody has a use for it.
+        """Read a portion at a time, as long as every rank can continue and a request wants it.
 
-        Leaves in `found.lengths` those that every rank can still restore.
+        Reduces `found.lengths` to those that every rank can still restore.
         """
         controller, key, found = self._controller, prefetch.key, fetch.found
         can_read_on = True
@@ -120,9 +119,9 @@ class PrefetchStages:
             can_read_on = bool(found.lengths[fetch.arrived_pages + 1 :].any()) and not self._is_unwanted(prefetch)
 
     def _read_trailing(self, prefetch: Prefetch, fetch: Fetch) -> Stages[int]:
-        """Read the windows and states of the longest length left, and where they fell short on a rank those of the next.
+        """Read the windows and states of the longest length left; if they are incomplete on a rank, those of the next length.
 
-        Returns the length in pages of which everything required has arrived on every rank; 0 if there is none.
+        Returns the length in pages for which everything required has arrived on every rank; 0 if there is none.
         """
         controller, key, found = self._controller, prefetch.key, fetch.found
         trailing = controller.composition.trailing
@@ -173,7 +172,7 @@ class PrefetchStages:
             controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
 
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
-        """A job has ended here: of the lengths found leave those that every rank can restore, none if it failed."""
+        """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""
         if error is not None:
             self._controller.warn("prefetch", error, prefetch.key)
             self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
@@ -183,5 +182,5 @@ class PrefetchStages:
         found.lengths[: found.resumable_pages + 1] = False
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
-        """Whether nobody has a use for it any more, or what it brings has been invalidated."""
+        """Whether no request wants it any more, or its state was invalidated."""
         return not prefetch.users or prefetch.generation != self._controller.generation(prefetch.key.namespace)

@@ -1,13 +1,13 @@
-"""Prefetches: what a store has of arriving prompts comes to host while they wait for their turn.
+"""The prefetcher: fetches what a store has of arriving prompts to host while they wait to be scheduled.
 
 Each prefetch is a generator (`PrefetchStages.run`) that yields jobs and votes. The `Prefetcher` starts the jobs and casts the
-votes, and goes on with a prefetch when its job has ended or the ranks have decided its vote.
+votes, and resumes a prefetch when its job has ended or the ranks have decided its vote.
 
-A page is fetched once: a prompt that lacks the same page behind the same prefix as another follows that one's prefetch,
-and looks again at what it lacks when that has ended.
+Prefetches are single-flight: a prompt that lacks the same page behind the same prefix as another follows that one's prefetch,
+and checks again what it lacks when that has ended.
 
-Cost: O(what ended or ran out of time) a tick, however many prefetches are open; a prefetch costs its caller a match and a
-graft, and O(log open) with a time-out.
+Cost: O(prefetches that ended or timed out) per tick, however many are open. A prefetch costs its caller a match and a graft,
+and O(log open) with a time-out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prefetcher:
     """All prefetches of a cache.
 
     Attributes:
-        requests: whom they are made for.
+        requests: their requests.
     """
 
     def __init__(self, controller: StorageController) -> None:
@@ -59,7 +59,7 @@ class Prefetcher:
 
     @property
     def room(self) -> PrefetchRoom:
-        """The host pages that prefetches have."""
+        """The host pages for prefetches."""
         return self._stages.room
 
     def begin(self, request: Hashable, key: Key) -> bool:
@@ -75,7 +75,7 @@ class Prefetcher:
         return True
 
     def _start(self, prefetch: Prefetch) -> bool:
-        """Look up what a prompt lacks, or follow the prefetch that brings it; False if that is too little."""
+        """Look up what a prompt lacks, or follow the prefetch that fetches it; False if it lacks too little."""
         controller, key, tree = self._controller, prefetch.key, self._controller.tree
         size = tree.page_size
         limit = (key.length - 1) // size * size
@@ -103,7 +103,7 @@ class Prefetcher:
         return True
 
     def _advance(self, prefetch: Prefetch, answer: Any) -> None:
-        """Go on with a prefetch, up to its next job or vote or to its end."""
+        """Resume a prefetch, up to its next job or vote or to its end."""
         assert prefetch.stages is not None
         try:
             waits_for = prefetch.stages.send(answer)
@@ -121,9 +121,9 @@ class Prefetcher:
             self._by_job[self._jobs.start(waits_for)] = prefetch
 
     def poll(self) -> None:
-        """Let requests that are out of time wait no longer, and go on with every prefetch whose job has ended.
+        """Expire requests that have timed out, and resume every prefetch whose job has ended.
 
-        Cost: O(those), O(log open) each.
+        Cost: O(log open) each.
         """
         ended = self._jobs.ended()
         self.requests.expire()
@@ -131,7 +131,7 @@ class Prefetcher:
             self._advance(self._by_job.pop(job), job.error)
 
     def _end(self, prefetch: Prefetch) -> None:
-        """A prefetch has ended; those that followed it look again."""
+        """End a prefetch; its followers check again what they lack."""
         if prefetch.place is not None:
             del self._by_place[prefetch.place]
         self.requests.ended(prefetch)

@@ -1,4 +1,4 @@
-"""What the CUDA engine needs of a stream, so that its scheduling runs and is tested without a GPU."""
+"""The interface of the CUDA engine to a stream, so that its scheduling can be tested without a GPU."""
 
 from __future__ import annotations
 
