@@ -1,4 +1,4 @@
-"""What the engines share whose client moves pages between the store and memory that it knows: Mooncake's and SiMM's.
+"""Common base of engines whose client needs registered memory: Mooncake's and SiMM's.
 
 A name in the store is the prefix, the first 8 bytes of the pool's format digest and the key, the latter two in hex: so a pool's
 pages can be told from everybody else's. The breaker opens when the client answers a code that says that the store is away.

@@ -1,4 +1,4 @@
-"""Pages between a store and memory that its client knows: those that lie there go directly, the others by a bounce buffer."""
+"""Transfers between a store and memory: pages in registered memory directly, others through a bounce buffer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unified_tree.controllers.storage.registered_memory import RegisteredMemory,
 
 
 class Direction(Enum):
-    """Which way pages go."""
+    """The direction of a transfer."""
 
     TO_STORE = "to the store"
     FROM_STORE = "from the store"
@@ -26,8 +26,8 @@ class RegisteredTransfer:
     """Splits a batch of pages into calls of the client.
 
     Args:
-        memory: what the client knows; the bounce buffer is added to it.
-        bounce: for the pages that lie elsewhere.
+        memory: the registered memory; the bounce buffer is added to it.
+        bounce: for pages in other memory.
         batch_bytes: of one call, but at least a page.
     """
 
@@ -71,7 +71,7 @@ def _batches(indices: list[int], batch_size: int) -> Iterator[list[int]]:
 
 
 class BounceBuffer:
-    """Slots for pages of one size at a time; one caller holds all of it, the others wait.
+    """Slots for pages of one size at a time; one caller uses all of it while others wait.
 
     Args:
         size_bytes: must hold the largest page.

@@ -1,4 +1,4 @@
-"""What every prefix linker promises: bytes, locks given back, nothing written where it must not be."""
+"""The contract of prefix linkers: correct bytes, released locks, and no writes elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_prefix_linker(open_linker: OpenLinker, *, chunk_tokens: int = 16) -> N
 
 
 def prefix_linker_checks() -> list[Check]:
-    """The same, one by one: each is called with a new LinkerRig, and closes its linker."""
+    """The single checks: each is called with a new LinkerRig, and closes its linker."""
     return [
         Check(body)
         for body in (

@@ -18,7 +18,7 @@ _DOWN = ("CLUSTERDOWN", "LOADING", "MASTERDOWN")
 
 
 class NoReply(Enum):
-    """Why there is no answer."""
+    """Why there is no reply."""
 
     AWAY = "the server is taken to be away and was not asked"
     LOST = "the server was asked, and what it did is not known"
