@@ -1,8 +1,8 @@
-"""How a device budget is split between pools: a proposal, sized by what is worth keeping.
+"""How a device budget is split between pools: a proposal, sized by the number of boundaries worth keeping.
 
-A `Path` pool holds tokens; a window or state pool holds boundaries. The two are tied by one number, the tokens of path for
-each boundary worth keeping. Pool sizes grow with the number of path pages, so the largest split that fits is found by
-bisection rather than by a formula that would have to know every limit.
+A `Path` pool holds tokens; a window or state pool holds boundaries (lengths one can resume from). One number relates the two:
+the tokens of path per boundary worth keeping. Pool sizes grow with the number of path pages, so bisection finds the largest
+split that fits; a formula would have to know every limit.
 """
 
 from __future__ import annotations
@@ -73,20 +73,21 @@ def split(
         saved = -(-path_pages * page_size // policy.tokens_between_boundaries)
         return sized(path_pages, saved + policy.running_requests)
 
-    most = device_bytes // min(page_bytes[c.name] for c in owners)
-    path_pages = _largest(lambda n: cost(with_boundaries(n)) <= device_bytes, most)
+    max_pages = device_bytes // min(page_bytes[c.name] for c in owners)
+    path_pages = _largest(lambda n: cost(with_boundaries(n)) <= device_bytes, max_pages)
     proportional = with_boundaries(path_pages)
-    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.min_path_share, most)
+    share = _largest(lambda n: _path_cost(owners, sized(n, 0), page_bytes) <= device_bytes * policy.min_path_share, max_pages)
     if path_pages >= share and cost(proportional) <= device_bytes:
         return proportional
     path_pages = _largest(lambda n: cost(sized(n, 0)) <= device_bytes, share)
-    boundaries = _largest(lambda n: cost(sized(path_pages, n)) <= device_bytes, most)
+    boundaries = _largest(lambda n: cost(sized(path_pages, n)) <= device_bytes, max_pages)
     return sized(path_pages, boundaries)
 
 
 def _pages_for_one_request(component: Component, request_tokens: int, page_size: int) -> int:
-    """Pages without which no request can run and be resumed: a window needs the page it is about to fill besides those it
-    reads; a state is needed twice, the saved one and the request's own."""
+    """The minimum of pages for one request to run and be resumed. A window needs the pages it reads and the page it fills next.
+    A state needs two: the saved one and the request's own.
+    """
     if component.coverage.is_path:
         return component.coverage.pages_needed(request_tokens, page_size)
     return component.coverage.boundary_pages(page_size) + 1
@@ -111,9 +112,9 @@ def _checked_page_counts(page_counts: Mapping[str, int], owners: Sequence[Compon
     return dict(page_counts)
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
+def _largest(fits: Callable[[int], bool], max_pages: int) -> int:
     """The largest number of `0..most` that fits, for a `fits` that holds up to some number; 0 where none does."""
-    low, high = 0, most
+    low, high = 0, max_pages
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

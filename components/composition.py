@@ -20,14 +20,14 @@ class Composition:
     Bytes are those of one tensor-parallel rank; FLOPs are those of the whole model.
 
     Attributes:
-        name: the model's name, under which no other model is served from the same store.
+        name: the model's name, unique among the models that share a store.
         page_size: tokens a page.
-        components: valid together at `page_size`; raises ConfigurationError where they are not.
-        attention_costs: what the attention scores cost, none for a component that scores nothing.
+        components: the kinds of state; raises ConfigurationError unless they are valid together at `page_size`.
+        attention_costs: the cost of attention scores; no entry for a component without scores.
         tensor_parallel: ranks that the state is divided over.
-        rank: which of them this is; None where it was not said.
-        config_digest: of the configuration it was read from: two models of one name and one shape that differ in it (another
-            rotary embedding, say) share nothing in a store. Not compared.
+        rank: this rank, from 0; None if not stated.
+        config_digest: of the configuration it was read from. Two models of one name and one shape whose digests differ (another
+            rotary embedding, say) share nothing in a store. Not part of equality.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Composition:
             raise ConfigurationError(f"rank must be one of 0 … {self.tensor_parallel - 1}, not {self.rank!r}")
 
     def with_formats(self, formats: Mapping[str, PageFormat]) -> Composition:
-        """The same composition whose pages hold something else: what an engine lays out in its own way, or, of components that
-        were written by hand, what was not stated yet. Page bytes follow.
+        """The same composition with other page formats: for an engine with its own layout, or for components written by hand
+        without a format. Page bytes follow from the formats.
 
         Args:
             formats: by component; those left out stay as they are.
 
-        Raises ConfigurationError for a format of no component, or under another component's name.
+        Raises ConfigurationError for a format of an unknown component, or under another component's name.
 
         >>> from unified_tree import Component, PageFormat, Part, Path, WHOLE
         >>> kv = (Part("k", "bfloat16", (8, 128)), Part("v", "bfloat16", (8, 128)))
@@ -73,9 +73,9 @@ class Composition:
         return replace(self, components=components)
 
     def writes(self, name: str) -> bool:
-        """Whether this rank is the first of those that keep the same state of a component, and so the one to store it.
+        """Whether this rank stores a component's pages: it is the first of the ranks that keep the same state.
 
-        True where the rank or the shard was not stated. Raises ConfigurationError for a component that is not there.
+        True if the rank or the shard was not stated. Raises ConfigurationError for an unknown component.
         """
         for component in self.components:
             if component.name == name:
@@ -137,21 +137,21 @@ class Composition:
     ) -> dict[str, int]:
         """Propose how many pages each pool gets of `device_bytes` (of one rank), by component that owns pages.
 
-        The `Path` pools get equally many pages. Windows and states get what is needed to resume at one boundary for every
-        `tokens_between_boundaries` tokens of path and for `running_requests` requests on top; a window pool never holds
-        more tokens than the path. Where that would leave the `Path` pools less than `min_path_share` of the budget,
-        they get that share and the others keep fewer boundaries.
+        The `Path` pools get equally many pages. Window and state pools get enough for one boundary (a length one can resume
+        from) per `tokens_between_boundaries` tokens of path, and for `running_requests` requests on top. A window pool never
+        holds more tokens than the path. If the `Path` pools would get less than `min_path_share` of the budget, they get that
+        share and the others keep fewer boundaries.
 
         Args:
             device_bytes: bytes for all pools together.
             tokens_between_boundaries: tokens of path for which one saved boundary is worth keeping, on average.
-            running_requests: requests whose private window and state exist at the same time.
-            min_path_share: share of the budget that the `Path` pools get at least, from 0 to 1; of no effect where they hold
-                no state of their own (`token_path`).
+            running_requests: requests that run at the same time, each with a private window and state.
+            min_path_share: minimum share of the budget for the `Path` pools, from 0 to 1; ignored if they hold no state
+                (`token_path`).
             request_tokens: the smallest prompt that must fit; None for the longest window and a page.
-            page_counts: page counts to take as they are; the rest is split among the other pools.
+            page_counts: fixed page counts of some pools; the rest is split among the other pools.
 
-        Raises ConfigurationError, saying how many bytes are needed, where not even one request would fit.
+        Raises ConfigurationError, stating how many bytes are needed, if not even one request would fit.
         """
         owners = tuple(c for c in self.components if c.shares is None)
         is_stateless = all(is_token_path(c) for c in owners if c.coverage.is_path)

@@ -1,4 +1,4 @@
-"""Reading a `config.json` field by field: a value is what it must be, or an error names the field."""
+"""Reads a `config.json` field by field; a field with an invalid value raises an error that names it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LEGACY_LAYER_KINDS = {
 class ConfigFields:
     """The fields of one model's configuration. A null counts as missing.
 
-    Where a method takes several names they are spellings of one field; the first that is present counts, and errors name
-    the first. Every method raises ConfigurationError naming the field and the `model_type`.
+    Several names in one call are spellings of one field: the first that is present is used, and errors name the first spelling.
+    Every method raises ConfigurationError naming the field and the `model_type`.
     """
 
     __slots__ = ("_values", "model_type")
@@ -40,15 +40,15 @@ class ConfigFields:
         """The error to raise about field `name`; `problem` continues the sentence."""
         return ConfigurationError(f"{self.model_type}: config field {name!r} {problem}")
 
-    def count(self, *names: str, default: int | None = None, at_least: int = 1) -> int:
-        """An integer of `at_least` or more; `default` where it is missing and a default is given."""
+    def count(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
+        """An integer of `minimum` or more; `default` where it is missing and a default is given."""
         value = self.get(*names)
         if value is None:
             if default is None:
                 raise self.error(names[0], "is missing")
             return default
-        if type(value) is not int or value < at_least:
-            raise self.error(names[0], f"must be an integer of {at_least} or more, not {value!r}")
+        if type(value) is not int or value < minimum:
+            raise self.error(names[0], f"must be an integer of {minimum} or more, not {value!r}")
         return value
 
     def optional_count(self, *names: str) -> int | None:
@@ -65,7 +65,7 @@ class ConfigFields:
         return value
 
     def quotient(self, name: str, dividend: int, divisor: int) -> int:
-        """`dividend / divisor`, which must come out even; `name` is the field to blame."""
+        """`dividend / divisor`, which must be an integer; `name` is the field that the error names."""
         if dividend % divisor:
             raise self.error(name, f"does not come out even: {dividend} / {divisor}")
         return dividend // divisor

@@ -16,7 +16,7 @@ class DraftModel:
     Attributes:
         layer_ids: the draft's own layer numbers.
         parts: what each of its layers keeps of a token on one rank.
-        shard: which part of the draft's heads that is; None where the rank was not said.
+        shard: which part of the draft's heads that is; None if the rank was not stated.
         flops_per_token: twice the active weights of the draft's layers, over all ranks. The projection that joins
             hidden state and embedding is left out.
         flops_per_entry: FLOPs for one query to score and weigh one cached token, summed over the draft's layers.

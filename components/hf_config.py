@@ -1,7 +1,7 @@
 """A composition from a Hugging Face `config.json`.
 
-What a layer keeps was read from the configuration, modeling and cache code of `transformers` 5.23. A field that is missing or
-makes no sense, a kind of layer or a `model_type` that is not known ends in an error that names it; nothing is guessed.
+What a layer keeps was read from the configuration, modeling and cache code of `transformers` 5.23. A missing or invalid field,
+an unknown kind of layer and an unknown `model_type` each raise an error that names them; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def from_hf_config(
         draft: MTP or EAGLE layers shaped like the model's own full layers, as a number; or the `config.json` of a draft
             model with full attention throughout; None for no draft.
 
-    Raises ConfigurationError, in one line that names the field, for anything that cannot be read with certainty.
+    Raises ConfigurationError, in one line that names the field, for a configuration that cannot be read with certainty.
     """
     values, origin = _load(config)
     for parameter, value in (("page_size", page_size), ("tensor_parallel", tensor_parallel)):

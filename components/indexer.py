@@ -1,4 +1,4 @@
-"""The keys of a sparse attention's indexer: what picks, for each query, the few tokens it will attend to."""
+"""The keys of a sparse attention's indexer, which selects for each query the few tokens it attends to."""
 
 from __future__ import annotations
 

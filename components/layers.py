@@ -1,7 +1,7 @@
 """What a model's layers keep and cost, and how such layers become a composition.
 
-Layers say what they keep as parts, with dtypes and shapes; a component's page format is made of these and of the layers'
-numbers, and its bytes follow. A count of bytes alone would not tell two models, dtypes or shards from each other.
+Layers declare what they keep as parts, with dtypes and shapes. A component's page format consists of these and of the layers'
+numbers; its bytes follow from it. A number of bytes alone could not distinguish two models, dtypes or shards.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Numbered: TypeAlias = tuple[int, AttentionLayer | IndexerLayer]
 def compose(model_type: str, stack: Iterable[Sequence[Layer]], serving: Serving) -> Composition:
     """A composition of `full`, one `swa` a window, `indexer`, `mamba` and `draft`, as far as the layers have them.
 
-    Where no layer attends to the whole prefix, a `token_path` takes the place of `full`.
+    If no layer attends to the whole prefix, a `token_path` replaces `full`.
 
     Args:
         model_type: for errors.

@@ -42,10 +42,10 @@ def composition_for(
     """The composition of a model by its name; the options are those of `from_hf_config`.
 
     Args:
-        name: of a built-in model, or of an entry point in the group `unified_tree.models`, or `module:factory`. A factory of
-            one's own is called with all the options by keyword, and may refuse what it cannot serve.
+        name: of a built-in model, or of an entry point in the group `unified_tree.models`, or `module:factory`. A custom
+            factory is called with all the options by keyword, and may refuse those it does not support.
 
-    Raises ConfigurationError for a name it does not know, and for a factory that makes no composition.
+    Raises ConfigurationError for an unknown name, and for a factory that does not return a composition.
 
     >>> composition_for("llama-3.1-8b").bytes_per_token()
     {'full': 131072.0}

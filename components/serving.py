@@ -45,7 +45,7 @@ class Serving:
         name: the model's name, for reports.
         page_size: tokens a page; None for the family's default.
         ranks: tensor-parallel ranks.
-        rank: which of them this is; None where it was not said.
+        rank: this rank, from 0; None if not stated.
         kv_dtype: of keys, values, latents and index keys; torch's name, as all dtypes here.
         conv_dtype: of a convolution's state.
         state_dtype: of a recurrent or overlap state; None for what the model's own code keeps.
@@ -74,7 +74,7 @@ class Serving:
         return self.divided(fields, field, count)
 
     def shard(self, parts: int) -> Shard | None:
-        """This rank's shard of state that the ranks divide into so many different parts; None where the rank was not said.
+        """This rank's shard of state that the ranks divide into so many different parts; None if the rank was not stated.
 
         With more ranks than heads, neighbouring ranks keep the same one, as serving engines place them.
         """
@@ -86,7 +86,7 @@ class Serving:
 def dtype_name(dtype: str, parameter: str) -> str:
     """Torch's name of `dtype`, a name such as `bfloat16`, `torch.float32` or `fp8_e4m3`.
 
-    Raises ConfigurationError for a name that is not known.
+    Raises ConfigurationError for an unknown name.
     """
     name = DTYPES.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else None
     if name is None:

@@ -1,4 +1,4 @@
-"""The path of a model that keeps nothing for every token: all its layers are windows, or recurrent states."""
+"""The path of a model without per-token state: all its layers keep windows or recurrent states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MARK = Part("mark", "uint8", (1,))
 
 
 def token_path(*, name: str = "tokens") -> Component:
-    """The required `Path` component on which windows or states stand where no layer attends to the whole prefix.
+    """The required `Path` component of a model in which no layer attends to the whole prefix.
 
-    A tree remembers a prefix by its path's pages. Here these hold no state, but a byte a page, so that pools, host memory and
-    stores treat them as any other; how many there are bounds how many tokens are remembered. A boundary, a length one can
-    resume from, is still only where the windows or states are.
+    A tree identifies a prefix by its path's pages. Here a page is one byte without state, so that pools, host memory and stores
+    treat it as any other. Their number bounds how many tokens the tree remembers. A boundary, a length one can resume from,
+    still needs the windows or states.
 
     Args:
         name: the component's name.
@@ -28,5 +28,5 @@ def token_path(*, name: str = "tokens") -> Component:
 
 
 def is_token_path(component: Component) -> bool:
-    """Whether a component's pages are of `token_path`: worth keeping only for what stands on them."""
+    """Whether a component is a `token_path`, whose pages are worth keeping only for the windows or states along them."""
     return component.format is not None and component.format.parts == (MARK,)

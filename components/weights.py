@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 def gated_mlp(hidden: int, inner: int) -> int:
-    """Gate, up and down projection (SwiGLU and its kin): `3 * hidden * inner`."""
+    """Gate, up and down projection (SwiGLU and similar): `3 * hidden * inner`."""
     return 3 * hidden * inner
 
 

@@ -1,28 +1,40 @@
-"""A prefix cache for hybrid language models: one radix tree over every kind of attention state."""
+"""A prefix cache for hybrid language models: one radix tree over every kind of attention state.
+
+Start at `unified_tree.controllers.PrefixCache`, which a scheduler calls, with a model from `unified_tree.components`. This
+package is the tree below it: `UnifiedTree`, its `Key`s, `Component`s and results, pure bookkeeping without tensors or threads.
+A match ends at a *boundary*, a length one can resume from: every kind of state that the model requires is there. The protocol
+`EvictionPolicy`, with the `Value`s that it ranks, is for policies of your own. All errors are `UnifiedTreeError`s.
+"""
 
 from unified_tree.component import Component
 from unified_tree.coverage import Coverage, Path, Point, Trailing
 from unified_tree.effect import Copy, Effect, EffectKind
 from unified_tree.errors import (
     ConfigurationError,
+    DivergenceError,
     EffectError,
     InsertError,
     InvalidKeyError,
     LeaseError,
+    LinkError,
     OutOfPagesError,
     PageError,
+    RankError,
+    RankTimeoutError,
     ReceiptError,
     StaleBoundaryError,
+    StorageError,
+    TicketError,
     TraceError,
     TransferError,
     UnifiedTreeError,
 )
-from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory
+from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory, RestoreCost
 from unified_tree.explain import Explanation, Loss
 from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
-from unified_tree.node import NodeId, PageId, Tier
+from unified_tree.node import NodeId, PageId, Tier, Value
 from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.policies import POLICIES, policy_names
 from unified_tree.receipt import NOWHERE, Boundary, EvictResult, InsertResult, Match, Receipt
@@ -40,6 +52,7 @@ __all__ = [
     "ConfigurationError",
     "Copy",
     "Coverage",
+    "DivergenceError",
     "Effect",
     "EffectError",
     "EffectKind",
@@ -52,6 +65,7 @@ __all__ = [
     "InvalidKeyError",
     "Key",
     "LeaseError",
+    "LinkError",
     "Loss",
     "Match",
     "NodeId",
@@ -63,10 +77,15 @@ __all__ = [
     "Path",
     "Point",
     "PolicyFactory",
+    "RankError",
+    "RankTimeoutError",
     "Receipt",
     "ReceiptError",
+    "RestoreCost",
     "Shard",
     "StaleBoundaryError",
+    "StorageError",
+    "TicketError",
     "Tier",
     "TraceError",
     "Trailing",
@@ -75,6 +94,7 @@ __all__ = [
     "TreeSettings",
     "UnifiedTree",
     "UnifiedTreeError",
+    "Value",
     "Violation",
     "policy_names",
 ]

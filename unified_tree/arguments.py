@@ -1,7 +1,6 @@
-"""Arguments as callers give them, checked before anything is done with them.
+"""Checks of callers' arguments, made before anything is changed.
 
-Schedulers compute with arrays, so numpy's integers and floats are taken like Python's; a bool is no number, and a NaN is
-never meant.
+Schedulers compute with arrays, so numpy's integers and floats are accepted like Python's. A bool or a NaN is not a number here.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bo
 
 
 def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
-    """`value` as a bool. Raises `error` for anything else, naming the argument: `"no"` would count as yes."""
+    """`value` as a bool. Raises `error` for anything else, naming the argument; truthy strings such as `"no"` are refused."""
     if not isinstance(value, bool | np.bool_):
         raise error(f"{name} must be True or False, not {value!r}")
     return bool(value)
@@ -65,7 +64,7 @@ def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
 
 
 def checked_boundary(boundary: Boundary) -> Boundary:
-    """`boundary` with plain integers. Raises StaleBoundaryError for what is none."""
+    """`boundary` with plain integers. Raises StaleBoundaryError for anything that is not a Boundary."""
     if type(boundary) is Boundary and type(boundary[0]) is type(boundary[1]) is int:
         return boundary
     try:
@@ -76,13 +75,13 @@ def checked_boundary(boundary: Boundary) -> Boundary:
 
 
 def checked_key(key: object) -> None:
-    """Raise InvalidKeyError for what is no Key: tokens alone, say."""
+    """Raise InvalidKeyError for anything but a Key, such as plain tokens."""
     if not isinstance(key, Key):
         raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")
 
 
 def checked_limit(key: Key, limit: int | None) -> int:
-    """How many of a key's elements count; None for all. Raises InvalidKeyError for what is no integer."""
+    """How many of a key's elements count; None for all. Raises InvalidKeyError unless that is an integer."""
     if limit is None:
         return key.length
     return max(0, min(integer(limit, "limit", InvalidKeyError, minimum=-MAX_INTEGER), key.length))

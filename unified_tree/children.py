@@ -1,8 +1,8 @@
 """The children of a node, few or many.
 
-Few are a list: to try the edges of a handful in turn is cheaper than to hash a page. Many have a `ChildIndex` besides: a table
-by the hash of their first pages, and an order of their nearest boundaries, so that neither a look-up nor the loss of the
-nearest ever goes through all of them. A table keyed by the pages themselves would keep every first page twice.
+A few children are a list: comparing a handful of edges is cheaper than hashing a page. Many children also have a `ChildIndex`:
+a hash table of their first pages, and an order by nearest boundary (a length one can resume from). So neither a look-up nor the
+loss of the nearest boundary scans all children. A table keyed by the pages themselves would keep every first page twice.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class SiblingPlace(Ranked):
 
 
 class ChildIndex:
-    """What finds one among many children.
+    """Index of the children of a node that has many.
 
     Attributes:
-        by_boundary: those under which something can be resumed, the nearest first.
+        by_boundary: children with a boundary in their subtree, the nearest first.
     """
 
     __slots__ = ("_collided", "_shelves", "_table", "by_boundary")

@@ -66,9 +66,9 @@ class Component:
             )
         if type(self.page_bytes) is not int or self.page_bytes < 0:
             raise ConfigurationError(f"{self.name}: page_bytes must be an integer of zero or more, not {self.page_bytes!r}")
-        self._take_format()
+        self._reconcile_format()
 
-    def _take_format(self) -> None:
+    def _reconcile_format(self) -> None:
         """Take the page's size from its format, or check the two against each other where both are stated."""
         if self.format is None:
             return

@@ -1,4 +1,4 @@
-"""What a value is worth: the cost to bring it back, per byte that losing it frees."""
+"""The worth of a value: the cost to restore it, per byte that evicting it frees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOPS_PER_RELOADED_BYTE = 4e3
 
 
 def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> float:
-    """FLOPs to compute or reload what the loss of `value` takes away, per byte it frees.
+    """FLOPs to compute or reload what is lost with `value`, per byte that evicting it frees.
 
     A copy on the other tier makes it a reload. A path's leaf costs its own tokens, so that among paths only recency
     tells. A state or a window costs the tokens back to the boundary before it, or what a rebuild costs if that is less.
@@ -22,7 +22,7 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     """
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
-    copy = value.node.values(tier.other)[component]
+    copy = value.node.values(tier.opposite)[component]
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0

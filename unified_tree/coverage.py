@@ -1,8 +1,8 @@
 """Coverages: which of its pages a component must have for a prefix to be resumable at a boundary.
 
-A *boundary* is a length one can resume from. A coverage answers all questions about one: whoever sizes a pool, stores, links
-or reports asks its methods and never its type. `Coverage` names all there are, and a component refuses any other, a subclass
-too: it might mean what the tree does not do.
+A *boundary* is a length one can resume from. Code that sizes a pool, stores, links or reports asks a coverage's methods and
+never its type. `Coverage` is the union of all coverages. A component refuses any other, subclasses included, because the tree
+would not honour what they redefine.
 
 The tree's own machinery does not call these methods for every node. It groups the components once, in `TreeState`, by the
 three ways in which a value can lie at a node, and goes through the group that it needs: one call a node and component would
@@ -35,7 +35,7 @@ class _Kind:
 
     Attributes:
         is_path: every page of the prefix is needed, so that boundaries share their pages.
-        is_exact: what is kept is valid at the very length where it was saved, and nowhere else.
+        is_exact: a value is valid only at the exact length where it was saved.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""The tree as text, and which node owns a page: for people who look for a wrong or missing hit."""
+"""The tree as text, and which node owns a page: tools to debug a wrong or missing hit."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class Effect:
 
     Attributes:
         copies: the paths first, then the sidecars, one entry a component.
-        after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first; if one is
-            aborted, what this one brings may have nothing to stand on, and comes back unused.
+        after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first. If one is aborted,
+            the prefix of this one's pages may be missing; they then come back unused.
     """
 
     kind: EffectKind
@@ -60,7 +60,7 @@ class Effect:
     targets: dict[str, NDArray[np.int64]] = field(repr=False)
 
     def copied_from(self, component: int, begin: int, end: int) -> int:
-        """From which of a component's tokens [begin, end) on it copies them; `end` if it copies none. Cost: O(spans)."""
+        """The first of a component's tokens [begin, end) that this effect copies; `end` if it copies none. Cost: O(spans)."""
         for span in self.spans:
             if span.component == component and span.begin < end and begin < span.end:
                 return max(begin, span.begin)

@@ -53,11 +53,11 @@ class LinkError(UnifiedTreeError, RuntimeError):
 
 
 class TicketError(UnifiedTreeError, ValueError):
-    """A ticket that ranks agree on was never opened, was proposed before, or a finished operation was counted before."""
+    """A ticket was never opened or was proposed before, or a finished operation was counted before."""
 
 
 class RankError(UnifiedTreeError, RuntimeError):
-    """Ranks cannot agree any more: one is gone, or this one was closed. Whatever they share must be started anew together."""
+    """Ranks cannot agree any more: one is gone, or this one was closed. All ranks must be restarted together."""
 
 
 class RankTimeoutError(RankError):
@@ -65,7 +65,7 @@ class RankTimeoutError(RankError):
 
 
 class DivergenceError(RankError):
-    """Ranks that must do the same did not: other settings, another order of requests, or other results."""
+    """Ranks diverged: they have different settings, another order of requests, or other results."""
 
 
 class OutOfPagesError(UnifiedTreeError, MemoryError):
@@ -97,7 +97,7 @@ class OutOfPagesError(UnifiedTreeError, MemoryError):
 
 
 class LeaseError(UnifiedTreeError, ValueError):
-    """A lease was released before, belongs to another cache, or is asked for what it does not hold."""
+    """A lease was released before, belongs to another cache, or does not hold what was asked of it."""
 
 
 class TraceError(UnifiedTreeError, ValueError):

@@ -1,7 +1,7 @@
 """Taking values out of the tree when a pool is short.
 
-Victims come from the pool's own order, stranded values first. A path value takes its whole node along when nothing can go
-through it any more; a window or a state leaves a tombstone.
+Victims come from the pool's own order, stranded values first. Evicting a path value deletes its node when no prefix can pass
+through it any more. Evicting a window or a state leaves a tombstone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Freed:
     def result(self) -> EvictResult:
         """What was freed so far."""
         counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.other), *counts))
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.opposite), *counts))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
@@ -77,7 +77,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) 
         if victim is None:
             break
         if pool.is_path and pool.component.required and _must_stay(state, victim):
-            pool.leave(victim)
+            pool.remove_evictable(victim)
             continue
         pool.evicted(victim)
         freed.victims += 1
@@ -107,7 +107,7 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
 
 
 def remove_victim(state: TreeState, value: Value, freed: Freed) -> None:
-    """Remove a value and what cannot stand without it. Cost: O(components log n), and `settle_limit` nodes of old debts."""
+    """Remove a value and what depends on it. Cost: O(components log n), and `settle_limit` nodes of deferred work."""
     node = value.node
     freed.add(state.remove(value))
     if state.is_path[value.component] and state.lacks_path(node):
@@ -133,9 +133,9 @@ def _lost_window(state: TreeState, gone: Value) -> bool:
 
 
 def _must_stay(state: TreeState, victim: Value) -> bool:
-    """Whether the node of a path victim would have to go with it, though something is locked at it or hangs below it.
+    """Whether the node of a path victim would be deleted with it although it has locks or children.
 
-    The victim is out of the order then, and comes back when that lock goes or a host copy comes.
+    Such a victim leaves the order. It returns when that lock is released or a host copy arrives.
     """
     node = victim.node
     if len(state.components) == 1 and not state.host_value_count:

@@ -1,4 +1,4 @@
-"""The seam for eviction policies of one's own: what the tree asks of a policy, and what a policy may keep."""
+"""The protocol of custom eviction policies: what the tree asks of a policy, and what a policy may keep."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class EvictionPolicy(Protocol):
 
     A value is what one component keeps at one node on one tier. A policy reads what the tree keeps at it: `touched` and
     `created` (the tree's clock at the last use and at creation), `hits`, `priority`, `page_count`, `node.end` (the prefix's
-    length in tokens). It may keep a float in `value.score` and anything else in `value.policy_state`, which is None at first
-    and which nobody else writes. Both follow the tree: a split gives both halves the same, so keep something immutable there;
-    a node that becomes a leaf again takes over the larger score, and the state of a child that was used later than itself.
-    What is kept must not refer to values or nodes, which the garbage collector does not see.
+    length in tokens). It may keep a float in `value.score` and any object in `value.policy_state`, which is None at first and
+    which nobody else writes. A split copies both to the two halves, so keep immutable objects there. A node that becomes a leaf
+    again takes the larger score of itself and the removed child, and the state of the one used last. Kept objects must not
+    refer to values or nodes, because the garbage collector does not traverse those.
 
-    A policy that raises, or whose rank is no number, is not asked to leave: the value in question is ranked below all that
-    it ranked well, the least recently used first, and `Pool.policy_failures` counts.
+    A policy that raises, or returns a rank that is not a number, stays in use. The value in question is then ranked below all
+    values with a valid rank, least recently used first, and `Pool.policy_failures` counts the failure.
 
     `unified_tree.controllers.testing.check_policy` checks a policy against all of this.
     """
@@ -47,9 +47,9 @@ class AdmissionPolicy(EvictionPolicy, Protocol):
     def admits(self, value: Value) -> bool:
         """Whether an `insert` that brings this window or state may keep it. Asked of a device pool's policy before `touched`.
 
-        The value lies at its node, but is not in the tree yet. The page of a state that is not admitted comes back as a
-        duplicate; a window that is not admitted, at the end of the insert's key, stays the caller's with all other windows of
-        that insert, and none of them is in `InsertResult.canonical`. What raises is admitted and counts as a failure.
+        The value knows its node, but is not in the tree yet. The page of a refused state comes back as a duplicate. If a window
+        is refused, the caller keeps its pages and those of all other windows of that insert, and none of them is in
+        `InsertResult.canonical`. If this method raises, the value is admitted and a failure is counted.
         """
         ...
 

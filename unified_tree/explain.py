@@ -18,7 +18,7 @@ class Loss:
     """Tokens [begin, end) of a key that cannot be resumed from because of one component.
 
     Attributes:
-        component: its name, or `unknown` for tokens no node knows: never seen, or deleted since.
+        component: its name, or `unknown` for tokens that no node holds: never seen, or deleted since.
         kept_on: the tier that still has it, HOST; None if no tier has.
     """
 
@@ -42,12 +42,12 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """How far a key resumes and what stands in the way of more.
+    """How far a key can be resumed, and what prevents a longer hit.
 
     Attributes:
-        device_length, reachable_length, path_length, known_length: tokens resumable on device; over device and host; that
-            the paths cover; that nodes know at all.
-        losses: each is what a component alone takes away, so that they overlap where several are missing.
+        device_length, reachable_length, path_length, known_length: tokens resumable on device; resumable over device and host;
+            covered by the paths; held by nodes at all.
+        losses: one for each component, computed as if it were the only one missing; so they may overlap.
     """
 
     device_length: int

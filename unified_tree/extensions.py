@@ -1,4 +1,4 @@
-"""What packages and programs add by name: built-in, an installed package's entry point, or `module:attribute`."""
+"""Extensions by name: built-in, an installed package's entry point, or `module:attribute`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def known_names(group: str, built_in: Iterable[str]) -> tuple[str, ...]:
 
 
 def find_extension(what: str, name: str, group: str, built_in: Mapping[str, T]) -> T:
-    """What a name stands for: built in, or else an entry point of this group, or else `module:attribute`.
+    """The object of a name: a built-in one, else an entry point of this group, else `module:attribute`.
 
     Args:
-        what: what is looked for, for messages.
+        what: the kind of extension, for error messages.
 
-    Raises ConfigurationError for a name that is not known, and for what cannot be imported or called.
+    Raises ConfigurationError for an unknown name, and for an object that cannot be imported or called.
     """
     if name in built_in:
         return built_in[name]

@@ -1,7 +1,7 @@
-"""Host pages that come from somewhere else than the device: what a store kept of a prefix is put into the tree on host.
+"""Grafting: put host pages into the tree that did not come from the device, such as pages fetched from a store.
 
-The counterpart of an insert, one tier down: cut or add nodes so that one ends where the pages end, and let the pages land on
-whatever nodes they cross. All checks come first, so a refusal changes nothing.
+The counterpart of an insert on the host tier. Nodes are split or added so that one ends where the pages end, and the pages are
+placed on all nodes they cross. All checks come first, so a refused graft changes nothing.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
             raise InsertError(f"there is no component {name!r}; there are {', '.join(state.index)}")
         i = state.index[name]
         given[i] = page_ids(name, ids)
-        most = state.components[i].coverage.pages_needed(end, state.page_size)
-        if not 0 < given[i].size <= most:
-            raise InsertError(f"{name}: 1 … {most} pages can be grafted at {end} tokens, not {given[i].size}")
+        max_pages = state.components[i].coverage.pages_needed(end, state.page_size)
+        if not 0 < given[i].size <= max_pages:
+            raise InsertError(f"{name}: 1 … {max_pages} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
     reach = host_path_end(state, key, end).length
     for i in state.required_paths:

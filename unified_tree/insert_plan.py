@@ -1,6 +1,6 @@
-"""The reading half of an insert: walk the key, check everything given, find out what is news.
+"""The reading half of an insert: walk the key, check all arguments, and find what the tree lacks.
 
-Raises InsertError or PageError with nothing changed, so that the half that writes cannot fail.
+It raises InsertError or PageError with nothing changed, so that the writing half cannot fail.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plan:
         node, matched: the deepest node on the key's path and how far it matches.
         given: tail pages by component index; without windows where the tree's pages would lose a sharer's state.
         states: state pages by component index and length, ascending.
-        known: components of which some given pages are the tree's own, each at the very place it is given for.
+        known: components some of whose given pages are already the tree's, at the same position.
         absent: sharers whose state the given pages do not hold.
     """
 
@@ -80,7 +80,7 @@ def plan_insert(
     size: int = state.page_size
     length: int = key.length
     end = length // size * size
-    given = {_paged(state, name): _at_most(name, page_ids(name, ids), end // size) for name, ids in pages.items()}
+    given = {_paged(state, name): _checked_ids(name, page_ids(name, ids), end // size) for name, ids in pages.items()}
     by_component = {_stateful(state, name): _page_by_length(state, name, by_length, end) for name, by_length in states.items()}
     absent = _absent(state, without)
     if end == 0:
@@ -117,7 +117,7 @@ def plan_insert(
 def _start(state: TreeState, key: Key, root: Node, after: Boundary | None, end: int) -> Node:
     """Where to begin walking: the node at the end of `after` if this key does lead there, else the root.
 
-    Comparing the edges upwards spares the look-ups of a walk down, which hash a page each.
+    Comparing edges upwards avoids a hash look-up at every node of a walk down.
     """
     node = state.nodes.get(after.node) if after is not None and after.length <= end else None
     if node is None or after is None:
@@ -150,9 +150,9 @@ def _paged(state: TreeState, name: str) -> int:
     return i
 
 
-def _at_most(name: str, ids: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    if len(ids) > most:
-        raise InsertError(f"{name}: {len(ids)} pages given for a key of {most} whole pages")
+def _checked_ids(name: str, ids: NDArray[np.int64], max_pages: int) -> NDArray[np.int64]:
+    if len(ids) > max_pages:
+        raise InsertError(f"{name}: {len(ids)} pages given for a key of {max_pages} whole pages")
     return ids
 
 
@@ -195,7 +195,7 @@ def _is_integer(number: object) -> bool:
 
 
 def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> bool:
-    """Whether the tree keeps some of these pages at the same place, so that they are no news. No other may be the tree's."""
+    """Whether the tree already keeps some of these pages at the same position. Raises PageError if it owns others."""
     ledger = state.device_pools[i].ledger
     begin = end - len(ids) * state.page_size
     if node is None or begin >= matched:

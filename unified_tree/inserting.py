@@ -1,7 +1,7 @@
 """Putting pages and states into the tree.
 
-`insert_plan` has checked everything, so nothing here can fail: cut nodes where a state, a window or a branch begins, place
-what the tree lacks, collect the rest as duplicates, and bring the boundaries around it up to date.
+`insert_plan` has checked everything, so nothing here can fail. Nodes are split where a state, a window or a branch begins.
+Pages that the tree lacks are placed; the rest are collected as duplicates. Then the boundaries around them are updated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Insertion:
-    """One insert under way. `run` does it and says what became of it."""
+    """One insert. `run` does it and returns the result."""
 
     __slots__ = ("_changed", "_duplicates", "_plan", "_replaced", "_state")
 
@@ -45,7 +45,7 @@ class Insertion:
                     canonical[i] = self._offer_window(i, window, deepest)
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
-        if state.gated:
+        if state.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
             state.resumability.settle_share()
@@ -67,7 +67,7 @@ class Insertion:
         return {name: ids for name, ids in self._state.by_name(parts).items() if ids.size}
 
     def _compare(self, component: int, given: bytes, kept: bytes) -> None:
-        """`given` was offered where the tree keeps `kept`: what differs is a duplicate."""
+        """Collect the `given` pages that differ from the `kept` ones as duplicates."""
         if component not in self._plan.known:
             self._duplicates.setdefault(component, []).append(given)
         elif given != kept:
@@ -75,7 +75,7 @@ class Insertion:
             self._duplicates.setdefault(component, []).append(given_ids[given_ids != kept_ids].tobytes())
 
     def _grow(self) -> Node:
-        """Cut and add nodes so that one ends at every state, and at the key's end where something must sit there.
+        """Split and add nodes so that one ends at every state, and at the key's end if a value must end there.
 
         Returns the node in which the key's end lies.
         """
@@ -96,7 +96,7 @@ class Insertion:
         data: bytes = plan.key.data
         for length in lengths:
             node = state.grow(node, data[node.end * width : length * width], length)
-            if state.gated:
+            if state.is_gated:
                 self._changed[node] = None
         return node
 
@@ -180,7 +180,7 @@ class Insertion:
     def _place_sharers(self, node: Node, i: int) -> None:
         """Mark valid what the given pages carry besides their owner; a path sharer only where it continues."""
         state, plan = self._state, self._plan
-        if state.gated:
+        if state.is_gated:
             self._changed[node] = None
         sharers = state.sharers_of[i]
         if not sharers:
@@ -210,8 +210,8 @@ class Insertion:
         state = self._state
         ledger = state.device_pools[value.component].ledger
         old, new = np.frombuffer(value.pages, np.int64), np.frombuffer(given, np.int64)
-        ledger.give(value.pages)
-        ledger.take(given)
+        ledger.release(value.pages)
+        ledger.acquire(given)
         self._replaced.setdefault(value.component, []).append(old[~np.isin(old, new)].tobytes())
         value.pages = given
         for sharer in state.sharers_of[value.component]:
@@ -220,7 +220,7 @@ class Insertion:
                 shared.pages = given
 
     def _admits_windows(self, deepest: Node) -> bool:
-        """Whether the policies let the given windows be kept where `deepest` has none yet; one that declines speaks for all."""
+        """Whether all policies admit the given windows that `deepest` lacks."""
         for i, _ in self._state.owned_windows[Tier.DEVICE]:
             if i in self._plan.given and self._state.device_pools[i].is_selective and deepest.device[i] is None:
                 raw = self._plan.given[i].tobytes()
@@ -318,6 +318,6 @@ def _end(node: Node) -> int:
 
 
 def continues(node: Node, component: int) -> bool:
-    """Whether a path value at `node` would have one above it on device."""
+    """Whether the parent of `node` has this path on device."""
     parent = node.parent
     return parent is not None and (parent.parent is None or parent.device[component] is not None)

@@ -24,7 +24,7 @@ def any_negative(data: bytes, begin: int = 0) -> bool:
 
 
 def run_start(data: bytes) -> int:
-    """The first of the integers if each is one more than the one before, else -1. Cost: O(1) for most that are no run."""
+    """The first of the integers if they are consecutive, else -1. Cost: O(1) for most arrays that are not consecutive."""
     size = len(data) - INT64_BYTES
     first: int = ONE.unpack_from(data)[0]
     if ONE.unpack_from(data, size)[0] - first != size // INT64_BYTES:

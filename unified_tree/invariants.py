@@ -1,6 +1,6 @@
-"""The laws a sound tree obeys, one small function each. A pure reader: what it yields is what is broken.
+"""The invariants of a tree, one small function each. They only read, and yield every violation.
 
-Each law recomputes from the nodes what the tree keeps incrementally. `UnifiedTree.check()` collects them all.
+Each invariant recomputes from the nodes what the tree maintains incrementally. `UnifiedTree.check()` collects all violations.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TIERS = (Tier.DEVICE, Tier.HOST)
 
 
 class Violation(NamedTuple):
-    """A broken law and where."""
+    """A broken invariant and its place."""
 
     law: str
     what: str
 
 
 def violations(state: TreeState, locks: Locks) -> Iterator[Violation]:
-    """Every broken law. Cost: O(tree)."""
+    """Every broken invariant. Cost: O(tree)."""
     for law in LAWS:
         for what in law(state, locks):
             yield Violation(law.__name__, what)
@@ -60,7 +60,7 @@ def _owned(state: TreeState, tier: Tier) -> Iterator[Value]:
 
 
 def structure(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """Nodes hang where their first page says, are whole pages long, and are known by their ids; no root is empty."""
+    """Nodes stand where their first page puts them, have whole pages, and are found by their ids; no root is empty."""
     for name, root in state.roots.items():
         if root.first_child is None:
             yield f"root {name} has no children"
@@ -121,7 +121,7 @@ def closure(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """Every page has one owner, and the pools' books agree."""
+    """Every page has one owner, and the pools' counters agree."""
     for tier in TIERS:
         counts: dict[int, Counter[int]] = {i: Counter() for i in range(len(state.components))}
         for value in _owned(state, tier):
@@ -174,7 +174,7 @@ def child_counts(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """What stands in an order is what could go, each where its rank puts it, and nothing else."""
+    """An eviction order holds exactly the evictable values, each at the place of its rank."""
     for tier in TIERS:
         placed: dict[int, set[Value]] = {i: set() for i in range(len(state.components))}
         for value in _owned(state, tier):
@@ -201,13 +201,13 @@ def eviction_order(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def _stands_above(value: Value) -> bool:
-    """Whether a path's value could only go with its node, on which children stand."""
+    """Whether a path's value could only be removed with its node, which has children."""
     other = value.node.host if value.tier is Tier.DEVICE else value.node.device
     return value.node.first_child is not None and any(v is None for v in other)
 
 
 def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is marked as copied exactly if the other tier has it all, and the pools' sums agree."""
+    """A value is marked as copied exactly if the other tier has all its pages, and the pools' sums agree."""
     for tier in TIERS:
         sums = [0] * len(state.components)
         for value in _owned(state, tier):
@@ -226,12 +226,14 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is marked by a copy of some of its pages, and only while that is open, and so its receipts are."""
+    """A value is marked as being copied exactly while an open effect copies some of its pages, whose receipts are then open
+    too.
+    """
     for tier in TIERS:
         for value in _values(state, tier):
             begin = value.node.end - value.page_count * state.page_size
             for effect in value.copying:
-                has_ended = any(receipt.released for receipt in effect.receipts)
+                has_ended = any(receipt.is_released for receipt in effect.receipts)
                 if has_ended or effect.copied_from(value.component, begin, value.node.end) == value.node.end:
                     what = f"{state.components[value.component].name} at {value.node}"
                     yield f"{what} is marked for a {effect.kind.name} that {'ended' if has_ended else 'copies none of it'}"
@@ -240,9 +242,9 @@ def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
 def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
     """A node's runs, `resumable` and `nearest_boundary` follow from its values, its parent and its children.
 
-    Where each node agrees with its neighbours, all are right. A node that waits to be settled may differ.
+    If each node agrees with its neighbours, all are right. A node that waits to be settled may differ.
     """
-    if not state.gated:
+    if not state.is_gated:
         return
     marks = state.resumability
     for node in _nodes(state):
@@ -260,11 +262,11 @@ def boundaries(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is stranded exactly if no boundary at a node's end needs it, as far as marks go, and the pools' sums agree."""
+    """A value is stranded exactly if no boundary at a node's end needs it (settled nodes only), and the pools' sums agree."""
     for tier in TIERS:
         sums = [0] * len(state.components)
         for value in _values(state, tier):
-            if state.gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
+            if state.is_gated and not state.resumability.is_pending(value.node) and value.stranded == is_needed(state, value):
                 name = state.components[value.component].name
                 yield f"{name} at {value.node} is {'' if value.stranded else 'not '}marked stranded"
             if value.stranded and (tier is Tier.HOST or state.owner_of[value.component] == value.component):
@@ -275,7 +277,7 @@ def stranded(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def retired(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """Whatever was retired can be reached by `reclaim`: it is still to be walked, or stands at or above what is locked."""
+    """`reclaim` can reach every retired node: it is still to be visited, or it has locks at or below it."""
     if state.retired.is_pending:
         return
     locked: set[Node] = set()

@@ -1,8 +1,8 @@
 """Keys: token sequences in a namespace, held as bytes so that an edge is compared by one memory comparison.
 
-A key keeps its elements as native int64. Narrowing them to 32 bits would halve the comparison but costs a pass of its own
-and a range check per match; taking the caller's bytes as they are is one copy. A bigram key (EAGLE: the draft head sees a
-token together with the next one) has 16-byte elements; it lives in a root of its own, so it never meets a plain key.
+A key keeps its elements as native int64. Narrowing them to 32 bits would halve the comparison, but costs another pass and a
+range check per match; copying the caller's int64 bytes is one copy. A bigram key (EAGLE: the draft head sees a token together
+with the next one) has 16-byte elements and a separate root, so it never matches a plain key.
 """
 
 from __future__ import annotations

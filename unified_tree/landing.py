@@ -1,4 +1,4 @@
-"""Pages that arrive on a tier: those of a span go to whatever nodes it crosses by now."""
+"""Landing: place the pages of a span on the nodes that it crosses now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
-    """Give the nodes of a span their pages, from the top down; what is there by now is not needed and goes to `unused`.
+    """Place a span's pages on its nodes, from the top down. Pages of values that exist by now go to `unused`.
 
     Cost: O(nodes crossed) and one copy of the ids.
     """
@@ -64,6 +64,6 @@ def _owns(state: TreeState, node: Node, component: int, pages: bytes, end: int) 
 
 
 def _continues(node: Node, component: int, tier: Tier) -> bool:
-    """Whether a path value here would have one above it on its tier."""
+    """Whether the parent has this path on the same tier."""
     parent = node.parent
     return parent is None or parent.parent is None or parent.values(tier)[component] is not None

@@ -1,11 +1,11 @@
 """Locks: a locked page is never freed, moved or overwritten.
 
-On device a path is locked by counting: a node counts one per receipt that ends there and one per locked child, so a lock
-stops as soon as it meets a path that is locked already. Everything else (windows, states, host copies, which may have holes)
-is locked one by one: the receipt lists the values, each value its receipts, and a split extends both.
+On device a path is locked by counting: a node counts one per receipt that ends there and one per locked child. So taking a lock
+stops at the first path node that is locked already. Windows, states and host copies may have holes and are locked one by one:
+the receipt lists the values, each value its receipts, and a split extends both.
 
-A lock ends at a node's end, and cuts the node if need be; the lower part keeps the id. A boundary inside it is therefore
-renamed in its receipt, and known under its old name, too, until the receipt is released.
+A lock ends at a node's end and splits the node if necessary; the lower part keeps the id. The receipt of a boundary inside the
+node therefore has a new name for it. The old name stays valid until the receipt is released.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Locks:
 
     Attributes:
         open: receipts not released yet, by serial number.
-        renamed: the nodes at which locked boundaries end that were inside another node when they were locked, by their old
-            names, with how many receipts lock each.
+        renamed: for locked boundaries whose node was split, by their old name, the node where they end now and how many
+            receipts lock it.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -52,7 +52,7 @@ class Locks:
         return component if tier else self._state.owner_of[component]
 
     def lock_present(self, boundary: Boundary) -> Receipt:
-        """Lock what of a boundary is on device, whether or not that covers it; a load back needs the path above its hole."""
+        """Lock the part of a boundary that is on device, covered or not; a load back needs the path above its hole."""
         node, length = self.find(boundary)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
@@ -97,7 +97,7 @@ class Locks:
         device_only = tier is Tier.DEVICE
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
-        if covered and wanted is None and state.gated:
+        if covered and wanted is None and state.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:
             raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
@@ -132,7 +132,7 @@ class Locks:
                 return
             pool.protected_pages += value.page_count
             if value.is_placed:
-                pool.leave(value)
+                pool.remove_evictable(value)
             assert node.parent is not None
             node = node.parent
             value = node.device[component]
@@ -148,7 +148,7 @@ class Locks:
                 return
             pool.protected_pages -= value.page_count
             if not value.children:
-                pool.enter(value)
+                pool.add_evictable(value)
             self._unlocked(node)
             assert node.parent is not None
             node = node.parent
@@ -160,7 +160,7 @@ class Locks:
             if value.locked_by is None:
                 value.locked_by = {}
                 pool.protected_pages += value.page_count
-                pool.leave(value)
+                pool.remove_evictable(value)
             value.locked_by[receipt.serial] = receipt
             value.locks += 1
         if values:
@@ -176,7 +176,7 @@ class Locks:
                 value.locked_by = None
                 pool.protected_pages -= value.page_count
                 if not value.children:
-                    pool.enter(value)
+                    pool.add_evictable(value)
                 self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
@@ -191,7 +191,7 @@ class Locks:
             for i in state.owned_paths[tier]:
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
-                    state.pools(tier)[i].enter(value)
+                    state.pools(tier)[i].add_evictable(value)
 
     def release(self, receipt: Receipt, component: str | None) -> None:
         """See Receipt.release and UnifiedTree.unlock."""

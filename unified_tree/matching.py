@@ -1,7 +1,7 @@
 """Finding a key and the longest boundary along it. Nothing here changes the tree's structure.
 
-The walk goes down by one dictionary look-up and one memory comparison a node and remembers nothing: boundaries are sought
-from the deepest node upwards, where the first try usually succeeds, so the cost of coverage does not grow with the depth.
+The walk goes down by one dictionary look-up and one memory comparison a node. Boundaries (lengths one can resume from) are then
+searched from the deepest node upwards. The first try usually succeeds, so the cost of coverage does not grow with the depth.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def _common_bytes(data: bytes, edge: bytes, position: int, stop: int, page: int)
 def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
     """Match `key` up to `limit` tokens; see UnifiedTree.match_prefix.
 
-    Three boundaries come out. Say the key is 1,000 tokens long and all its path pages are known, those of the first 800 on
-    device and the rest on host; a window of 100 tokens is on device before token 300, and on host before token 1,000. Then
-    `device` is 300, where both are on device, and `reachable` is 1,000, where both are somewhere. `rebuild` is 800, the end of
-    the path on device, if the window before it can be computed again from that path, at a cost of `rebuild_tokens`.
+    It returns three boundaries. For example, a key has 1,000 tokens. All its path pages are in the tree: those of the first 800
+    on device, the rest on host. A window of 100 tokens is on device before token 300, and on host before token 1,000. Then
+    `device` is 300, where both are on device. `reachable` is 1,000, where both are on some tier. `rebuild` is 800, the end of
+    the path on device, if the window before it can be recomputed from that path at a cost of `rebuild_tokens`.
     """
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
@@ -84,7 +84,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool) -> Match:
     if state.host_value_count:  # else every node's paths are on device
         path_node, path_length = path_reach(state, node, length, device_only=False)
         device_node, device_length = path_reach(state, node, length, device_only=True)
-    if not state.gated:
+    if not state.is_gated:
         device = record(Boundary, (device_node.id, device_length))
         reachable = device if device_length == path_length else record(Boundary, (path_node.id, path_length))
         rebuild, rebuild_tokens = device, 0
@@ -282,8 +282,7 @@ def collect(
 ) -> list[bytes]:
     """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages.
 
-    Args:
-        pages_of: says which pages a component has at a node, if not those it has on the tier.
+    Args: pages_of: which pages a component has at a node; None for those of its value on the tier.
     """
     i = state.index_of(component)
     node, length = locks.find(boundary)

@@ -34,15 +34,15 @@ NO_BOUNDARY = 1 << 62
 
 
 class Tier(IntEnum):
-    """Where pages live. `STORAGE` (L3) is addressed by content, never by node, so nodes hold the first two."""
+    """Where pages live. Nodes hold DEVICE and HOST values; `STORAGE` (L3) is addressed by content, never by node."""
 
     DEVICE = 0
     HOST = 1
     STORAGE = 2
 
     @property
-    def other(self) -> Tier:
-        """Of the two whose pages nodes hold, the one that this is not."""
+    def opposite(self) -> Tier:
+        """HOST for DEVICE, and DEVICE for HOST."""
         return Tier.DEVICE if self else Tier.HOST
 
 
@@ -55,12 +55,12 @@ class Value(Ranked):
         locks: for device `Path` values one per receipt at this node's end and one per locked child; else one per receipt.
         children: for `Path` values, how many child nodes have this component on this tier.
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
-        marks: uses that ended inside the node, {length: (touched, hits)}; a split hands each to the half it ended in.
-        score: a policy's own figure (the cost-aware one keeps its rank here).
+        marks: uses that ended inside the node, {length: (touched, hits)}; a split gives each to the half it ended in.
+        score: a float of the policy's own (the cost-aware policy keeps its rank here).
         policy_state: whatever else a policy keeps; see EvictionPolicy.
         stranded: no boundary needs it.
-        copied: its pages are on the other tier too, all of them.
-        copying: the open transfers that copy it to the other tier, each other pages of it.
+        copied: all its pages are on the other tier too.
+        copying: the open transfers that copy it to the other tier, each different pages.
         locked_by: the receipts that lock this value, by serial number (all but device `Path`, which counts).
         run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
             the component has without a gap on either tier, counted as far as its window reaches.
@@ -205,7 +205,7 @@ class Node:
         return self.host if tier else self.device
 
     def children(self) -> Iterator[Node]:
-        """The children, the youngest first. They must not come or go meanwhile."""
+        """The children, the youngest first. Do not add or remove any during the iteration."""
         child = self.first_child
         while child is not None:
             yield child
@@ -233,7 +233,7 @@ class Root(Node):
 
     Attributes:
         name: (namespace, whether its keys are bigrams).
-        age: how often everything had been invalidated when it was made.
+        age: how many times all namespaces had been invalidated when it was created.
         is_retired: its namespace was invalidated.
     """
 

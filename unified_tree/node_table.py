@@ -1,7 +1,7 @@
 """Nodes by their ids.
 
-Ids only grow, so the table is shelves of consecutive ids: an insertion never pays for moving a large table, and the empty
-shelves of old ids go. A shelf holds numbers and nodes alone, neither of which the garbage collector looks at.
+Ids only grow, so the table is a dictionary of shelves of consecutive ids. An insertion never moves a large table, and empty
+shelves of old ids are deleted. A shelf holds only numbers and nodes, which the garbage collector does not traverse.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NodeTable:
             del self._shelves[number]
 
     def release(self) -> None:
-        """Cut the references between the nodes of a tree that is gone: the garbage collector does not see these cycles."""
+        """Cut the references between the nodes of a deleted tree; the garbage collector does not see these cycles."""
         for node in self:
             for value in (*node.device, *node.host):
                 if value is not None:

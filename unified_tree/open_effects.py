@@ -1,9 +1,9 @@
 """Effects: copies between device and host that the tree asks for, acknowledged or aborted exactly once.
 
-While an effect is open its sources are locked and marked as being copied, so that no other effect copies them again, and
-its targets belong to it, not to any node. It remembers what it copies as spans of tokens above a node that cannot go away,
-so nodes may be split meanwhile: the pages are published to whatever halves there are when the copies are acknowledged. Of a
-value that has grown older pages since, another effect copies just those.
+While an effect is open, its sources are locked and marked as being copied, so that no other effect copies them again. Its
+targets belong to it, not to any node. It stores what it copies as spans of tokens above a locked node. Nodes may be split
+meanwhile: at the acknowledgement the pages are published to the nodes that the span crosses then. If a value has gained older
+pages since, another effect copies only those.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OpenEffects:
             state.pools(target)[state.index[name]].ledger.claim(ids)
         effect = Effect(kind, boundary, copies, after, spans, receipts, given)
         for span in spans:
-            value = span.node.values(target.other)[span.component]
+            value = span.node.values(target.opposite)[span.component]
             assert value is not None
             value.copying = (*value.copying, effect)
         self.open[effect] = None
@@ -111,7 +111,7 @@ class OpenEffects:
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
             for node in crossed(span):
-                value = node.values(target.other)[span.component]
+                value = node.values(target.opposite)[span.component]
                 if value is not None and effect in value.copying:
                     value.copying = tuple(other for other in value.copying if other is not effect)
 
@@ -151,13 +151,13 @@ class OpenEffects:
         return None if components is None else {self._state.index[name] for name in components}
 
     def _missing(self, kind: EffectKind, boundary: Boundary, only: set[int] | None) -> tuple[Missing, tuple[Effect, ...]]:
-        """What a boundary needs that the target tier lacks and no effect copies yet, and the effects that copy the rest."""
+        """What a boundary needs, the target tier lacks and no effect copies yet; and the effects that copy the rest."""
         state, target = self._state, target_of(kind)
         node, length = self._locks.find(boundary)
         if node is None:
             return [], ()
         wanted: list[Value] = []
-        source = target.other
+        source = target.opposite
         for i in state.paths:
             wanted += reversed(_lacking(node, i, source, target))
         for i in state.points:
@@ -191,7 +191,7 @@ class OpenEffects:
     def _spans(
         self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
     ) -> tuple[list[Span], tuple[Copy, ...]]:
-        """Deal the given pages out; a sharer's device copy goes to the pages its owner has or gets there."""
+        """Distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
         state = self._state
         dealt = dict.fromkeys(given, 0)
         spans: list[Span] = []
@@ -231,7 +231,7 @@ class OpenEffects:
 def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
     """A path's values on one tier at and above a node that another tier lacks, deepest first.
 
-    Paths are prefix-closed on each tier, so the first that is there ends the search. Cost: O(nodes that lack it).
+    Paths are prefix-closed on each tier, so the first value found ends the search. Cost: O(nodes that lack it).
     """
     found = []
     at: Node | None = node

@@ -1,13 +1,12 @@
-"""An order that is never out of date: the next in line stands first at every moment, and no call pays for another's.
+"""An order that is always up to date: the next victim is first at every moment, and no call defers work to another.
 
-A treap threaded through the entries themselves: each entry knows what lies before, behind and above it in the search tree,
-and carries a random weight by which the tree stays flat. An entry comes and goes in O(log n) expected, in O(1) at either
-end, where a value that was just used goes. Nothing is allocated, and as entries are no containers to the garbage
-collector, an order of a million costs it nothing.
+An intrusive treap: each entry has links to its children and its parent in the search tree, and a random weight that keeps the
+tree balanced. Adding and removing an entry cost O(log n) expected, and O(1) at either end, where a value that was just used
+goes. Nothing is allocated. Entries are not tracked by the garbage collector, so an order of a million costs it nothing.
 
-Rejected: a sorted list with entries that are put right when they come up (one eviction then pays for all hits since the
-last), a heap (cannot move or drop an entry without leaving a stale one), linked lists by use (cannot take a node that
-inherits an older recency from its last child).
+Rejected: a sorted list with lazy correction (one eviction then pays for all hits since the last), a heap (cannot move or remove
+an entry without leaving a stale one), and linked lists by use (cannot insert a node that inherits an older recency from its
+last child).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MASK = 0xFFFFFFFF
 
 
 class Place(NamedTuple):
-    """Where an entry stands: what it is compared by, first things first. A smaller place goes first."""
+    """The sort key of an entry, most significant first. The smallest place is evicted first."""
 
     urgency: int
     rank: float
@@ -33,11 +32,11 @@ class Place(NamedTuple):
 
 @mypyc_attr(acyclic=True)
 class Ranked:
-    """What can stand in an order.
+    """Base class of the entries of an order.
 
     Attributes:
         is_placed: whether it stands in one now.
-        urgency, rank, second_rank, depth, serial: its place there; see Place. They only change outside of an order.
+        urgency, rank, second_rank, depth, serial: its place there; see Place. They change only while it is in no order.
         before, behind, above: its neighbours in the search tree.
         weight: random; no entry is lighter than the one above it.
     """
@@ -58,7 +57,7 @@ class Ranked:
 
     @property
     def place(self) -> Place:
-        """Where it stands, or stood last."""
+        """Its current place, or its last one."""
         return Place(self.urgency, self.rank, self.second_rank, self.depth, self.serial)
 
 
@@ -97,7 +96,7 @@ class Order:
         return self.count
 
     def add(self, entry: Ranked, urgency: int, rank: float, second_rank: float, depth: int) -> None:
-        """Put an entry that stands nowhere in its place; among equals the one goes first that was here first.
+        """Add an entry that is in no order. Equal entries stay in insertion order.
 
         Cost: O(log n) expected, O(1) at either end.
         """
@@ -131,7 +130,7 @@ class Order:
         self._rise(entry)
 
     def _hang(self, entry: Ranked) -> None:
-        """Hang a new entry under the one where a search for it ends."""
+        """Link a new entry below the one where a search for it ends."""
         at = self._root
         while at is not None:
             if precedes(entry, at):
@@ -147,7 +146,7 @@ class Order:
         entry.above = at
 
     def _rise(self, entry: Ranked) -> None:
-        """Turn an entry up past what is heavier."""
+        """Rotate an entry up past heavier ones."""
         above = entry.above
         while above is not None and entry.weight < above.weight:
             top = above.above
@@ -162,11 +161,11 @@ class Order:
             if inner is not None:
                 inner.above = above
             above.above = entry
-            self._take_over(top, above, entry)
+            self._replace_child(top, above, entry)
             above = top
 
-    def _take_over(self, top: Ranked | None, old: Ranked, new: Ranked | None) -> None:
-        """`new` hangs where `old` did, under `top`."""
+    def _replace_child(self, top: Ranked | None, old: Ranked, new: Ranked | None) -> None:
+        """Replace the child `old` of `top` by `new`."""
         if top is None:
             self._root = new
         elif top.before is old:
@@ -177,7 +176,7 @@ class Order:
             new.above = top
 
     def discard(self, entry: Ranked) -> None:
-        """Take an entry out, if it is in. Cost: O(1) expected."""
+        """Remove an entry, if it is present. Cost: O(1) expected."""
         if not entry.is_placed:
             return
         if self.first is entry:
@@ -201,9 +200,9 @@ class Order:
         self.count -= 1
 
     def _join(self, joint: Ranked | None, top: Ranked | None, old: Ranked, part: Ranked | None) -> None:
-        """Hang the next part of a merge under the last one, or where the entry that goes hung."""
+        """Link the next part of a merge below the last one, or where the removed entry was."""
         if joint is None:
-            self._take_over(top, old, part)
+            self._replace_child(top, old, part)
         elif part is None:
             # the side that `joint` came from goes on by itself; the other side has ended
             return
@@ -226,7 +225,7 @@ class Order:
         return found
 
     def first_behind(self, place: Place) -> Ranked | None:
-        """The first entry that goes after a place, whether or not something stands there. Cost: O(log n) expected."""
+        """The first entry after a place, which may be vacant. Cost: O(log n) expected."""
         mark = Ranked()
         mark.urgency, mark.rank, mark.second_rank, mark.depth, mark.serial = place
         at, found = self._root, None
@@ -246,7 +245,7 @@ class Order:
 
 
 def following(entry: Ranked) -> Ranked | None:
-    """The next in line. Cost: O(1) amortized over a walk, O(log n) expected."""
+    """The next entry. Cost: O(1) amortized over a walk, O(log n) expected."""
     at = entry.behind
     if at is not None:
         while at.before is not None:
@@ -259,7 +258,7 @@ def following(entry: Ranked) -> Ranked | None:
 
 
 def preceding(entry: Ranked) -> Ranked | None:
-    """The one before. Cost: as `following`."""
+    """The previous entry. Cost: as `following`."""
     at = entry.before
     if at is not None:
         while at.behind is not None:

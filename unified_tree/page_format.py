@@ -3,8 +3,8 @@
 A page is layers x parts x slots of *rows*, a row being one part's tensor for one slot. Everything that moves or stores pages
 counts in these units, so a new kind of state is a new format and no new code. Nothing here needs torch.
 
-A format is part of what a composition declares, and pools, stores and linkers take it from there: a second statement elsewhere
-could differ from the first, and what differs in a byte would be taken for the same.
+A composition declares the formats, and pools, stores and linkers read them from there. A second declaration elsewhere could
+differ, and then different bytes would pass for the same page.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Shard:
 
     Ranks that keep the same heads have the same shard. Part 0 of 1 is all of the state, kept by a single rank or replicated.
 
-    Raises ConfigurationError for an index that is none of `count`.
+    Raises ConfigurationError for an index outside `0..count - 1`.
 
     >>> Shard(1, 8)
     Shard(index=1, count=8)
@@ -138,11 +138,11 @@ class PageFormat:
         return len(self.layer_ids) * sum(self.block_bytes(part) for part in self.parts)
 
     def block_bytes(self, part: Part) -> int:
-        """Bytes of one page in one layer and part, the largest piece that lies in one piece of memory on every tier."""
+        """Bytes of one page in one layer and part, the largest piece that is contiguous on every tier."""
         return self.slots_per_page * part.row_bytes
 
     def part(self, name: str) -> Part:
-        """The part of that name. Raises ConfigurationError where there is none."""
+        """The part of that name. Raises ConfigurationError if there is none."""
         for part in self.parts:
             if part.name == name:
                 return part

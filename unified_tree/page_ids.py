@@ -1,4 +1,4 @@
-"""Page ids as callers give them."""
+"""Page ids as callers pass them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def page_ids(name: str, given: Any) -> NDArray[np.int64]:
     """The ids given for a component's pages as an int64 array, which may be the caller's own.
 
-    Raises PageError for what is no one-dimensional sequence of integers. Whether they are ids of the pool, a ledger says.
+    Raises PageError for anything but a one-dimensional sequence of integers. A ledger checks that they are ids of the pool.
     """
     if type(given) is np.ndarray and given.dtype is INT64 and given.ndim == 1:
         return given

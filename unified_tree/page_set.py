@@ -1,4 +1,4 @@
-"""Sets of page ids, asked and changed many ids at a time."""
+"""Sets of page ids, with operations on many ids at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ UNPACK: Final = [Struct(f"={count}q").unpack for count in range(FEW + 1)]
 
 
 class PageSet:
-    """Ids 0 … capacity - 1, one byte each up to the largest id that it was asked about: a set of any capacity costs nothing.
+    """A set of ids 0 … capacity - 1. It uses one byte an id, up to the largest id seen; an empty set of any capacity costs
+    nothing.
 
-    A few ids are handled one by one, for an array operation costs as much as some twenty of them; a run of consecutive ids,
-    as a pool gives out while it is young, as one slice. The results of others are searched as bytes, which costs a fraction
-    of a reduction.
+    A few ids are handled one by one, because an array operation costs as much as about twenty of them. Consecutive ids, which a
+    young pool allocates, are handled as one slice. Results of other operations are searched as bytes, which is much cheaper
+    than a reduction.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -51,7 +52,8 @@ class PageSet:
     def cover(self, size: int) -> None:
         """Have memory for the ids below `size`, which is at most the capacity.
 
-        Raises PageError, with nothing changed, where there is none. Cost: O(1), amortized over ids: memory grows by doubling.
+        Raises PageError, with nothing changed, if there is not enough. Cost: O(1), amortized over ids: memory grows by
+        doubling.
         """
         before = len(self._bytes)
         if size <= before:
@@ -68,9 +70,9 @@ class PageSet:
         self._bytes = grown
 
     def all_are(self, ids: NDArray[np.int64], *, members: bool) -> bool:
-        """Whether all ids are in range, each given once, and all members or all not; where they are not, they can be added.
+        """Whether all ids are in range, distinct, and all members (or all not members, and then they can be added).
 
-        Raises PageError for ids within the capacity that there is no memory for. Cost: O(len(ids)), and see `cover`.
+        Raises PageError if there is no memory for ids within the capacity. Cost: O(len(ids)), and see `cover`.
         """
         count = len(ids)
         if count <= FEW:
@@ -91,7 +93,7 @@ class PageSet:
         return found.tobytes().find(0 if members else 1) < 0 and not self._has_twice(ids, count)
 
     def few_are(self, ids: list[int], *, members: bool) -> bool:
-        """As `all_are`, for a handful of ids that are no array."""
+        """As `all_are`, for a short sequence that is not an array."""
         flags = self._bytes
         size = len(flags)
         for page in ids:
@@ -111,7 +113,7 @@ class PageSet:
         return True
 
     def _has_twice(self, ids: NDArray[np.int64], count: int) -> bool:
-        """Whether an id is given twice: number the ids by scattering; does each find its own number again?"""
+        """Whether an id occurs twice: scatter the positions by id, and compare what is read back."""
         if len(self._order) < len(self._bytes):
             self._order = np.zeros(len(self._bytes), np.int32)
         if len(self._numbers) < count:
@@ -122,11 +124,11 @@ class PageSet:
         return not self._number_bytes.startswith(found.tobytes())
 
     def add(self, ids: NDArray[np.int64]) -> None:
-        """Take ids in. They are in range and covered, as `all_are` leaves them."""
+        """Add ids, which are in range and covered, as `all_are` leaves them."""
         self.add_bytes(ids.tobytes())
 
     def discard(self, ids: NDArray[np.int64]) -> None:
-        """Take ids out. They are members."""
+        """Remove ids, which are members."""
         self.discard_bytes(ids.tobytes())
 
     def add_bytes(self, ids: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Eviction policies: what a value's rank is; the smallest rank goes first.
+"""Eviction policies. A policy gives every value a rank; the smallest rank is evicted first.
 
-The standard policies rank from what the tree keeps at a value. A policy of the user's own is foreign code: it may raise, or
-answer with what cannot be compared, in the middle of an operation that must not fail. It is asked through a `Guarded`, which
-then ranks by recency and counts.
+The standard policies rank by what the tree keeps at a value. A custom policy is foreign code: it may raise, or return a rank
+that cannot be compared, in the middle of an operation that must not fail. It is called through a `Guarded`, which then ranks by
+recency and counts the failure.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Filo(Standard):
 
 
 class Slru(Standard):
-    """Values never hit since they were made go first, then the hit ones; least recently used within each segment."""
+    """Values without a hit are evicted first, then those with hits; least recently used first within each segment."""
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (1.0 if value.hits else 0.0, float(value.touched))
@@ -115,15 +115,15 @@ class CostAware(Standard):
 
 
 class Guarded(Standard):
-    """A user's policy, which cannot break the tree.
+    """A wrapper of a custom policy, so that its failures cannot break the tree.
 
     Attributes:
-        policy: the user's.
-        is_selective: whether it has a say in which windows and states are kept.
-        failures: how often it raised or ranked by what is no number; `last_failure`: why, the last time.
-        declined: how many windows and states it did not admit.
+        policy: the custom policy.
+        is_selective: whether it is an AdmissionPolicy, which may refuse windows and states.
+        failures: how often it raised or returned an invalid rank; `last_failure`: the reason of the last one.
+        declined: how many windows and states it refused.
 
-    Raises ConfigurationError for what lacks a method of a policy.
+    Raises ConfigurationError for an object that lacks a method of a policy.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:
@@ -194,9 +194,9 @@ def policy_names() -> tuple[str, ...]:
 
 
 def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
-    """The factory of a policy: given as such, or by a name, which is built in, an entry point's, or `module:factory`.
+    """The factory of a policy. `policy` is a factory, or a name: a built-in one, an entry point, or `module:factory`.
 
-    Raises ConfigurationError for an unknown name, and for what cannot be loaded or called.
+    Raises ConfigurationError for an unknown name, and for an object that cannot be loaded or called.
     """
     if isinstance(policy, str):
         return find_extension("eviction policy", policy, ENTRY_POINT_GROUP, POLICIES)

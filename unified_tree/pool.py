@@ -1,7 +1,7 @@
-"""The books of one component's pages on one tier: who owns which page, in what order they would go, how many are locked.
+"""Bookkeeping of one component's pages on one tier: who owns each page, the eviction order, and how many are locked.
 
-A value stands in the eviction order exactly while it could go: unlocked, and of a path only as a leaf of its tier. So the
-first in the order is the next victim, and nobody looks past what is locked.
+A value is in the eviction order exactly while it is evictable: unlocked, and of a path only as a leaf of its tier. So the first
+in the order is the next victim, and no search passes over locked values.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Pool:
     """One component's pages on one tier.
 
     Attributes:
-        order: the values that could go, the next victim first.
-        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked; of these what no
-            boundary needs. Exact at all times, the last as far as `UnifiedTree.settle` has got.
+        order: the evictable values, the next victim first.
+        used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked ones; of these those that no
+            boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
+            (`UnifiedTree.settle`).
         copied_pages: those of values that are on the other tier too.
-        copied_first: after what no boundary needs, evict what is on the other tier too before sole copies.
-        is_selective: whether the policy has a say in which windows and states are kept.
+        copied_first: after stranded values, evict those with a copy on the other tier before sole copies.
+        is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
     """
 
     __slots__ = (
@@ -78,19 +79,19 @@ class Pool:
 
     @property
     def policy_failures(self) -> int:
-        """How often a policy of the user's own raised, or ranked by what is no number; see EvictionPolicy."""
+        """How often a custom policy raised or returned an invalid rank; see EvictionPolicy."""
         policy = self._policy
         return policy.failures if isinstance(policy, Guarded) else 0
 
     @property
     def last_policy_failure(self) -> str | None:
-        """Why it failed the last time; None if it never did."""
+        """The reason of the last failure; None if there was none."""
         policy = self._policy
         return policy.last_failure if isinstance(policy, Guarded) else None
 
     @property
     def declined_values(self) -> int:
-        """How many windows and states a policy of the user's own did not admit."""
+        """How many windows and states a custom policy refused."""
         policy = self._policy
         return policy.declined if isinstance(policy, Guarded) else 0
 
@@ -99,26 +100,26 @@ class Pool:
         """Pages that evicting could free now."""
         return self.used_pages - self.protected_pages
 
-    def enter(self, value: Value) -> None:
-        """Give a value that could go its place in the eviction order. Cost: O(log n), O(1) for one that was just used."""
+    def add_evictable(self, value: Value) -> None:
+        """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
         rank, second_rank = self._policy.rank(value)
         self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
 
     def urgency(self, value: Value) -> int:
-        """What goes before all ranks: STRANDED values first, then COPIED ones if the pool says so, then the others."""
+        """The class that precedes all ranks: STRANDED values first, then COPIED ones if `copied_first`, then the others."""
         if value.stranded:
             return STRANDED
         return COPIED if self.copied_first and value.copied else NEEDED
 
-    def leave(self, value: Value) -> None:
-        """Take a value out of the eviction order. Cost: O(1) expected."""
+    def remove_evictable(self, value: Value) -> None:
+        """Remove a value from the eviction order. Cost: O(1) expected."""
         self.order.discard(value)
 
-    def moved(self, value: Value) -> None:
-        """The value's rank may have changed: move it, if it stands in the order. Cost: O(log n)."""
+    def reorder(self, value: Value) -> None:
+        """Move a value whose rank may have changed, if it is in the order. Cost: O(log n)."""
         if value.is_placed:
             self.order.discard(value)
-            self.enter(value)
+            self.add_evictable(value)
 
     def admits(self, value: Value) -> bool:
         """Whether the policy lets an insert keep a window or a state."""
@@ -126,34 +127,34 @@ class Pool:
         return not isinstance(policy, Guarded) or not policy.is_selective or policy.admits(value)
 
     def created(self, value: Value) -> None:
-        """Tell the policy of a value that came."""
+        """Tell the policy of a new value."""
         self._policy.touched(value)
 
     def touched(self, value: Value) -> None:
-        """A value was used. Cost: as `moved`."""
+        """A value was used. Cost: as `reorder`."""
         self._policy.touched(value)
         if value.is_placed and self._policy.by_use:
             self.order.discard(value)
-            self.enter(value)
+            self.add_evictable(value)
 
     def evicted(self, value: Value) -> None:
         """Tell the policy of a victim."""
         self._policy.evicted(value)
 
     def is_where_it_ranks(self, value: Value) -> bool:
-        """Whether a value in the order stands where it should; of a user's own policy only its urgency is asked for."""
+        """Whether a value is at its right place in the order; with a custom policy only its urgency is compared."""
         if isinstance(self._policy, Guarded):
             return value.urgency == self.urgency(value)
         return (value.urgency, value.rank, value.second_rank) == (self.urgency(value), *self._policy.rank(value))
 
     def coldest_uncopied(self, page_count: int, look_at: int, after: Place | None) -> tuple[list[Value], Place | None]:
-        """The next victims that would be a loss: needed, without a copy, unlocked; of about so many pages.
+        """The next victims whose loss would cost a hit: needed, without a copy, unlocked; about `page_count` pages.
 
         Args:
-            look_at: pass at most so many values.
-            after: where the look before this one got.
+            look_at: look at no more values than this.
+            after: where the previous call stopped.
 
-        Returns them and where this look got, None at the order's end. Cost: O(log n), and O(1) a value looked at.
+        Returns them and where this call stopped, None at the order's end. Cost: O(log n), and O(1) a value looked at.
         """
         found: list[Value] = []
         at = self.order.first_at_least(NEEDED) if after is None else self.order.first_behind(after)
@@ -174,7 +175,7 @@ class Pool:
 
 
 class PageLedger:
-    """Which pages of a pool the tree owns; grown on demand where the pool's size was not given."""
+    """Which pages of a pool the tree owns; grows on demand if the pool's size was not given."""
 
     __slots__ = ("_in_flight_pages", "_name", "_owned", "page_count")
 
@@ -185,11 +186,11 @@ class PageLedger:
         self._in_flight_pages = 0
 
     def are_free(self, ids: NDArray[np.int64]) -> bool:
-        """Whether every id is in range so far, given once, and not the tree's. Cost: O(len(ids))."""
+        """Whether every id is within the current range, distinct, and not the tree's. Cost: O(len(ids))."""
         return self._owned.all_are(ids, members=False)
 
     def check(self, ids: NDArray[np.int64]) -> None:
-        """Raise PageError unless every id is in range, given once, and not the tree's. Cost: O(len(ids))."""
+        """Raise PageError unless every id is in range, distinct, and not the tree's. Cost: O(len(ids))."""
         if self.are_free(ids):
             return
         lowest, highest = int(ids.min()), int(ids.max())
@@ -206,7 +207,7 @@ class PageLedger:
         raise PageError(f"{self._name}: page {int(unique[counts > 1][0])} is given twice")
 
     def check_few(self, ids: list[int]) -> None:
-        """As `check`, for a handful of ids that are no array."""
+        """As `check`, for a short sequence that is not an array."""
         if not self._owned.few_are(ids, members=False):
             self.check(np.asarray(ids, np.int64))
 
@@ -221,16 +222,16 @@ class PageLedger:
         """Whether the tree owns this page."""
         return self._owned.contains(page)
 
-    def take(self, pages: bytes) -> None:
-        """A value takes these pages, which were checked."""
+    def acquire(self, pages: bytes) -> None:
+        """Mark these pages, which were checked, as the tree's."""
         self._owned.add_bytes(pages)
 
-    def give(self, pages: bytes) -> None:
-        """A value gives these pages up."""
+    def release(self, pages: bytes) -> None:
+        """Mark these pages as free."""
         self._owned.discard_bytes(pages)
 
     def claim(self, ids: NDArray[np.int64]) -> None:
-        """A transfer takes these pages, which were checked, until it ends."""
+        """Mark these pages, which were checked, as a transfer's until it ends."""
         self._owned.add(ids)
         self._in_flight_pages += ids.size
 

@@ -1,4 +1,4 @@
-"""What operations hand out: boundaries, matches, results and lock receipts."""
+"""The results of the tree's operations: boundaries, matches, insert and evict results, and lock receipts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ record = tuple.__new__
 
 
 class Boundary(NamedTuple):
-    """A length one can resume from, for every required component is covered there: `length` tokens, ending in or at the
-    end of `node`.
+    """A length one can resume from: every required component is covered there. It has `length` tokens and ends in, or at the
+    end of, `node`.
 
     It stays meaningful while the tree changes; locking it revalidates it. Length zero is a boundary of every key.
     """
@@ -39,12 +39,12 @@ class Match(NamedTuple):
     Attributes:
         device: the longest boundary covered on device.
         reachable: the longest boundary covered over device and host together.
-        rebuild: where a run can resume after rebuilding the windows by running `rebuild_tokens` tokens again, reading
-            the cached path pages; equal to `device` where that would not help.
+        rebuild: where a run can resume after rebuilding the windows: it runs `rebuild_tokens` tokens again, reading the cached
+            path pages. Equal to `device` where that would not help.
         rebuild_tokens: how many tokens before `rebuild.length` must run again; 0 where `rebuild` is `device`.
         path_length: how far the required path components reach over device and host, the others ignored.
-        save_at: lengths at which the next prefill should save states and windows so that the next sharer of this
-            prefix hits: the place where this key left what the tree knows.
+        save_at: lengths at which the next prefill should save states and windows, so that the next prompt with this prefix
+            hits: where this key branches off from the tree.
     """
 
     device: Boundary
@@ -63,10 +63,10 @@ class InsertResult(NamedTuple):
         matched_length: how many tokens the tree knew before.
         duplicates: given pages the tree did not keep, by component, int64.
         replaced: pages the tree gave up for given ones that carry more components, by component, int64.
-        canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; -1 where an
-            optional path has none, for want of a value above; for windows the part that was kept. Windows were not taken at
-            all, stay the caller's and have no entry, where the tree's pages are locked and lack what a required sharer has
-            in the given ones, and where a policy did not admit one of them.
+        canonical: the tree's own pages for the pages given, by component, read-only int64, in the key's order; of windows the
+            part that was kept. -1 where an optional path has no page, because its parent has none. Windows have no entry and
+            stay the caller's if a policy refused one of them, or if the tree's pages are locked and lack a required sharer's
+            state that the given ones have.
     """
 
     boundary: Boundary
@@ -82,10 +82,10 @@ class EvictResult(NamedTuple):
     Attributes:
         freed: page ids on the tier that was short, by component, int64; components that lost nothing are absent.
         freed_elsewhere: likewise on the other tier, for what could not stand without a victim.
-        victims: how many values were chosen; what went along with them is not counted.
+        victims: how many values were chosen; values removed along with them are not counted.
         tombstones: victims whose node stayed in the tree.
         deleted_nodes: nodes that left the tree.
-        lost: victims that some boundary needed and that had no copy on the other tier.
+        lost: victims that a boundary needed and that had no copy on the other tier.
     """
 
     freed: dict[str, NDArray[np.int64]]
@@ -100,12 +100,11 @@ class Receipt:
     """A lock on what a boundary needs on one tier, until it is released, once.
 
     Attributes:
-        boundary: what was locked, by a name that stays good until the release. It is another than the one given where the
-            lock had to cut a node.
-        old_name: the one given then; it stays good as long.
+        boundary: what was locked, by a name that stays valid until the release. It differs from the given one if the lock had
+            to split a node.
+        old_name: the given one, which stays valid as long.
         tier: which tier's pages are locked.
-        paths, values: the tree's own notes of what is locked, by component index: the deepest node of a counted path,
-            or the single values.
+        paths, values: what is locked, by component index: the deepest node of a counted path, or the single values. Internal.
     """
 
     __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
@@ -120,7 +119,7 @@ class Receipt:
         self.values: dict[int, list[Value]] = {}
 
     @property
-    def released(self) -> bool:
+    def is_released(self) -> bool:
         """Whether nothing is locked any more."""
         return self._locks is None
 
@@ -147,5 +146,5 @@ class Receipt:
         self._locks.release(self, component)
 
     def __repr__(self) -> str:
-        state = "released" if self.released else "held"
+        state = "released" if self.is_released else "held"
         return f"Receipt({state}, {self.boundary}, {self.tier.name})"

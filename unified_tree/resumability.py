@@ -1,21 +1,21 @@
 """Which nodes end at a boundary, and which values no boundary needs.
 
-Three figures carry it. `Value.run_pages` of a required window: how far back from the node's end it is covered without a gap,
-so that the end of a node is covered or not in O(1). `Node.resumable`: every required component is covered there, over device
-and host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then
-needed exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself
-is resumable.
+Each node has three marks. `Value.run_pages` of a required window: how far back from the node's end it is covered without a gap,
+so that coverage of a node's end is known in O(1). `Node.resumable`: every required component is covered there, over device and
+host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then needed
+exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself is
+resumable.
 
 For example, pages of 16 tokens and a window of 64, which are 4 pages: a node of 10 pages with its last 3 in the window's pool
 has `run_pages` 3, and does not end at a boundary. Its child of 2 pages has both. They begin where the parent ends, so its run
 goes on there: 2 + 3, cut to the 4 that the window reaches. The child ends at a boundary though its parent does not, and
 `nearest_boundary` of both is its end; so the parent's 3 pages are needed, for they lie less than 64 tokens before it.
 
-One change can alter the figures of any number of nodes: the window of a shared prompt goes, and with it the boundaries of
-all its continuations. So a call brings the nodes up to date that it changed itself, and of what follows from that a bounded
-number of nodes; the rest waits in a queue of which every later call does as much. What is waiting only makes a victim wait for
-its turn, or go in its turn instead of first: matches look at the values themselves. Counting needs per value instead would
-make a split enumerate all that lies below it, and doing everything at once would make one eviction pay for a thousand nodes.
+One change can alter the marks of any number of nodes: when the window of a shared prompt is evicted, all its continuations lose
+their boundaries. So a call updates the nodes that it changed itself, and a bounded number of the nodes affected by that. The
+rest waits in a queue, and every later call processes as many. Pending marks only affect the order of eviction: matches read the
+values themselves. Rejected: counting the needs of each value, because a split would enumerate its whole subtree; and updating
+everything at once, because one eviction would pay for a thousand nodes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Resumability:
-    """Keeps the figures of one tree, and what of them is still to be brought up to date.
+    """The marks of one tree, and the queue of nodes whose marks are pending.
 
-    A node in the queue is `is_dirty`: its nearest boundary may have changed with a child's. One whose windows changed has a
-    `cursor`: the next child to look at; `again` if they changed once more since it set out.
+    A node in the queue is `is_dirty`: its nearest boundary may have changed with a child's. A node whose windows changed has a
+    `cursor`, the next child to visit, and is `again` if they changed once more since that visit began.
 
     Args:
-        settle_limit: nodes that a call brings up to date beyond those that it changed itself.
+        settle_limit: nodes that a call updates beyond those that it changed itself.
     """
 
     __slots__ = ("_dirty", "_settle_limit", "_spreading", "_state", "_windows")
@@ -56,17 +56,17 @@ class Resumability:
         return not self._dirty and not self._spreading
 
     def is_pending(self, node: Node) -> bool:
-        """Whether a node waits to be brought up to date. Cost: O(1)."""
+        """Whether a node waits to be updated. Cost: O(1)."""
         return node.is_dirty or (node.parent is not None and node.parent.cursor is not None)
 
     def update(self, node: Node, *, lost_window: bool = False) -> None:
-        """A value came to or went from `node`: put its own figures right, and queue what follows. Cost: O(components).
+        """A value of `node` was added or removed: update the node's own marks, and queue affected nodes. Cost: O(components).
 
         Args:
-            lost_window: the node lost the last value of a window, and with it the run that was kept there.
+            lost_window: the node lost the last value of a window, and with it the stored run.
         """
         state = self._state
-        if not state.gated:
+        if not state.is_gated:
             return
         if self._measure(node) or lost_window:
             self._spread(node)
@@ -80,16 +80,16 @@ class Resumability:
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
-        if self._state.gated:
+        if self._state.is_gated:
             self._set_nearest(node, NO_BOUNDARY)
 
     def settle_share(self) -> None:
-        """What every call does of what waits. Cost: O(settle_limit log n)."""
+        """Process the share of the queue that every call does. Cost: O(settle_limit log n)."""
         if self._dirty or self._spreading:
             self.settle(self._settle_limit)
 
     def settle(self, limit: int) -> int:
-        """Bring up to date at most `limit` nodes of those that wait; how many it were. Cost: O(limit log n)."""
+        """Update at most `limit` waiting nodes; returns how many. Cost: O(limit log n)."""
         left = limit
         dirty, spreading = self._dirty, self._spreading
         while left > 0:
@@ -117,7 +117,7 @@ class Resumability:
         return limit - left
 
     def is_covered(self, node: Node) -> bool:
-        """Whether every required component is covered at the node's end, on whatever tier, whatever is still waiting.
+        """Whether every required component is covered at the node's end over both tiers; exact even for a waiting node.
 
         Cost: O(1), or O(nodes of the windows) while something waits.
         """
@@ -125,11 +125,11 @@ class Resumability:
             return node.resumable
         if not self._has_paths_and_states(node):
             return False
-        return all(self._run_is_long(node, i, pages) for i, pages in self._windows)
+        return all(self._covers_window(node, i, pages) for i, pages in self._windows)
 
-    def _run_is_long(self, node: Node, component: int, most: int) -> bool:
+    def _covers_window(self, node: Node, component: int, max_pages: int) -> bool:
         size = self._state.page_size
-        missing = min(most, node.end // size)
+        missing = min(max_pages, node.end // size)
         at, parent = node, node.parent
         while parent is not None:
             covered = covered_pages(at, component)
@@ -143,7 +143,7 @@ class Resumability:
 
     def cut(self, pieces: Sequence[Node], lower: Node) -> None:
         """`pieces`, from the top down, were cut off the front of `lower`. Cost: O(components) each, and O(log siblings)."""
-        if not self._state.gated:
+        if not self._state.is_gated:
             return
         for piece in pieces:
             self._measure(piece)
@@ -189,33 +189,33 @@ class Resumability:
             node.cursor = node.first_child
             self._spreading.append(node)
 
-    def expected_run(self, node: Node, component: int, most: int) -> int:
+    def expected_run(self, node: Node, component: int, max_pages: int) -> int:
         """What `run_pages` of a window is, from the parent's. Cost: O(1)."""
         parent = node.parent
         assert parent is not None
         run = covered_pages(node, component)
         if parent.parent is not None and run * self._state.page_size == node.end - parent.end:
             run += run_of(parent, component)
-        return min(run, most)
+        return min(run, max_pages)
 
     def _measure(self, node: Node) -> bool:
-        """Bring the runs of a node up to date; whether one changed."""
+        """Update the runs of a node; whether one changed."""
         changed = False
-        for i, most in self._windows:
+        for i, max_pages in self._windows:
             value = run_holder(node, i)
             if value is not None:
-                run = self.expected_run(node, i, most)
+                run = self.expected_run(node, i, max_pages)
                 if run != value.run_pages:
                     value.run_pages = run
                     changed = True
         return changed
 
     def ends_at_boundary(self, node: Node) -> bool:
-        """Whether every required component is covered at the node's end, by what its runs say. Cost: O(components)."""
+        """Whether every required component is covered at the node's end, according to its runs. Cost: O(components)."""
         if not self._has_paths_and_states(node):
             return False
         pages = node.end // self._state.page_size
-        return all(run_of(node, i) >= min(most, pages) for i, most in self._windows)
+        return all(run_of(node, i) >= min(max_pages, pages) for i, max_pages in self._windows)
 
     def _has_paths_and_states(self, node: Node) -> bool:
         device, host = node.device, node.host
@@ -225,12 +225,12 @@ class Resumability:
         return all(device[i] is not None or host[i] is not None for i in self._state.required_points)
 
     def deviations(self, node: Node) -> list[str]:
-        """Which figures of a node do not follow from its values, its parent and its children; of a settled node none."""
+        """Which marks of a node disagree with its values, its parent and its children; none for a settled node."""
         found = []
-        for i, most in self._windows:
+        for i, max_pages in self._windows:
             value = run_holder(node, i)
-            if value is not None and value.run_pages != self.expected_run(node, i, most):
-                found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, most)}")
+            if value is not None and value.run_pages != self.expected_run(node, i, max_pages):
+                found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, max_pages)}")
         if node.resumable != self.ends_at_boundary(node):
             found.append("a boundary" if node.resumable else "no boundary")
         nearest = (
@@ -250,7 +250,7 @@ def run_holder(node: Node, component: int) -> Value | None:
 
 
 def run_of(node: Node, component: int) -> int:
-    """How many pages up to the node's end a required window covers without a gap, as far as is known."""
+    """How many pages up to the node's end a required window covers without a gap, according to the marks."""
     value = run_holder(node, component)
     return 0 if value is None else value.run_pages
 
@@ -263,7 +263,7 @@ def covered_pages(node: Node, component: int) -> int:
 
 
 def mark_values(state: TreeState, node: Node) -> None:
-    """Set `stranded` of every value of the node from its figures."""
+    """Set `stranded` of every value of the node from its marks."""
     if state.path_can_strand:
         stranded = node.nearest_boundary == NO_BOUNDARY
         for i in state.paths:
@@ -275,7 +275,7 @@ def mark_values(state: TreeState, node: Node) -> None:
 
 
 def is_needed(state: TreeState, value: Value) -> bool:
-    """Whether some boundary at a node's end needs a value, by its node's figures."""
+    """Whether some boundary at a node's end needs a value, according to its node's marks."""
     node = value.node
     if state.is_path[value.component]:
         return not state.path_can_strand or node.nearest_boundary != NO_BOUNDARY
@@ -299,4 +299,4 @@ def _flip(state: TreeState, value: Value, stranded: bool) -> None:
         return
     pool = state.pools(value.tier)[value.component]
     pool.stranded_pages += value.page_count if stranded else -value.page_count
-    pool.moved(value)
+    pool.reorder(value)

@@ -1,8 +1,8 @@
-"""Forgetting a namespace, or all of them, at once: its roots leave the tree in O(1), their nodes are removed later.
+"""Invalidating a namespace, or all of them: the roots leave the tree in O(1), and their nodes are removed later.
 
-A retired node is found by no key and no boundary any more. Its unlocked values stay evictable as ever; evictions and
-`reclaim` take retired nodes first, leaves before their parents. One walk goes through all of them, a node a
-step, and remembers where it is. It passes over what is locked; that comes back when its last lock goes.
+No key and no boundary finds a retired node any more. Its unlocked values stay evictable; evictions and `reclaim` remove retired
+nodes first, leaves before their parents. One incremental walk visits all of them, a node a step. It skips locked nodes, which
+are visited again when their last lock is released.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Retired:
     """The retired roots, and how far their nodes have been removed.
 
     Attributes:
-        age: how often all namespaces were retired at once; a root that was made before the last time is retired.
+        age: how often all namespaces were retired at once; a root created before the last time is retired.
     """
 
     __slots__ = ("_at", "_is_rising", "_tables", "_unlocked", "age")
@@ -59,13 +59,13 @@ class Retired:
         return root is None or root.is_retired or root.age < self.age
 
     def unlocked(self, node: Node) -> None:
-        """The last lock on a value of a retired node went. Cost: O(1)."""
+        """The last lock on a value of a retired node was released. Cost: O(1)."""
         self._unlocked.append(node)
 
     def removed(self, node: Node) -> None:
-        """A node is about to leave the tree, for whatever reason: move the walk on if it stands there."""
+        """A node is about to leave the tree: move the walk on if it is at that node."""
         if node is self._at:
-            self._go_on(node)
+            self._advance(node)
 
     def step(self, state: TreeState, freed: Freed) -> None:
         """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
@@ -81,10 +81,10 @@ class Retired:
         elif at.first_child is not None and not self._is_rising:
             self._at = at.first_child
         elif not _delete(state, at, freed):  # a node that goes moves the walk on by itself
-            self._go_on(at)
+            self._advance(at)
 
     def _begin_next(self) -> None:
-        """Set out at the next root."""
+        """Start at the next root."""
         table = self._tables[0]
         if table:
             _, root = table.popitem()
@@ -92,8 +92,8 @@ class Retired:
         else:
             self._tables.popleft()
 
-    def _go_on(self, node: Node) -> None:
-        """From a node whose subtree has been walked to what comes after it."""
+    def _advance(self, node: Node) -> None:
+        """Move the walk from a node whose subtree is done to the next one."""
         after, parent = node.next_sibling, node.parent
         assert parent is not None
         self._is_rising = after is None

@@ -9,14 +9,14 @@ from unified_tree.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """Bounds that trade one call's time for another's; none changes what is a hit. All are integers of one or more.
+    """Bounds that trade one call's time for another's; none changes which prompts hit. All are integers of one or more.
 
     Attributes:
-        settle_limit: nodes whose marks a call brings up to date beyond those that it changed itself; see `UnifiedTree.settle`.
+        settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
         evict_reclaim_limit: nodes of invalidated namespaces that an eviction looks at before each victim.
         max_listed_children: children of a node that are only a list; more get a table.
-        cost_steps: nodes that the cost-aware policy goes up to find the boundary before a state or window; beyond that
-            the distance is taken as found so far.
+        cost_steps: how many nodes the cost-aware policy goes up to find the boundary (a length one can resume from) before a
+            state or window; beyond that it uses the distance so far.
     """
 
     settle_limit: int = 16

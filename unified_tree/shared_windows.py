@@ -1,9 +1,8 @@
-"""Required windows that live in the pages of longer ones, and the pages that an insert must leave to its caller for them.
+"""Required windows that share the pages of longer ones, and which pages an insert must leave to its caller because of them.
 
-A load brings of each window what its boundary needs, so the older pages of a long window can come without the short one that
-lives in them. Whoever computed both for such a place must not get the tree's pages for its own: it would go on from bytes
-that were never written. Where the tree's pages can be given up, the insert replaces them; where they cannot, because they
-are locked say, the insert takes no windows at all.
+A load copies of each window only what its boundary needs. So older pages of a long window may hold no state of the short window
+that shares them. A request that computed both must not get the tree's pages in exchange for its own: it would resume from bytes
+that were never written. If the tree's pages are unlocked, the insert replaces them; otherwise it takes no windows at all.
 
 The alternative, to load and lock the short window wherever the long one is, would move bytes that no boundary needs.
 Cost: O(nodes in the short window), and nothing for compositions without one.

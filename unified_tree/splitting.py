@@ -1,4 +1,4 @@
-"""Cutting a node. The lowest piece keeps the node's id, object and end; the others are new."""
+"""Splitting a node. The lowest piece keeps the node's id, object and end; the others are new."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def split(state: TreeState, node: Node, length: int) -> Node:
 def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]:
     """Cut `node` at several lengths, ascending; returns the new nodes, from the top down.
 
-    A path value is divided, a window's value (a suffix) gives the upper parts what exceeds the lower, a state stays at the
-    end it was saved at. A lock stays on all parts. Cost: one copy of the edge and the page ids, and O(components) a cut.
+    A path value is divided. A window's value (a suffix) gives the upper parts what exceeds the lower. A state stays at the end
+    where it was saved. A lock stays on all parts. Cost: one copy of the edge and the page ids, and O(components) a cut.
     """
     top = node.parent
     assert top is not None and top.end < lengths[0] and lengths[-1] < node.end
@@ -55,7 +55,7 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
 
 
 def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:
-    """Deal a node's value out among the pieces above it, from the bottom up."""
+    """Divide a node's value among the pieces above it, from the bottom up."""
     pages, end = value.pages, value.node.end
     cuts = [len(pages) - (end - piece.end) // state.page_size * PAGE_ID_BYTES for piece in pieces]
     if cuts[-1] <= 0:
@@ -68,7 +68,7 @@ def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:
 
 
 def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Value:
-    """Give `upper` its share of what `value` had."""
+    """Give `upper` its share of `value`."""
     half = Value(upper, value.component, value.tier, pages, value.created, value.priority)
     half.stranded, half.copied = value.stranded, value.copied
     if value.copying:
@@ -81,7 +81,7 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
         half.touched, half.hits = value.touched, value.hits
     if value.marks is not None:
         _divide_marks(value, half)
-        pool.moved(value)
+        pool.reorder(value)
     if value.locked_by is not None:
         half.locked_by = dict(value.locked_by)
         half.locks = value.locks
@@ -94,12 +94,12 @@ def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Va
     if is_path:
         half.children = 1
     elif not half.locks and (value.tier or state.owner_of[value.component] == value.component):
-        pool.enter(half)
+        pool.add_evictable(half)
     return half
 
 
 def _divide_copying(value: Value, half: Value) -> None:
-    """Each half keeps the copies that take some of its pages: one may be of the front alone, which the other tier lacked."""
+    """Each half keeps the transfers that copy some of its pages; one may copy only the front, which the other tier lacked."""
     cut, component = half.node.end, value.component
     half.copying = tuple([effect for effect in value.copying if effect.copied_from(component, half.node.start, cut) < cut])
     end = value.node.end

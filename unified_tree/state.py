@@ -1,7 +1,7 @@
-"""The tree's data and the two doors through which every value comes and goes.
+"""The tree's data, and the only two methods by which values are added and removed.
 
-`place` and `remove` keep the pools' books, the eviction orders and the child counts, so nothing else has to. What a change
-means for the boundaries around it is `resumability`'s business.
+`place` and `remove` maintain the pools, the eviction orders and the child counts, so nothing else has to. `resumability`
+maintains what a change means for the boundaries (lengths one can resume from) around it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class TreeState:
     """Nodes, pools and the logical clock of one tree.
 
     Attributes:
-        required_paths, required_windows, required_points: what gates a boundary, by component index; windows as
-            (index, window in tokens).
+        required_paths, required_windows, required_points: the components that a boundary needs, by index; windows as (index,
+            window in tokens).
         is_required_window: the same by component index.
         required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
         shared_windows: required windows that live in the pages of others.
-        gated: some required component is not a path, so not every length is a boundary.
+        is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
         save_grid_tokens: the grid on which every kind can be saved.
-        blocked: nodes with a path value that could not go because something else at the node was locked.
+        blocked: nodes with a path value that is not evictable because something else at the node is locked.
         last_node_id: the largest id given to a node.
-        retired: namespaces given up whose nodes may still be there.
+        retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
-        clock: counts operations; what was used later has the larger stamp.
+        clock: counts operations; a later use has a larger stamp.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class TreeState:
             for i, window in self.required_windows
             if self.owner_of[i] != i
         )
-        self.gated = bool(self.required_windows or self.required_points)
+        self.is_gated = bool(self.required_windows or self.required_points)
         rebuilds = [self.components[i].rebuild_tokens for i, _ in self.required_windows if self.components[i].shares is None]
         self.rebuild_tokens: int | None = None
         if rebuilds and not self.required_points and None not in rebuilds:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
-        self.path_can_strand = self.gated and self.rebuild_tokens is None
+        self.path_can_strand = self.is_gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
 
     def index_of(self, component: str) -> int:
@@ -163,9 +163,9 @@ class TreeState:
         if tier or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
-            pool.ledger.take(pages)
+            pool.ledger.acquire(pages)
             pool.created(value)
-            pool.enter(value)
+            pool.add_evictable(value)
         if self.host_value_count:
             self.note_copies(node, component)
         return value
@@ -176,7 +176,7 @@ class TreeState:
         if value.tier or self.owner_of[value.component] == value.component:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
-            pool.ledger.take(front)
+            pool.ledger.acquire(front)
             pool.used_pages += count
             if value.locks:
                 pool.protected_pages += count
@@ -188,7 +188,9 @@ class TreeState:
             self.note_copies(value.node, value.component)
 
     def remove(self, value: Value) -> list[Value]:
-        """Take an unlocked value from its node, and on device what shares its pages. Returns all that went, owner first."""
+        """Remove an unlocked value from its node, and on device the sharers of its pages. Returns all removed values, owner
+        first.
+        """
         assert value.locks == 0 and value.locked_by is None, "a locked value is never removed"
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
@@ -207,9 +209,9 @@ class TreeState:
             self._unlink_path(value)
         if tier or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
-            pool.leave(value)
+            pool.remove_evictable(value)
             pool.used_pages -= value.page_count
-            pool.ledger.give(value.pages)
+            pool.ledger.release(value.pages)
             if value.stranded:
                 pool.stranded_pages -= value.page_count
             if value.copied:
@@ -219,7 +221,7 @@ class TreeState:
         return gone
 
     def note_copies(self, node: Node, component: int) -> None:
-        """Something of a component came to, went from or grew at `node`: which values are on both tiers now?
+        """Update which values are on both tiers, after a component's values at `node` have changed.
 
         A device page is on host only if all its required sharers' state is, too. Cost: O(sharers).
         """
@@ -247,10 +249,10 @@ class TreeState:
         pool = self.pools(value.tier)[value.component]
         pool.copied_pages += value.page_count if copied else -value.page_count
         if pool.copied_first:
-            pool.moved(value)
+            pool.reorder(value)
 
     def _link_path(self, value: Value) -> None:
-        """A path value came, below which its tier has none yet: its parent is no leaf any more."""
+        """A path value was added as a leaf of its tier: its parent is not a leaf any more."""
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
@@ -258,23 +260,23 @@ class TreeState:
         if above is not None:
             above.children += 1
             if above.is_placed:
-                self.pools(tier)[component].leave(above)
+                self.pools(tier)[component].remove_evictable(above)
         if tier:
             self._enter_paths(node)
         else:
             self._enter_again(node.host[component])
 
     def _enter_paths(self, node: Node) -> None:
-        """Host copies came beside a node's device values: these may be able to go again."""
+        """Host copies were added beside a node's device values, which may be evictable again."""
         for i in self.owned_paths[Tier.DEVICE]:
             self._enter_again(node.device[i])
 
     def _enter_again(self, value: Value | None) -> None:
         if value is not None and not (value.is_placed or value.locks or value.children):
-            self.pools(value.tier)[value.component].enter(value)
+            self.pools(value.tier)[value.component].add_evictable(value)
 
     def _unlink_path(self, value: Value) -> None:
-        """A path value went: its parent takes over its recency, and as a leaf can be a victim."""
+        """A path value was removed: its parent inherits its recency, and may be a victim if it is a leaf now."""
         node, component, tier = value.node, value.component, value.tier
         parent = node.parent
         assert parent is not None
@@ -288,14 +290,14 @@ class TreeState:
             above.score = max(above.score, value.score)
             above.hits += value.hits
             if (tier or self.owner_of[component] == component) and not (above.locks or above.children):
-                self.pools(tier)[component].enter(above)
+                self.pools(tier)[component].add_evictable(above)
 
     def lacks_path(self, node: Node) -> bool:
-        """Whether a required path component of this node is on no tier, so that nothing can go through it."""
+        """Whether a required path component of this node is on no tier, so that no prefix can pass through it."""
         return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
 
     def delete(self, node: Node) -> None:
-        """Forget a node without values and children. Cost: O(log siblings)."""
+        """Delete a node without values and children. Cost: O(log siblings)."""
         parent = node.parent
         assert parent is not None and node.first_child is None
         self.retired.removed(node)

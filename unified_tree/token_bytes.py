@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def as_bytes(tokens: Any) -> bytes:
     """The tokens' bytes: one copy of an int64 array (of numpy, or `array('q')`), two of anything else.
 
-    Raises InvalidKeyError for what is no one-dimensional sequence of integers that fit in 63 bits.
+    Raises InvalidKeyError for anything but a one-dimensional sequence of integers that fit in 63 bits.
     """
     kind = type(tokens)
     if kind is np.ndarray:
@@ -43,7 +43,7 @@ def as_bytes(tokens: Any) -> bytes:
 def require_tokens(data: bytes, begin: int) -> None:
     """Raise InvalidKeyError if an id from byte `begin` on is negative. Cost: one pass over those bytes.
 
-    Engines pad with -1 what they cannot name (images, say), and two such prompts would falsely be equal.
+    Engines use -1 as a placeholder (for images, say), and two different prompts would compare equal.
     """
     if any_negative(data, begin):
         ids: NDArray[np.int64] = np.frombuffer(data, np.int64)

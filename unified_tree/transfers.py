@@ -1,4 +1,4 @@
-"""What a controller asks of a tree: which pages to copy between device and host, and what becomes of the copies."""
+"""The tree's interface for a controller: which pages to copy between device and host, and the outcome of the copies."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """A tree's face towards whoever moves its pages; `UnifiedTree.transfers` is the only one of its tree.
+    """A tree's interface for a controller that moves its pages; `UnifiedTree.transfers` is the tree's only instance.
 
-    A copy is asked for with `backup` or `load`, made by somebody else, and ended by `acknowledge` or `abort`. A *boundary* is a
-    length one can resume from. Every method that raises leaves the tree as it was.
+    `backup` and `load` ask for copies, the caller makes them, and `acknowledge` or `abort` ends them. A *boundary* is a length
+    one can resume from. Every method that raises leaves the tree unchanged.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, Tier, UnifiedTree
@@ -61,11 +61,11 @@ class Transfers:
         The sources are locked until the effect ends.
 
         Args:
-            pages: host page ids by component, exactly as many as `backup_needs` says; or a function that is given those
-                needs and returns them. It is called when the sources are locked, so it may evict.
+            pages: host page ids by component, exactly as many as `backup_needs` returns; or a function from these needs to the
+                ids. It is called when the sources are locked, so it may evict.
             components: copy only these; then only the paths' coverage is required.
 
-        Raises StaleBoundaryError, EffectError, PageError, or what the function raises, with nothing changed.
+        Raises StaleBoundaryError, EffectError, PageError, or the function's error, with nothing changed.
         """
         return self._effects.begin(EffectKind.BACKUP, boundary, pages, components)
 
@@ -74,35 +74,34 @@ class Transfers:
         return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
-        """The copies were made: publish them. Returns the target pages that the tree did not need any more, to be freed.
+        """The copies were made: publish them. Returns the target pages that the tree no longer needed, for the caller to free.
 
         Raises EffectError if the effect ended before or belongs to another tree.
         """
         return self._effects.acknowledge(effect)
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
-        """The copies were not made. Returns all target pages, to be freed. Raises as `acknowledge`."""
+        """The copies were not made. Returns all target pages, for the caller to free. Raises as `acknowledge`."""
         return self._effects.abort(effect)
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
-        """As `UnifiedTree.pages` on device, with what open loads are bringing. Cost: as that, and O(spans) a load."""
+        """As `UnifiedTree.pages` on device, with the targets of open loads included. Cost: as that, and O(spans) a load."""
         return self._effects.pages_with_loads(boundary, component)
 
     def lock_present(self, boundary: Boundary) -> Receipt:
-        """Lock what of a boundary is on device now, whether or not that covers it. Raises StaleBoundaryError if it is gone."""
+        """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""
         return self._locks.lock_present(checked_boundary(boundary))
 
     def host_path_end(self, key: Key, *, limit: int | None = None) -> Boundary:
         """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
 
-        Not a boundary of a hybrid unless it happens to be one; `lock(..., Tier.HOST, components=paths)` keeps it.
-        Cost: as a match.
+        It need not be covered by windows and states; `lock(..., Tier.HOST, components=paths)` keeps it. Cost: as a match.
         """
         checked_key(key)
         return grafting.host_path_end(self._state, key, checked_limit(key, limit))
 
     def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
-        """Put host pages of a key's tail into the tree that did not come from the device: out of a store, say.
+        """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.
 
         Args:
             key: only its whole pages count.
@@ -120,7 +119,7 @@ class Transfers:
         node = state.nodes.get(checked_boundary(boundary).node)
         if node is None or node.end != boundary.length or state.retired.has(node):
             return False
-        return not state.gated or state.resumability.is_covered(node)
+        return not state.is_gated or state.resumability.is_covered(node)
 
     def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
@@ -135,22 +134,23 @@ class Transfers:
         return [
             Boundary(node.id, node.end)
             for node in live
-            if (state.resumability.is_covered(node) if state.gated else node.first_child is None)
+            if (state.resumability.is_covered(node) if state.is_gated else node.first_child is None)
         ]
 
     def coldest_boundaries(
         self, component: str, page_count: int, *, look_at: int = 64, after: Place | None = None
     ) -> tuple[list[Boundary], Place | None]:
-        """Boundaries that would lose their last copy of a component's device pages next, for about so many pages.
+        """The boundaries that eviction would next deprive of their last copy of a component's device pages; about `page_count`
+        pages.
 
-        What is locked, on its way to host, copied or stranded is no candidate. Values at which no boundary ends are looked
-        at and passed over.
+        Values that are locked, being copied, copied or stranded are skipped, as are values at which no boundary ends.
 
         Args:
-            look_at: look at most at so many values of the eviction order.
-            after: where the last look got; None to begin with the coldest.
+            look_at: look at no more values of the eviction order than this.
+            after: where the previous call stopped; None to begin with the coldest.
 
-        Returns the boundaries, and where this look got: None at the order's end. Cost: O(log n), and O(1) a value looked at.
+        Returns the boundaries, and where this call stopped: None at the order's end. Cost: O(log n), and O(1) a value looked
+        at.
         """
         pool = self._state.device_pools[self._state.index_of(component)]
         values, place = pool.coldest_uncopied(page_count, look_at, after)

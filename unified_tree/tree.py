@@ -1,4 +1,4 @@
-"""The radix tree: what exists of every known prefix, on device and host, for every kind of state."""
+"""The radix tree: which state of every cached prefix is on device and on host, for every kind of state."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ EVERYTHING = 1 << 62
 
 
 class UnifiedTree:
-    """One radix tree over the pages of all components. Pure bookkeeping: no tensors, no threads, no I/O.
+    """One radix tree over the pages of all components. Pure bookkeeping: no tensors, no threads, no I/O. A *boundary* is a
+    length one can resume from: every required component is covered there.
 
-    The caller owns the pools: it brings page ids with `insert` and gets them back from `insert` and `evict`. One thread
-    at a time may call. Every method that raises leaves the tree as it was.
+    The caller owns the pools: it brings page ids with `insert` and gets them back from `insert` and `evict`. One thread at a
+    time may call. Every method that raises leaves the tree unchanged.
 
     Args:
         components: the kinds of state; at least one required `Path`.
@@ -110,12 +111,12 @@ class UnifiedTree:
 
     @property
     def state(self) -> TreeState:
-        """The data itself, for the tree's own tools (invariants, dumps, debuggers)."""
+        """The tree's data, for tools such as invariants, dumps and debuggers."""
         return self._state
 
     @property
     def locks(self) -> Locks:
-        """The receipts not released yet, for the same."""
+        """The open receipts, for the same tools."""
         return self._locks
 
     def match_prefix(self, key: Key, *, limit: int | None = None, touch: bool = True) -> Match:
@@ -142,14 +143,15 @@ class UnifiedTree:
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
-        """Lock what a boundary needs on one tier until the receipt is released: its pages are not freed, moved or overwritten.
+        """Lock what a boundary needs on one tier until the receipt is released. Locked pages are not freed, moved or
+        overwritten.
 
-        With Tier.HOST the boundary must be covered over device and host together, and the host values along it are locked;
-        what is on device alone is not. The boundary can be named as long as its path is locked, by the name given as well
-        as by `Receipt.boundary`, whatever is cut or evicted around it.
+        With Tier.HOST the boundary must be covered over device and host together. The host values along it are locked; values
+        on device alone are not. While its path is locked the boundary stays valid, under the given name and as
+        `Receipt.boundary`, whatever is split or evicted around it.
 
         Args:
-            components: lock only these, and the paths they stand on; then only the paths' coverage is checked.
+            components: lock only these, and the paths they depend on; then only the paths' coverage is checked.
 
         Raises StaleBoundaryError if the boundary is not covered any more.
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
@@ -175,19 +177,19 @@ class UnifiedTree:
         without: Collection[str] = (),
         priority: int = 0,
     ) -> InsertResult:
-        """Put the pages of a key's tail and states along it into the tree, as far as the tree lacks them.
+        """Put the pages of a key's tail, and states along it, into the tree where the tree lacks them.
 
-        Only the key's whole pages count. Values that fill a tombstone, or return a node that lives on host alone to the
-        device, are kept; a window is kept only as far back as it can be resumed from, and not at all where that would cost
-        the caller a sharer's state (`InsertResult.canonical`).
+        Only the key's whole pages count. Values that fill a tombstone are kept, and so are values that bring a host-only node
+        back to the device. A window is kept only as far back as it can be resumed from, and not at all if the caller would lose
+        a sharer's state by it (see `InsertResult.canonical`).
 
         Args:
             pages: per component that has pages of its own, the page ids of the key's last pages, int64; as many as the
                 caller has. Required paths must reach back to what the tree has on device.
             states: per `Point` component the state pages by the length at which they were saved.
-            after: a boundary known to lie on this key, from the match or the insert before: a hint that saves looking
-                the way there up again. A wrong one costs time, nothing else.
-            without: components that live in the given pages but whose state was not written there.
+            after: a boundary on this key, from the previous match or insert: a hint that saves the walk from the root. A wrong
+                hint costs time only.
+            without: sharers of the given pages whose state was not written there.
             priority: of the request, for the policy of that name; higher stays longer.
 
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
@@ -205,27 +207,27 @@ class UnifiedTree:
         return Insertion(self._state, plan).run()
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
-        """Free at least so many pages of each named pool, or as many as can be; the result says which.
+        """Free at least so many pages of each named pool, or as many as possible; the result lists them.
 
-        Cost: O(log n) a victim, n being the values in its order, and the settings' bounded shares of older debts.
+        Cost: O(log n) a victim, n being the values in its order, and a share of deferred work that the settings bound.
         """
         checked_resident(tier)
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
         return evicting.evict(self._state, counts, tier)
 
     def invalidate(self, namespace: str | None = None) -> None:
-        """Forget all that one namespace holds, or all of them: its state is not valid any more (the weights changed, say).
+        """Invalidate the state of one namespace, or of all of them: the weights changed, say.
 
-        No match finds it from now on and boundaries into it are stale; locks on it stay until they are released. Its pages
-        stay in the tree until `evict` or `reclaim` frees them, before anything else. Cost: O(1).
+        No match finds it from now on, and its boundaries are stale; its locks stay until they are released. Its pages stay in
+        the tree until `evict`, which frees them first, or `reclaim` frees them. Cost: O(1).
         """
         self._state.retired.retire(self._state, namespace)
 
     def reclaim(self, node_limit: int) -> EvictResult:
-        """Look at up to so many nodes that `invalidate` retired, and remove those on which nothing is locked. Their pages are
-        in the result; the others are looked at again when they are unlocked.
+        """Visit up to `node_limit` nodes that `invalidate` retired, and remove those without locks. Their pages are in the
+        result; the others are visited again when they are unlocked.
 
-        Cost: O(node_limit), however many there are.
+        Cost: O(node_limit).
         """
         return evicting.reclaim(self._state, integer(node_limit, "node_limit", ConfigurationError))
 
@@ -235,21 +237,20 @@ class UnifiedTree:
         return self._state.retired.is_pending
 
     def settle(self, limit: int | None = None) -> int:
-        """Do what operations have put off: bring the marks of up to `limit` nodes up to date, by default of all.
+        """Do deferred work: update the marks of up to `limit` nodes, by default of all.
 
-        A mark says whether a node ends at a boundary, and whether a value is stranded, which is to say that no boundary needs
-        it. Say a prompt of 1,000 tokens has a window of 100 at its end, and 5,000 continuations of 10 tokens each. When that
-        window is evicted, none of these is a boundary any more, and all their values are stranded. The eviction marks what it
-        touched and `TreeSettings.settle_limit` nodes besides, 16 by default; each later operation marks as many of the rest.
+        A mark says whether a node ends at a boundary, and whether a value is stranded (no boundary needs it). For example, a
+        prompt of 1,000 tokens has a window of 100 at its end, and 5,000 continuations of 10 tokens each. When that window is
+        evicted, none of these ends at a boundary any more, and all their values are stranded. The eviction marks the nodes that
+        it touched and `TreeSettings.settle_limit` more, 16 by default; each later operation marks as many of the rest.
 
-        Nothing depends on a mark but who is evicted first. Returns how many nodes were done: all marks are exact if that is
-        less than the limit.
-        Cost: O(log n) a node.
+        Marks only affect the order of eviction. Returns how many nodes were updated: all marks are exact if that is less than
+        the limit. Cost: O(log n) a node.
         """
         return self._state.resumability.settle(EVERYTHING if limit is None else integer(limit, "limit", ConfigurationError))
 
     def pool(self, component: str, tier: Tier = Tier.DEVICE) -> Pool:
-        """The books of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
+        """The Pool of one component's pages on one tier. Raises UnifiedTreeError for an unknown component."""
         checked_resident(tier)
         return self._state.pools(tier)[self._state.index_of(component)]
 
@@ -262,12 +263,12 @@ class UnifiedTree:
         return matching.key_of(node, length)
 
     def explain(self, key: Key) -> Explanation:
-        """Which component on which tier lost how much of this key. Changes nothing. Cost: a few matches."""
+        """Which component lost how much of this key, on which tier. Changes nothing. Cost: a few matches."""
         checked_key(key)
         return explain(self._state, key)
 
     def check(self) -> list[Violation]:
-        """Every broken invariant; empty in a sound tree. Reads everything. Cost: O(tree)."""
+        """Every broken invariant; empty if the tree is sound. Cost: O(tree)."""
         return list(violations(self._state, self._locks))
 
     def dump(self, *, tokens: bool = False) -> str:
@@ -283,9 +284,9 @@ class UnifiedTree:
         return dump(self._state, tokens=tokens)
 
     def owner_of_page(self, component: str, page: int, tier: Tier = Tier.DEVICE) -> tuple[Boundary, Key] | None:
-        """Whose page this is: a boundary that ends with the page, and the key up to there; None if the tree has not got it.
+        """The owner of a page: a boundary that ends with it, and the key up to there; None if the tree does not own it.
 
-        Invalidated state that was not reclaimed yet still owns its pages. To look for a wrong hit. Cost: O(tree).
+        Invalidated state that was not reclaimed yet still owns its pages. For debugging. Cost: O(tree).
 
         >>> import numpy as np
         >>> from unified_tree import Component, Key, Path, UnifiedTree

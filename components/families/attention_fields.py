@@ -78,7 +78,7 @@ def latent_layer(
 
 def past_window(fields: ConfigFields, name: str = "sliding_window") -> int:
     """Past tokens of a window whose field counts the query itself."""
-    return fields.count(name, at_least=2) - 1
+    return fields.count(name, minimum=2) - 1
 
 
 def every_nth_full(layers: int, period: int, other: str) -> list[str]:
@@ -90,7 +90,7 @@ def deepseek_mlp(fields: ConfigFields, layers: int) -> list[int]:
     """Active MLP weights by layer: dense ones first (`first_k_dense_replace`), then experts; or by `mlp_layer_types`."""
     kinds = fields.kinds("mlp_layer_types", layers, ("dense", "sparse"), ())
     if not kinds:
-        dense_layers = fields.count("first_k_dense_replace", at_least=0)
+        dense_layers = fields.count("first_k_dense_replace", minimum=0)
         kinds = ["dense" if layer < dense_layers else "sparse" for layer in range(layers)]
     hidden = fields.count("hidden_size")
     weights = {"dense": 0, "sparse": 0}
@@ -103,7 +103,7 @@ def deepseek_mlp(fields: ConfigFields, layers: int) -> list[int]:
             inner=inner,
             experts=fields.count("n_routed_experts", "num_experts", "num_local_experts"),
             active=fields.count("num_experts_per_tok", "num_experts_per_token"),
-            shared_inner=inner * fields.count("n_shared_experts", "num_shared_experts", default=0, at_least=0),
+            shared_inner=inner * fields.count("n_shared_experts", "num_shared_experts", default=0, minimum=0),
         )
     return [weights[kind] for kind in kinds]
 

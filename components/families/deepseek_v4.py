@@ -1,10 +1,10 @@
 """DeepSeek-V4: a window in every layer, and in most of them compressed KV of the whole prefix besides.
 
 A layer has one of three kinds: the window alone; 4:1 compressed KV behind an indexer, with an overlap carried from entry to
-entry; 128:1 compressed KV, all of it read. One vector a token or entry serves as key and value of all heads, so nothing
-divides over tensor-parallel ranks. The layers' MLPs and query and output projections are counted with the compressed KV,
-or with the window where there is none; the window's own projection always with the window. Rebuild is not declared: it was
-not tried with compressors.
+entry; or 128:1 compressed KV, all of which is read. One vector per token or entry is key and value of all heads, so
+tensor-parallel ranks do not divide it. The layers' MLPs and query and output projections are counted with the compressed KV, or
+with the window where there is none; the window's own projection always with the window. Rebuild is not declared: it was not
+tried with compressors.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def read_kimi_linear(fields: ConfigFields, serving: Serving) -> Composition:
     layers = fields.count("num_hidden_layers")
     shape = latent(fields)
     heads, head_dim = fields.count("linear_num_heads"), fields.count("linear_head_dim")
-    kernel, hidden = fields.count("linear_conv_kernel_dim", at_least=2), fields.count("hidden_size")
+    kernel, hidden = fields.count("linear_conv_kernel_dim", minimum=2), fields.count("hidden_size")
     rank_heads = serving.divided(fields, "linear_num_heads", heads)
     state = delta_net_state(
         key_heads=rank_heads, key_dim=head_dim, value_heads=rank_heads, value_dim=head_dim, conv_kernel=kernel
@@ -69,7 +69,7 @@ def _qwen(fields: ConfigFields, serving: Serving, mlp_weights: Sequence[int]) ->
     schedule = every_nth_full(layers, fields.count("full_attention_interval", default=4), LINEAR)
     kinds = fields.kinds("layer_types", layers, (FULL, LINEAR), schedule)
     shape = grouped_query(fields, gated=True)
-    hidden, kernel = fields.count("hidden_size"), fields.count("linear_conv_kernel_dim", at_least=2)
+    hidden, kernel = fields.count("hidden_size"), fields.count("linear_conv_kernel_dim", minimum=2)
     key_heads, value_heads = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
     key_dim, value_dim = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
     fields.quotient("linear_num_key_heads", value_heads, key_heads)

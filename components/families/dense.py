@@ -50,7 +50,7 @@ def read_qwen(fields: ConfigFields, serving: Serving) -> Composition:
     layers = fields.count("num_hidden_layers")
     first_window = layers
     if fields.flag("use_sliding_window") and fields.get("sliding_window") is not None:
-        first_window = fields.count("max_window_layers", at_least=0)
+        first_window = fields.count("max_window_layers", minimum=0)
     default = [FULL if layer < first_window else SLIDING for layer in range(layers)]
     kinds = fields.kinds("layer_types", layers, (FULL, SLIDING), default)
     return _composition(fields, serving, kinds, _dense_mlp(fields, layers))

@@ -65,8 +65,8 @@ def _indexer_kinds(fields: ConfigFields, layers: int) -> list[str]:
     elif pattern is not None:
         kinds = fields.kinds("index_topk_pattern", layers, ("full", "shared"), ())
     else:
-        period = max(fields.count("index_topk_freq", default=1, at_least=0), 1)
-        offset = fields.count("index_skip_topk_offset", default=2, at_least=0)
+        period = max(fields.count("index_topk_freq", default=1, minimum=0), 1)
+        offset = fields.count("index_skip_topk_offset", default=2, minimum=0)
         kinds = ["shared" if max(layer - offset + 1, 0) % period else "full" for layer in range(layers)]
     if kinds[0] == "shared":
         raise fields.error("indexer_types", "makes the first layer share an indexer that no layer before it runs")

@@ -64,7 +64,7 @@ def _mamba2(fields: ConfigFields, serving: Serving, inner: int, mlp_weights: int
         head_dim=head_dim,
         groups=("mamba_n_groups", fields.count("mamba_n_groups")),
         state_dim=fields.count("mamba_d_state"),
-        conv_kernel=fields.count("mamba_d_conv", at_least=2),
+        conv_kernel=fields.count("mamba_d_conv", minimum=2),
         chunk_tokens=fields.count("mamba_chunk_size"),
         mlp_weights=mlp_weights,
     )
@@ -133,7 +133,7 @@ def read_mamba(fields: ConfigFields, serving: Serving) -> Composition:
 
 def _mamba1(fields: ConfigFields, serving: Serving, inner: int, mlp_weights: int, names: Sequence[str]) -> StateLayer:
     """A Mamba layer of `inner` channels; `names`: the fields of the kernel, the state, the time steps' rank, the channels."""
-    hidden, kernel, state_dim = fields.count("hidden_size"), fields.count(names[0], at_least=2), fields.count(names[1])
+    hidden, kernel, state_dim = fields.count("hidden_size"), fields.count(names[0], minimum=2), fields.count(names[1])
     rank = -(-hidden // 16) if fields.get(names[2]) in (None, "auto") else fields.count(names[2])
     state = mamba1_state(channels=serving.divided(fields, names[3], inner), state_dim=state_dim, conv_kernel=kernel)
     mixer = inner * (3 * hidden + kernel + 2 * rank + 2 * state_dim)
@@ -151,7 +151,7 @@ def _state_layer(fields: ConfigFields, serving: Serving, state: StateShape, weig
 
 def _periodic(fields: ConfigFields, prefix: str, layers: int) -> set[int]:
     """The layers that are `{prefix}_offset` modulo `{prefix}_period`."""
-    period, offset = fields.count(f"{prefix}_period"), fields.count(f"{prefix}_offset", at_least=0)
+    period, offset = fields.count(f"{prefix}_period"), fields.count(f"{prefix}_offset", minimum=0)
     if offset >= period:
         raise fields.error(f"{prefix}_offset", f"must be below {prefix}_period ({period}), not {offset}")
     return set(range(offset, layers, period))

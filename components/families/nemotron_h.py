@@ -61,7 +61,7 @@ def _mamba2(fields: ConfigFields, serving: Serving) -> StateLayer:
         head_dim=fields.count("mamba_head_dim"),
         groups=("n_groups", fields.count("n_groups", "mamba_n_groups")),
         state_dim=fields.count("ssm_state_size"),
-        conv_kernel=fields.count("conv_kernel", "mamba_d_conv", at_least=2),
+        conv_kernel=fields.count("conv_kernel", "mamba_d_conv", minimum=2),
         chunk_tokens=fields.count("chunk_size", "mamba_chunk_size"),
     )
 

@@ -1,4 +1,44 @@
-"""What a scheduler holds: `PrefixCache`, its leases, and the figures of both."""
+"""The cache that a scheduler calls: `PrefixCache`, its leases, its statistics and its metrics.
+
+Start at `PrefixCache`; its `acquire` returns a `Lease`, its `stats` a `CacheStats`. `CacheCollector` exports these to
+Prometheus and needs the `metrics` extra. A `Generation` is one weights version of a namespace. A `CacheLayout` lists which
+components have their own pages.
+"""
 
 if __name__ != "unified_tree.controllers.cache":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.cache, not as {__name__}")
+
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.cache.generations import Generation
+from unified_tree.controllers.cache.layout import CacheLayout
+from unified_tree.controllers.cache.lease import Lease
+from unified_tree.controllers.cache.page_table import PageTable
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.cache.state_pages import StateCopy
+from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.metrics import CacheCollector
+
+__all__ = [
+    "CacheCollector",
+    "CacheLayout",
+    "CacheStats",
+    "Generation",
+    "HostPoolStats",
+    "Lease",
+    "PageTable",
+    "PoolStats",
+    "PrefixCache",
+    "StateCopy",
+    "TransferStats",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CacheCollector":  # needs prometheus_client
+        from unified_tree.controllers.cache.metrics import CacheCollector
+
+        return CacheCollector
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Where a prompt resumes.
+"""Admission: where a prompt resumes.
 
-Three places are candidates: the boundary on device; a later one whose windows are rebuilt by running a few tokens again; and
-a later one that lies on host in part and is loaded back, if that beats computing the difference.
+There are three candidates: the boundary (a length one can resume from) on device; a later one whose windows are rebuilt by
+running a few tokens again; and a later one that is partly on host and is loaded back, if that is faster than computing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Makes the leases of one cache.
+    """Creates the leases of one cache.
 
     Args:
-        owner: who gives them and takes them back.
+        owner: the cache, which releases them.
         weights: which weights version each namespace is in.
         rebuild, save_limit: see PrefixCache.
     """
@@ -48,9 +48,9 @@ class Admission:
         may_load: bool = True,
         may_rebuild: bool = True,
     ) -> Lease:
-        """A lease on the best place; see PrefixCache.acquire. Its arguments are right already.
+        """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked.
 
-        Whatever is raised, what was locked and allocated before is given back.
+        If this raises, all locks and pages taken before are released.
         """
         parts = self._resources
         point, limit = parts.layout.point, key.length - 1
@@ -85,13 +85,15 @@ class Admission:
                 lease._begin(rebuilds=rebuilds)
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
                     parts.tree.match_prefix(key, limit=limit)
-                if parts.layout.saves:
+                if parts.layout.needs_saves:
                     lease._plan_saves(self._save_points(lease, match, checkpoints))
                 undo.pop_all()
         except (OutOfPagesError, TransferError) as error:
             if not loads:
                 raise
-            parts.counters.drop("no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one")
+            parts.counters.count_drop(
+                "no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one"
+            )
             return self.admit(
                 key, checkpoints, priority=priority, save_output=save_output, may_load=False, may_rebuild=may_rebuild
             )
@@ -101,7 +103,7 @@ class Admission:
 
     def _is_worth_loading(self, match: Match, compute_from: int) -> bool:
         controller, gain = self._resources.controller, match.reachable.length - compute_from
-        return controller is not None and gain > 0 and controller.worth_loading(match.reachable, gain)
+        return controller is not None and gain > 0 and controller.is_worth_loading(match.reachable, gain)
 
     def _save_points(self, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
         """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
@@ -117,7 +119,7 @@ class Admission:
             if at > resumed and at not in points:
                 points.append(at)
         if lease.prompt_tokens < grid:
-            self._resources.counters.drop("prompt ends before the first place to save a state")
+            self._resources.counters.count_drop("prompt ends before the first place to save a state")
         if len(points) > self._save_limit:
-            self._resources.counters.drop("more places to save than save_limit")
+            self._resources.counters.count_drop("more places to save than save_limit")
         return tuple(sorted(points[: self._save_limit]))

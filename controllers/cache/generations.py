@@ -1,8 +1,8 @@
-"""Which weights version of a namespace something was computed under, for as long as somebody wants to know.
+"""Generations: which weights version of a namespace a computation belongs to.
 
-A generation is an object: whoever computes under it holds it, and finds it ended after an invalidation. So namespaces that
-nobody is at work in cost nothing, however many were invalidated. What must tell for ever whether a namespace was invalidated
-(the names under which a prefix linker's peer keeps prefixes) counts by name, up to a bound, see `InvalidationCounters`.
+A generation is an object. Each computation refers to its generation, which is marked as ended by an invalidation. So idle
+namespaces cost nothing, however many were invalidated. The names under which a prefix linker's peer keeps prefixes must reflect
+invalidations for ever; they use counters by namespace, up to a bound (`InvalidationCounters`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ class Generation:
     """One weights version of one namespace, equal to no other.
 
     Attributes:
-        ended: whether it was invalidated: what was computed under it must not be published any more.
+        has_ended: whether it was invalidated; state computed under it must not be published any more.
     """
 
-    __slots__ = ("__weakref__", "ended")
+    __slots__ = ("__weakref__", "has_ended")
 
     def __init__(self) -> None:
-        self.ended = False
+        self.has_ended = False
 
 
 class InvalidationCounters:
-    """How often each namespace was invalidated since this was made: two answers that differ share nothing.
+    """How often each namespace was invalidated since this object was created. States under different counts are never shared.
 
     Args:
-        max_names: namespaces invalidated on their own that are told apart; with one more, all count as invalidated.
+        max_names: how many namespaces invalidated on their own are counted; with one more, all count as invalidated.
     """
 
     def __init__(self, max_names: int) -> None:
@@ -36,11 +36,11 @@ class InvalidationCounters:
         self._by_name: dict[str, int] = {}
 
     def of(self, namespace: str) -> tuple[int, int]:
-        """`(0, 0)` for one that never was. Cost: O(1)."""
+        """The counts of a namespace; `(0, 0)` if it was never invalidated. Cost: O(1)."""
         return self._overall, self._by_name.get(namespace, 0)
 
     def invalidated(self, namespace: str | None) -> None:
-        """One namespace was, or all. Cost: O(1)."""
+        """One namespace was invalidated, or all. Cost: O(1)."""
         is_new = namespace not in self._by_name
         if namespace is None or (is_new and len(self._by_name) >= self._max_names):
             self._overall += 1
@@ -50,34 +50,34 @@ class InvalidationCounters:
 
 
 class Generations:
-    """The generations of one cache that somebody holds, and who counts invalidations."""
+    """The generations of one cache that are in use, and its invalidation counters."""
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[str, Generation] = WeakValueDictionary()
         self._counts: WeakSet[InvalidationCounters] = WeakSet()
 
-    def now(self, namespace: str) -> Generation:
-        """The one that a namespace is in. Hold it, and see whether it `ended` or is `now` still. Cost: O(1)."""
+    def current(self, namespace: str) -> Generation:
+        """The current generation of a namespace. Keep it and read `has_ended` later. Cost: O(1)."""
         generation = self._held.get(namespace)
         if generation is None:
             generation = self._held[namespace] = Generation()
         return generation
 
     def end(self, namespace: str | None) -> None:
-        """A namespace is in another from now on, or all are. Cost: O(1); of all, O(namespaces at work)."""
+        """End the generation of a namespace, or of all. Cost: O(1); for all, O(namespaces in use)."""
         if namespace is None:
             for generation in self._held.values():
-                generation.ended = True
+                generation.has_ended = True
             self._held.clear()
         else:
             ended = self._held.pop(namespace, None)
             if ended is not None:
-                ended.ended = True
+                ended.has_ended = True
         for counts in self._counts:
             counts.invalidated(namespace)
 
     def count(self, max_names: int) -> InvalidationCounters:
-        """Count invalidations from now on, for as long as the result is held."""
+        """Count invalidations from now on, for as long as the result is alive."""
         counts = InvalidationCounters(max_names)
         self._counts.add(counts)
         return counts

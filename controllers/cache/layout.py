@@ -1,4 +1,4 @@
-"""Which components of a cache have device pages of their own, and what a request keeps of each."""
+"""Which components of a cache have their own device pages, and what a request keeps of each."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class CacheLayout:
         )
 
     @property
-    def saves(self) -> bool:
-        """Whether a length can be resumed from only if a window or a state was saved there."""
+    def needs_saves(self) -> bool:
+        """Whether resuming at a length needs a window or a state that was saved there."""
         return self.point is not None or bool(self.windows)
 
     def pages(self, tokens: int) -> int:
-        """Pages for so many tokens, the last one perhaps partly filled."""
+        """Pages for so many tokens, rounded up."""
         return -(-tokens // self.page_size)
 
-    def whole(self, tokens: int) -> int:
-        """The tokens of the whole pages among the first `tokens`."""
+    def floor_to_page(self, tokens: int) -> int:
+        """`tokens`, rounded down to whole pages."""
         return tokens // self.page_size * self.page_size

@@ -1,8 +1,8 @@
-"""What a running request holds of the cache: pages, locks, and how far it has got.
+"""A lease: the pages and locks that a running request holds, and its progress.
 
-Every page is at any moment the free list's, the tree's or exactly one lease's. A lease hands pages to the tree when computed
-tokens are published: each place where a window or a state is to be kept gets an insert of its own, in ascending order, and the
-end gets the last; so each is a boundary (a length one can resume from) that can be backed up.
+Every page belongs at any moment to the free list, the tree or exactly one lease. A lease passes pages to the tree when computed
+tokens are published. Each place where a window or a state is kept gets its own insert, in ascending order, and the end gets the
+last one. So each is a boundary (a length one can resume from) that can be backed up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LeaseOwner(Protocol):
-    """Who gave a lease and takes it back; a PrefixCache."""
+    """The owner of a lease, a PrefixCache."""
 
     def release(self, lease: Lease) -> None:
         """See PrefixCache.release."""
@@ -40,9 +40,9 @@ class LeaseOwner(Protocol):
 
 
 class Lease:
-    """A request's hold on the cache, from `PrefixCache.acquire` to `release`; a context manager that releases.
+    """The state that a request holds in the cache, from `PrefixCache.acquire` to `release`; a context manager that releases it.
 
-    Its attributes are there to be read; only calls of the cache change them.
+    Its attributes are read-only; calls of the cache change them.
 
     Attributes:
         prompt_tokens: length of the key it was acquired for.
@@ -54,9 +54,9 @@ class Lease:
             without stopping there.
         saved: those of them whose window or state was published.
         length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
-        boundary: where what is committed ends in the tree; valid for as long as the lease.
+        boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
-        failure: why what it was loading back never came; it can only be released then. None for all is well.
+        failure: why its load back failed; it can only be released then. None if nothing failed.
         generation: the weights version that its namespace was in when it was acquired.
     """
 
@@ -124,24 +124,26 @@ class Lease:
 
     @property
     def state_page(self) -> int | None:
-        """The running state's own page; None without a `Point` component, and once it was given up in a `commit`: then the
-        lease can publish what is computed, and go no further."""
+        """The running state's page. None without a `Point` component, and after a `commit` has published it: then the lease can
+        publish what is computed, but cannot run further.
+        """
         return None if self._states is None else self._states.running
 
     @property
     def state_copies(self) -> tuple[StateCopy, ...]:
-        """Copies to make before running; of a lease that is loading, behind the gates of the state's layers."""
+        """Copies to make before running; while the lease is loading, make each after `wait_layer` of the state's layer."""
         return () if self._states is None else self._states.copies()
 
     @property
     def save_pages(self) -> Mapping[int, int]:
-        """Pages to save states in, by length, so far as `allocate` has got. Beyond the prompt there are at most two: for the
-        last place that the output has pages for, and for the one before, while rejected tokens may lead back there."""
+        """Pages to save states in, by length, up to the length that `allocate` has reached. Behind the prompt there are at most
+        two: for the last save point of the output, and for the one before while a rejection may still truncate to it.
+        """
         return {} if self._states is None else self._states.saves
 
     @property
     def write_from(self) -> Mapping[str, int]:
-        """By component, the first token whose state is to be written; what is computed before it is discarded."""
+        """By component, the first token whose state is to be written; state computed for earlier tokens is discarded."""
         return self.tables.write_from
 
     @property
@@ -150,13 +152,13 @@ class Lease:
         return self.tables.missing
 
     @property
-    def loading(self) -> bool:
-        """Whether cached pages are still on their way from host: `PrefixCache.wait_layer` is the gate before each layer."""
+    def is_loading(self) -> bool:
+        """Whether cached pages are still being loaded from host: call `PrefixCache.wait_layer` before each layer."""
         return self.load is not None
 
     @property
-    def released(self) -> bool:
-        """Whether it was given back."""
+    def is_released(self) -> bool:
+        """Whether it was released."""
         return self.cache is None
 
     @property
@@ -165,27 +167,27 @@ class Lease:
         return self.cached_tokens - self.compute_from
 
     def next_stop(self, computed_tokens: int) -> int | None:
-        """The first length after `computed_tokens` at which a run must stop so that a state or a window can be saved; None if
-        there is none. Cost: O(`save_at`)."""
+        """The first length after `computed_tokens` at which a run must stop to save a state or a window; None if there is none.
+        Cost: O(`save_at`).
+        """
         return next((length for length in self.save_at if length > computed_tokens and length not in self.saved), None)
 
     def pages(self, component: str, first_page: int = 0) -> NDArray[np.int64]:
-        """The page ids of a component by page index, from index `first_page` on, int64; -1 where a window has moved on.
+        """The page ids of a component by page index, from index `first_page` on, int64; -1 for pages before a window.
 
         A component that shares pages has its owner's, and -1 where its own state was not in the cache at `acquire`.
 
-        What comes back is a snapshot: a read-only array of the caller's own that never changes. It does not follow the lease.
-        Pages named in it that the lease has given back or swapped since are no longer the lease's: they may be free, or another
-        request's. Take a new one, or the part that is new, before each run:
+        Returns a snapshot: a read-only array that never changes and does not follow the lease. Pages in it that the lease has
+        freed or swapped since may be free, or another request's. Ask for a new one, or for its new part, before each run:
 
-        - `allocate` only adds at the end, `truncate` only takes from there, `advance` only makes holes of a window's front.
+        - `allocate` only adds at the end, `truncate` only removes there, `advance` only sets a window's front to -1.
         - `commit` may swap pages for the tree's: of a path none before page `committed // page_size`, `committed` being
           what it was before the call; of a window any.
         - While the lease is `loading`, `poll` may swap all before `cached_tokens`.
 
-        Raises LeaseError for a component without a page table and after `release`, TransferError if what the lease was loading
-        never came. Cost: a copy of the ids from `first_page` on. Of 128k tokens at a token a page that is 1 MiB and takes 28
-        microseconds, at 16 tokens a page 2.3; the last page alone takes 1.5 at any length (one core of an AMD EPYC).
+        Raises LeaseError for a component without a page table and after `release`, TransferError if its load failed. Cost: a
+        copy of the ids from `first_page` on. Of 128k tokens at a token a page that is 1 MiB and takes 28 microseconds, at 16
+        tokens a page 2.3; the last page alone takes 1.5 at any length (one core of an AMD EPYC).
         """
         if self.cache is None:
             raise LeaseError(f"{self} was released: its pages are the tree's, or free")
@@ -231,10 +233,10 @@ class Lease:
     def _follow_load(self) -> None:
         """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
         assert self.load is not None
-        self.load.follow()
+        self.load.mark_seen()
         if self.load.error is None:
             self.boundary = self.load.boundary
-            self._take_tree_pages()
+            self._adopt_tree_pages()
 
     def _end_load(self) -> None:
         """What it waited for has ended: it holds the tree's pages from now on, or has failed."""
@@ -248,14 +250,14 @@ class Lease:
                 self._locks.release()
                 self.failure = f"what {self} loaded back is gone: {error}"
             else:
-                self._take_tree_pages()
+                self._adopt_tree_pages()
         if self.failure is not None:
             self.host_tokens = self.storage_tokens = 0
         load.release()
 
-    def _take_tree_pages(self) -> None:
+    def _adopt_tree_pages(self) -> None:
         loading, tree = self.load is not None, self._resources.tree
-        self.tables.take_tree_pages(self.boundary, loading=loading)
+        self.tables.adopt_tree_pages(self.boundary, loading=loading)
         if self._states is not None and self._states.source is not None:
             pages = tree.transfers.pages_with_loads if loading else tree.pages
             self._states.source = int(pages(self.boundary, self._states.name)[0])
@@ -304,7 +306,7 @@ class Lease:
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
             self.tables.free_windows_before(
-                min([layout.whole(self.computed), *(at for at in self.save_at if at not in self.saved)])
+                min([layout.floor_to_page(self.computed), *(at for at in self.save_at if at not in self.saved)])
             )
         is_past = locks.has_windows and self.computed > locks.windows_at
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
@@ -322,16 +324,16 @@ class Lease:
     def _hold_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: nothing of a window but what this length needs, and no saves on the way."""
         self.save_at = ()
-        self.tables.hold_windows_for(length_tokens)
+        self.tables.keep_windows_for(length_tokens)
 
     def _publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""
-        key, end = publication.key, self._resources.layout.whole(publication.key.length)
-        if self.generation.ended:
-            self._resources.counters.drop("commit of what was invalidated")
+        key, end = publication.key, self._resources.layout.floor_to_page(publication.key.length)
+        if self.generation.has_ended:
+            self._resources.counters.count_drop("commit of what was invalidated")
         else:
             states = publication.states
-            remaining = states if self._states is None else self._states.due(states)
+            remaining = states if self._states is None else self._states.to_publish(states)
             self._count_unsaved(states, end)
             for stop in self._stops(remaining, end, publication.resumable):
                 due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
@@ -344,15 +346,15 @@ class Lease:
         self._advance(key.length)
 
     def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
-        """Places at which a state is needed to resume, which this commit passes without one."""
+        """Count the save points that this commit passes without a state."""
         point, tree = self._resources.layout.point, self._resources.tree
         if point is not None and tree.pool(point).component.required:
             for length in self.save_at:
                 if self.committed < length <= end and length not in states:
-                    self._resources.counters.drop("state not saved where it was due")
+                    self._resources.counters.count_drop("state not saved where it was due")
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
-        """Lengths to insert up to: where windows are kept, where there are states, and the end."""
+        """The lengths of the inserts: where windows are kept, where there are states, and the end."""
         stops = set(states)
         if self._resources.layout.windows:
             stops |= {length for length in self.save_at if length <= end and length not in self.saved}
@@ -399,5 +401,5 @@ class Lease:
             self.cache.release(self)
 
     def __repr__(self) -> str:
-        state = "released" if self.released else f"{self.length} tokens, {self.committed} committed"
+        state = "released" if self.is_released else f"{self.length} tokens, {self.committed} committed"
         return f"Lease({state}, cached {self.cached_tokens} of {self.prompt_tokens})"

@@ -1,4 +1,4 @@
-"""What one lease locks in the tree: the paths below it, and the windows and the state that it resumed from or published."""
+"""The locks of one lease in the tree: its paths, and the windows and the state that it resumed from or published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LeaseLocks:
     """The receipts of one lease.
 
     Attributes:
-        windows_at: at which length windows and state are locked; where they were, once they are not.
+        windows_at: the length at which windows and state are locked, or were last.
     """
 
     __slots__ = ("_layout", "_path", "_tree", "_windows", "windows_at")
@@ -32,13 +32,13 @@ class LeaseLocks:
         return self._windows is not None
 
     def lock(self, boundary: Boundary, *, rebuilds: bool) -> Boundary:
-        """Lock what a run from a boundary stands on: the paths, and the windows and the state if it does not rebuild them.
+        """Lock what a run from a boundary reads: the paths, and the windows and the state if it does not rebuild them.
 
-        Returns the boundary by the name that holds while it is locked. Raises StaleBoundaryError.
+        Returns the boundary by a name that is valid while it is locked. Raises StaleBoundaryError.
         """
         boundary = self.lock_paths(boundary)
         layout = self._layout
-        if boundary.length and not rebuilds and layout.saves:
+        if boundary.length and not rebuilds and layout.needs_saves:
             names = [name for name, _ in layout.windows] + ([layout.point] if layout.point else [])
             self._windows = self._tree.lock(boundary, components=names)
             self.windows_at = boundary.length
@@ -52,8 +52,9 @@ class LeaseLocks:
         return self._path.boundary
 
     def lock_windows(self, boundary: Boundary) -> None:
-        """Lock the windows at a boundary before those locked so far are released. Below those nothing changes: a state that
-        comes late must not take the lock back."""
+        """Lock the windows at a boundary before those locked so far are released. A shorter boundary changes nothing: a state
+        that is published late must not move the lock back.
+        """
         if boundary.length < self.windows_at:
             return
         before = self._windows

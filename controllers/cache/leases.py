@@ -1,4 +1,4 @@
-"""The leases of one cache that are not released, and of these the ones that wait for what they load back."""
+"""The open leases of one cache, and those of them that wait for a load back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Leases:
 
     Args:
         controller: loads back; None without a host tier.
-        counters: where figures go.
+        counters: counts events.
     """
 
     def __init__(self, controller: HybridCacheController | None, counters: CacheCounters) -> None:
@@ -35,11 +35,11 @@ class Leases:
         return iter(self._open)
 
     def require(self, lease: Lease) -> None:
-        """Raise LeaseError for a lease that was released, or is another cache's."""
+        """Raise LeaseError for a lease that was released, or belongs to another cache."""
         try:
             if lease in self._open:
                 return
-            released = lease.released
+            released = lease.is_released
         except (AttributeError, TypeError):
             raise LeaseError(f"a Lease is needed, not {lease!r}") from None
         raise LeaseError(f"{lease} was released before" if released else f"{lease} belongs to another cache")
@@ -57,18 +57,18 @@ class Leases:
         del self._open[lease]
 
     def poll(self) -> None:
-        """Leases whose loads have ended hold the tree's pages from now on, or have failed; others do of what has come.
+        """Leases whose loads have ended switch to the tree's pages, or fail. Partly loaded ones switch for the loaded part.
 
         Cost: O(leases that wait).
         """
-        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_news]:
-            if lease.load is not None and lease.load.ended:
+        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_unseen_end]:
+            if lease.load is not None and lease.load.has_ended:
                 self._end_load(lease)
             else:
                 lease._follow_load()
 
     def end_loads(self) -> None:
-        """As `poll`; nothing is on its way any more."""
+        """As `poll`, when no load is open any more."""
         for lease in list(self._waiting):
             self._end_load(lease)
 
@@ -81,17 +81,17 @@ class Leases:
             raise TransferError(lease.failure)
 
     def wait(self, lease: Lease) -> None:
-        """Return when all has come that a lease loads back. Raises TransferError if it did not come."""
+        """Return when a lease's load has ended. Raises TransferError if it failed."""
         if lease.load is not None:
             assert self._controller is not None
-            if not lease.load.ended:
+            if not lease.load.has_ended:
                 self._controller.wait(lease.load)
             self.poll()  # also others': pages that were not needed after all are free by now
         if lease.failure is not None:
             raise TransferError(lease.failure)
 
     def fail(self, namespace: str | None) -> None:
-        """What is being loaded for a namespace, or for all, has been invalidated. Cost: O(leases that wait)."""
+        """Fail the loads of an invalidated namespace, or of all. Cost: O(leases that wait)."""
         for lease in self._waiting:
             if lease.load is not None and namespace in (None, lease.key.namespace):
                 lease.load.fail(f"{lease} was loading what has been invalidated since")
@@ -103,7 +103,7 @@ class Leases:
         lease._end_load()
         if lease.failure is not None:
             self._counters.hit_tokens -= tokens
-            self._counters.drop("lease lost its load")
+            self._counters.count_drop("lease lost its load")
         else:
             self._counters.host_hit_tokens += lease.host_tokens
             self._counters.storage_hit_tokens += lease.storage_tokens

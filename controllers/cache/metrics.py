@@ -1,4 +1,4 @@
-"""A cache's figures for Prometheus. Needs the `metrics` extra."""
+"""A cache's metrics for Prometheus. Needs the `metrics` extra."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ POOL_PAGES = ("total", "used", "tree", "leased", "protected", "stranded", "copie
 class CacheCollector:
     """Exports `PrefixCache.stats()` when it is scraped; register it with a prometheus_client registry.
 
-    A scrape reads the cache, so it must come from the cache's own thread or from a copy of its figures: pass a function that
-    returns the CacheStats to export, the bound method `cache.stats` if one thread does both.
+    A scrape must not read the cache from another thread. Pass a function that returns the CacheStats to export: a copy made by
+    the cache's thread, or the bound method `cache.stats` if one thread does both.
 
     >>> from prometheus_client import CollectorRegistry, generate_latest
     >>> from unified_tree import Component, Path
@@ -63,7 +63,7 @@ class CacheCollector:
     """
 
     def __init__(self, stats: Callable[[], CacheStats], labels: Mapping[str, str] | None = None) -> None:
-        """`labels` go on every sample: the model, the rank."""
+        """Export with `labels` on every sample, such as the model and the rank."""
         self._stats = stats
         self._labels = dict(labels or {})
 

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class PageTable:
-    """The pages of one component by page index; -1 where the lease holds none (a window that moved on).
+    """The pages of one component by page index; -1 where the lease holds none (before a window).
 
     Attributes:
-        private_from: pages of this index and above are the lease's own; those below are the tree's, locked.
-        held_from: the first index held.
+        private_from: pages from this index on are the lease's own; those below are the tree's and locked.
+        first_held: the first index held.
         size: one past the last index held.
     """
 
-    __slots__ = ("_ids", "held_from", "private_from", "size")
+    __slots__ = ("_ids", "first_held", "private_from", "size")
 
     def __init__(self) -> None:
         self._ids = np.empty(0, np.int64)
-        self.held_from = 0
+        self.first_held = 0
         self.private_from = 0
         self.size = 0
 
@@ -42,34 +42,34 @@ class PageTable:
             self._ids = grown
 
     def slice(self, first: int, last: int) -> NDArray[np.int64]:
-        """The ids of the indices [first, last): a view, which later changes show in."""
+        """The ids of the indices [first, last): a view, in which later changes show."""
         return self._ids[first:last]
 
     def private(self) -> NDArray[np.int64]:
         """The lease's own pages: a copy."""
-        return self._ids[max(self.held_from, self.private_from) : self.size].copy()
+        return self._ids[max(self.first_held, self.private_from) : self.size].copy()
 
-    def drop_front(self, first_kept: int) -> NDArray[np.int64]:
-        """Stop holding the indices below `first_kept`; returns the private pages among them, which the lease must free."""
+    def release_front(self, first_kept: int) -> NDArray[np.int64]:
+        """Release the indices below `first_kept`; returns the private pages among them, which the lease must free."""
         first_kept = min(first_kept, self.size)
-        if first_kept <= self.held_from:
+        if first_kept <= self.first_held:
             return self._ids[:0]
-        private = self._ids[max(self.held_from, self.private_from) : first_kept].copy()
-        self._ids[self.held_from : first_kept] = -1
-        self.held_from = first_kept
+        private = self._ids[max(self.first_held, self.private_from) : first_kept].copy()
+        self._ids[self.first_held : first_kept] = -1
+        self.first_held = first_kept
         self.private_from = max(self.private_from, first_kept)
         return private
 
     def skip_to(self, first_held: int) -> NDArray[np.int64]:
-        """Hold nothing below an index that may lie beyond the end; returns the private pages that the lease must free."""
-        private = self.drop_front(first_held)
+        """Release all below an index, which may lie beyond the end; returns the private pages that the lease must free."""
+        private = self.release_front(first_held)
         if first_held > self.size:
-            self.held_from = self.private_from = self.size = first_held
+            self.first_held = self.private_from = self.size = first_held
         return private
 
-    def drop_back(self, size: int) -> NDArray[np.int64]:
-        """Stop holding the indices from `size` on, all private; returns their pages."""
-        size = max(size, self.held_from)
+    def release_back(self, size: int) -> NDArray[np.int64]:
+        """Release the indices from `size` on, all private; returns their pages."""
+        size = max(size, self.first_held)
         dropped = self._ids[size : self.size].copy()
         self._ids[size : self.size] = -1
         self.size = min(size, self.size)

@@ -1,7 +1,7 @@
-"""The page tables of one lease: which pages a request's run reads and writes, of every path and window.
+"""The page tables of one lease: for every path and window, the pages that a run reads and writes.
 
-Pages below `PageTable.private_from` are the tree's and locked, those above are the lease's own. Only this file writes the
-tables, and every page that one of them stops holding goes to its pool or to the tree here.
+Pages below `PageTable.private_from` are the tree's and locked; those from it on are the lease's own. Only this file writes the
+tables, and every page that leaves a table goes to its pool or to the tree here.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ class PageTables:
         return self._tables[component]
 
     def get(self, component: str) -> PageTable | None:
-        """The table of a component, or of the one whose pages it shares; None for one that has none."""
+        """The table of a component, or of the one whose pages it shares; None if there is no table."""
         return self._tables.get(self._layout.owner_of.get(component, component))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
     def lay_out(self, boundary: Boundary, compute_from: int, *, rebuilds: bool, loading: bool) -> None:
-        """Enter what is cached up to a boundary or on its way, and from which token on each component is to be written.
+        """Fill the tables with what is cached or being loaded up to a boundary, and set from which token on each component is
+        written.
 
         Args:
-            rebuilds: windows are not cached; running the tokens from `compute_from` on makes them.
+            rebuilds: windows are not cached; running the tokens from `compute_from` on computes them.
         """
         layout, pages = self._layout, self._pages(loading)
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
@@ -69,12 +70,12 @@ class PageTables:
             table = self._tables[name] = PageTable()
             table.private_from = first_run
             if rebuilds:
-                table.held_from = table.size = first_run
-                self.write_from[name] = layout.whole(max(0, boundary.length - window))
+                table.first_held = table.size = first_run
+                self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
                 ids = pages(boundary, name)
                 table.put(last - ids.size, ids)
-                table.held_from = last - ids.size
+                table.first_held = last - ids.size
                 self.write_from[name] = boundary.length
         if layout.point is not None:
             self.write_from[layout.point] = compute_from
@@ -83,8 +84,8 @@ class PageTables:
                 self.write_from[component.name] = self.write_from[layout.owner_of[component.name]]
             self._note_missing(boundary, pages)
 
-    def take_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
-        """A load arrived, or a part: where others brought the same meanwhile, the tree has other pages than it did."""
+    def adopt_tree_pages(self, boundary: Boundary, *, loading: bool) -> None:
+        """After a load or a part of it: replace pages that others have loaded meanwhile by the tree's."""
         layout, pages = self._layout, self._pages(loading)
         last = boundary.length // layout.page_size
         for name in layout.paths:
@@ -98,7 +99,7 @@ class PageTables:
         return self._tree.transfers.pages_with_loads if loading else self._tree.pages
 
     def _note_missing(self, boundary: Boundary, pages: Pages) -> None:
-        """Which sharers' state is not in the pages the lease holds."""
+        """Set `missing`: the sharers whose state is not in the lease's pages."""
         last = boundary.length // self._layout.page_size
         self.missing.clear()
         for component in self._layout.sharers:
@@ -109,11 +110,11 @@ class PageTables:
                     self.missing[component.name] = missing
 
     def needs(self, page_count: int) -> dict[str, int]:
-        """How many pages of each pool growing to so many would take."""
+        """How many pages of each pool it takes to grow to `page_count`."""
         return {name: page_count - table.size for name, table in self._tables.items() if page_count > table.size}
 
     def grow(self, page_count: int) -> dict[str, int]:
-        """Hold so many pages in every table; returns how many are new, by component.
+        """Grow every table to `page_count` pages; returns how many are new, by component.
 
         Raises OutOfPagesError with nothing changed. Cost: O(new pages), and O(log n) a victim.
         """
@@ -133,31 +134,31 @@ class PageTables:
         """Undo a `grow`."""
         for name, count in added.items():
             table = self._tables[name]
-            self._device.free(name, table.drop_back(table.size - count))
+            self._device.free(name, table.release_back(table.size - count))
 
     def cut(self, page_count: int) -> None:
-        """Hold no more than so many pages in any table; the rest are the lease's own."""
+        """Shrink every table to at most `page_count` pages; the removed ones are the lease's own."""
         for name, table in self._tables.items():
-            self._device.free(name, table.drop_back(page_count))
+            self._device.free(name, table.release_back(page_count))
 
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
-            self._device.free(name, self._tables[name].drop_front(first))
+            self._device.free(name, self._tables[name].release_front(first))
 
-    def hold_windows_for(self, length_tokens: int) -> None:
-        """Hold nothing of a window but what this length needs, which may lie beyond the tables' ends."""
+    def keep_windows_for(self, length_tokens: int) -> None:
+        """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
         for name, window in self._layout.windows:
             first = max(0, length_tokens - window) // self._layout.page_size
             self._device.free(name, self._tables[name].skip_to(first))
 
     def windows_are_beyond(self, page: int) -> bool:
         """Whether no window's table holds a page below this index."""
-        return all(self._tables[name].held_from >= page for name, _ in self._layout.windows)
+        return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
     def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
-        """The pages that an insert up to a length takes: of paths those behind `committed`, of windows the last ones."""
+        """The pages to insert up to a length: of paths those behind `committed`, of windows the last ones."""
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
         pages = {}
@@ -168,12 +169,12 @@ class PageTables:
         if keep_windows:
             for name, window in self._layout.windows:
                 table = self._tables[name]
-                begin = max(max(0, length_tokens - window) // size, table.held_from, min(table.private_from, last))
+                begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
                 pages[name] = table.slice(begin, last).copy()
         return pages
 
     def put_canonical(self, canonical: Mapping[str, NDArray[np.int64]], length_tokens: int, *, keep_windows: bool) -> None:
-        """Name the tree's pages up to a length that was inserted; window pages before what it needs are freed."""
+        """Put the tree's pages into the tables up to an inserted length; window pages before what it needs are freed."""
         last = length_tokens // self._layout.page_size
         for name in self._layout.paths:
             if name in canonical:
@@ -186,7 +187,7 @@ class PageTables:
             table, ids = self._tables[name], canonical[name]
             if ids.size:
                 table.put(last - ids.size, ids)
-            stale = table.drop_front(max(0, length_tokens - window) // self._layout.page_size)
+            stale = table.release_front(max(0, length_tokens - window) // self._layout.page_size)
             table.private_from = max(table.private_from, last)
             self._device.free(name, stale)
 

@@ -1,8 +1,8 @@
-"""The prefix cache a scheduler holds: leases over the tree and the page pools.
+"""The prefix cache of a scheduler: leases over the tree and the page pools.
 
-A request's life: `acquire` matches and locks; `allocate` gives pages ahead of computing; `commit` publishes what was computed
-and swaps duplicates for the tree's pages; `truncate` takes back rejected draft tokens; `release` ends it. Every page is at any
-moment the free list's, the tree's or exactly one lease's.
+A request's life: `acquire` matches and locks; `allocate` provides pages before computing; `commit` publishes what was computed
+and swaps duplicates for the tree's pages; `truncate` removes rejected draft tokens; `release` ends it. Every page belongs at
+any moment to the free list, the tree or exactly one lease.
 """
 
 from __future__ import annotations
@@ -47,24 +47,25 @@ MIN_PRIORITY = -(1 << 63)
 
 
 class PrefixCache:
-    """A prefix cache on device, with a host tier if one is given. The caller's thread is the only one that touches it.
+    """A prefix cache on device, with an optional host tier and store. Not thread-safe: one thread makes all calls. Prompts
+    resume at a *boundary*, a length one can resume from: every required component is cached there.
 
     Args:
         components: the kinds of state; a composition's `components`.
         page_size: tokens a page.
         page_counts: device pages by component with pages of its own; one left out is unbounded.
         policy: eviction policy by name, or a factory; see UnifiedTree.
-        rebuild: resume from a rebuilt window where that computes fewer tokens.
-        save_limit: how many places of its prompt a request saves states and windows at, at most.
-        draft_tokens: how far `truncate` may lead back at no cost: so many tokens behind a state of the output the one saved
-            before it is given up. A run of drafts longer than this, or than the grid on which states are saved, may lose the
-            last saved state when it is rejected.
+        rebuild: resume from a rebuilt window if that computes fewer tokens.
+        save_limit: maximum number of lengths of its prompt at which a request saves states and windows.
+        draft_tokens: how many tokens `truncate` may remove at no cost. A saved state of the output is freed this many tokens
+            after the next one. If a longer run of drafts is rejected (or one longer than the save grid), the last saved state
+            may be lost.
         host: a host tier behind the device; its engine is closed with the cache.
         storage: a store behind the host tier; see `attach_storage`.
-        ranks: this rank's end of the consensus of ranks that make the same calls in the same steps, each with its shard of the
-            state; closed with the cache. Copies and prefetches then count in the step in which they have ended on all.
+        ranks: this rank's Consensus; closed with the cache. All ranks make the same calls in the same steps, each with its
+            shard of the state. Copies and prefetches take effect in the step in which they have ended on all ranks.
         settings: the tree's bounds.
-        max_versions: how many namespaces are remembered to have a weights version of their own; see `invalidate`.
+        max_versions: how many namespaces can have their own weights version; see `invalidate`.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -144,10 +145,10 @@ class PrefixCache:
         return self.layout.page_size
 
     def attach_storage(self, tier: StorageTier) -> None:
-        """Put a store behind the host tier, or another in place of the one there is. Leases go on undisturbed.
+        """Put a store behind the host tier, or replace the current one. Leases are not affected.
 
         Raises ConfigurationError, with nothing changed, without a host tier, for a store that cannot keep these components, and
-        for one that was not opened for all their pools. Blocks as `detach_storage` does where there was one.
+        for one that was not opened for all their pools. Replacing a store blocks as `detach_storage`.
         """
         from unified_tree.controllers.storage_tier import StorageController, StorageTier
 
@@ -163,9 +164,9 @@ class PrefixCache:
         self.storage = self.controller.storage = attached
 
     def detach_storage(self) -> None:
-        """Go on without a store: prefetches and persists are broken off, the engine is closed. Without one nothing happens.
+        """Detach the store: prefetches and writes to it are cancelled, and the engine is closed. No effect without a store.
 
-        Blocks until the store's calls under way have returned. There is no store afterwards, also where closing it raised.
+        Blocks until the store's running calls have returned. The store is detached even if closing it raises.
         """
         if self.storage is not None:
             assert self.controller is not None
@@ -174,31 +175,32 @@ class PrefixCache:
             storage.close()
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
-        """A prompt has arrived: begin to bring to host what a store has of it, at most its length less one token.
+        """Start to fetch from the store to host what it has of an arrived prompt, at most its length less one token.
 
         Args:
-            request: any name, for `prefetched`, `cancel` and `acquire`; one prefetch a request, a new one replaces it.
+            request: any name, for `prefetched`, `cancel` and `acquire`. A request has one prefetch; a new one replaces it.
 
-        Returns whether there is something to wait for. Never blocks. What becomes of a prompt that never comes back is nobody's
-        worry: its prefetch ends by itself, and how it ended is forgotten in time. Raises RankError, with nothing begun, if
-        ranks are gone. Cost: as a match.
+        Returns whether there is something to wait for. Never blocks. A request that never calls again needs no cleanup: its
+        prefetch ends by itself, and its outcome is forgotten later. Raises RankError, with nothing started, if ranks are gone.
+        Cost: as a match.
         """
         return self.storage is not None and self.storage.prefetch(request, key)
 
     def prefetched(self, request: Hashable) -> bool:
-        """Whether a request should go on to `acquire`: its prefetch has ended, or by policy it waits no longer.
+        """Whether a request should call `acquire` now: its prefetch has ended, or by policy it waits no longer.
 
-        Ask again after the next `poll` if not. Cost: O(1).
+        If not, ask again after the next `poll`. Cost: O(1).
         """
         return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
 
     def prefetched_tokens(self, request: Hashable) -> int:
-        """By how many tokens a request's prefetch has made its prefix on host longer; 0 once it was acquired, or is among
-        more than `PrefetchPolicy.max_outcomes` that have ended since. Cost: O(1)."""
+        """How many tokens a request's prefetch has added to its prefix on host. 0 after `acquire`, and after more than
+        `PrefetchPolicy.max_outcomes` later prefetches have ended. Cost: O(1).
+        """
         return 0 if self.storage is None else self.storage.prefetcher.requests.tokens_of(request)
 
     def cancel(self, request: Hashable) -> None:
-        """A request is gone: nothing is prefetched for it any more. One that is not known is left alone. Cost: O(1)."""
+        """Cancel the prefetch of a request. No effect for an unknown one. Cost: O(1)."""
         if self.storage is not None:
             self.storage.prefetcher.requests.cancel(request)
 
@@ -217,18 +219,18 @@ class PrefixCache:
 
         Args:
             key: the prompt.
-            checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt. One
-                beyond the prompt counts as the prompt's end.
+            checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt. A
+                length beyond the prompt counts as the prompt's end.
             priority: for the policy of that name.
-            save_output: whether later prompts may go on from this one's output, so that states are worth saving there.
-            request: whose prefetch was for this prompt; it ends here.
-            may_load: whether to load back what lies on host; False where a load has failed, so as not to wait for another.
-            reserve_tokens: allocate pages for so many tokens at once, as `allocate` would: so a scheduler admits a request
-                only if its prompt has room. Not for a window that is shorter than that and a prompt that runs in chunks.
+            save_output: whether later prompts may continue this one's output, so that states are worth saving there.
+            request: the name under which this prompt was prefetched; that prefetch ends here.
+            may_load: whether to load state back from host; False after a load has failed, so as not to wait for another.
+            reserve_tokens: also allocate pages for so many tokens, as `allocate` would, so that a scheduler admits a request
+                only if its prompt has room. Not suited to a chunked prompt longer than a window.
 
-        Raises, with nothing changed but what was evicted, OutOfPagesError if there is no page for the running state or no room
-        for what is reserved, InvalidKeyError for negative token ids, LeaseError for other arguments that mean nothing and once
-        the cache is closed. Cost: a match and a lock.
+        Raises OutOfPagesError if there is no page for the running state or no room for the reserved tokens, InvalidKeyError for
+        negative token ids, and LeaseError for other invalid arguments and after `close`. Nothing is changed then, except that
+        pages may have been evicted. Cost: a match and a lock.
         """
         if self._closed:
             raise LeaseError("the cache is closed; it takes no more requests")
@@ -246,8 +248,8 @@ class PrefixCache:
             self._leases.add(lease)
             if reserve_tokens:
                 lease._grow(reserve_tokens)
-            if not self.ranks.is_alone:
-                self.ranks.note(f"{key.length} {lease.boundary} {lease.compute_from}")
+            if not self.ranks.is_single_rank:
+                self.ranks.record(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
                 lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
             undo.pop_all()
@@ -259,7 +261,8 @@ class PrefixCache:
         return lease
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
-        """A lease whose pages the caller fills with state from elsewhere, up to a length: a prefix linker, a remote prefill.
+        """A lease whose pages the caller fills up to a length with state computed elsewhere: by a prefix linker or a remote
+        prefill.
 
         It resumes from what is on device, holds pages for `length_tokens` (of windows only what that length needs), saves
         nothing on the way, and is not counted as a request. Fill the pages from `cached_tokens` on, `commit` and `release`.
@@ -292,9 +295,9 @@ class PrefixCache:
         return result
 
     def poll(self) -> None:
-        """Once a scheduler step: apply finished transfers and start what is due. Without a host tier it does nothing.
+        """Apply finished transfers and start due ones; call it once per scheduler step. No effect without a host tier.
 
-        Leases whose loads have arrived get the tree's pages. Never blocks. Cost: O(what ended and what starts).
+        Leases whose loads have ended get the tree's pages. Never blocks. Cost: O(transfers ended and started).
         """
         if self.controller is None:
             return
@@ -306,36 +309,37 @@ class PrefixCache:
             self.storage.poll()
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
-        """The gate before a model layer: return once what the lease loads back for the layers up to this one is there.
+        """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.
 
-        Raises TransferError if it cannot come any more; the lease is then of no use and should be released.
+        Raises TransferError if the load failed; release the lease then.
         """
         self._leases.require(lease)
         self._leases.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
-        """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. Shorter than it is: nothing to do.
+        """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. No effect if it covers them already.
 
-        Raises, with nothing changed, OutOfPagesError if a pool cannot give that many, LeaseError for no number of tokens and
-        for more where the running state was given up. Cost: O(new pages), and O(log n) a victim.
+        Raises OutOfPagesError if a pool has too few pages. Raises LeaseError if `length_tokens` is invalid, or larger than the
+        computed length after the running state was published. Nothing is changed then. Cost: O(new pages), and O(log n) a
+        victim.
         """
         self._leases.require(lease)
         lease._grow(integer(length_tokens, "length_tokens", LeaseError))
 
     def can_allocate(self, lease: Lease, length_tokens: int) -> bool:
-        """Whether every pool has the pages free or evictable that `allocate` would take now. Changes nothing.
+        """Whether every pool has enough free and evictable pages for `allocate` now. Changes nothing.
 
-        What is evictable may stand above what is locked; then `allocate` may still raise. Cost: O(components).
+        An evictable page may have locked descendants; then `allocate` may still raise. Cost: O(components).
         """
         self._leases.require(lease)
         needs = lease.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
         return all(self.device.fits(name, count) for name, count in needs.items())
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
-        """The tokens [0, computed_tokens) are computed: give back window pages that neither the next token nor a place
-        still to be saved needs. `commit` does this too. Fewer than before: nothing to do.
+        """Report that the tokens [0, computed_tokens) are computed. Frees window pages that neither the next token nor a
+        pending save needs. `commit` does this too. No effect for fewer tokens than before.
 
-        Raises LeaseError, with nothing changed, for more tokens than it has pages for. Cost: O(pages given back).
+        Raises LeaseError, with nothing changed, for more tokens than it has pages for. Cost: O(pages freed).
         """
         self._leases.require(lease)
         computed_tokens = integer(computed_tokens, "computed_tokens", LeaseError)
@@ -356,21 +360,22 @@ class PrefixCache:
     ) -> None:
         """Publish the whole pages of what has been computed; the partial page stays the lease's own.
 
-        Duplicates are freed, the table is rewritten with the tree's pages, and the lock moves to the new end. Windows
-        are kept at the places in `save_at`, and at the end. A place in `save_at` that is passed without its state is counted
-        in `CacheStats.drops`, for no later prompt can resume there.
+        Duplicates are freed, the table is rewritten with the tree's pages, and the lock moves to the new end. Windows are kept
+        at the lengths in `save_at`, and at the end. If the state of such a length is missing, no later prompt can resume there,
+        and that is counted in `CacheStats.drops`.
 
         Args:
-            tokens: the whole sequence computed so far, from the first token of the prompt on; or how many tokens of
-                the prompt (and of what was committed since), which saves passing and comparing them again.
-            states: pages that hold states, by length; each from `save_pages`, or the running state's page (which the lease
-                gives up, and can go no further then) at the very end. Of the states behind the prompt the last is published.
+            tokens: the whole sequence computed so far, from the first token of the prompt on. Or its length, if it is within
+                the prompt and what was committed since; that saves passing and comparing the tokens again.
+            states: pages that hold states, by length: each from `save_pages`, or the running state's page at the very end. The
+                lease cannot run further after its running state was published. Of the states behind the prompt only the last is
+                published.
             without: components in shared pages that were not computed (a draft, say).
-            resumable: keep the windows at the end; None: only once the whole prompt is computed.
+            resumable: whether to keep the windows at the end; None: only once the whole prompt is computed.
 
-        Raises, with nothing changed, LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this
-        lease's, and for fewer tokens than are committed and computed; TransferError if what it stands on did not come.
-        Cost: as an insert a place that is kept.
+        Raises LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this lease's, and for fewer
+        tokens than are committed and computed; TransferError if its load failed. Nothing is changed then. Cost: as an insert
+        per kept length.
         """
         self._leases.require(lease)
         publication = Publication.checked(lease, self.layout, tokens, states, without, resumable)
@@ -383,16 +388,16 @@ class PrefixCache:
         tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
         states: Mapping[int, int] | None = None,
     ) -> int:
-        """Publish all that was computed so that the same request resumes there, and release the lease.
+        """Publish everything computed so that the same request can resume there, and release the lease.
 
-        Windows are kept at the end of the whole pages, and the running state if `tokens` ends at the end of a page on the grid
-        on which states are saved. Elsewhere no state can be kept that is valid at the end: stop a prefill at a multiple of
-        `layout.save_grid_tokens` before it is preempted, or it resumes from the last state that was saved.
+        Windows are kept at the end of the whole pages. The running state is kept if `tokens` ends on a page end that is on the
+        save grid. Otherwise the request resumes from its last saved state; to avoid that, stop a prefill at a multiple of
+        `layout.save_grid_tokens` before you preempt it.
 
         Args:
             tokens, states: as in `commit`.
 
-        Returns up to which length tokens were published. Raises as `commit`, and the lease is held still. Cost: as `commit`.
+        Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
         self._leases.require(lease)
         checked = Publication.checked(lease, self.layout, tokens, states, (), True)
@@ -405,9 +410,9 @@ class PrefixCache:
         return committed
 
     def truncate(self, lease: Lease, length_tokens: int) -> None:
-        """Take back the tokens from `length_tokens` on, which were never committed (rejected draft tokens).
+        """Remove the tokens from `length_tokens` on, which were never committed (rejected draft tokens).
 
-        Raises LeaseError, with nothing changed, if some of them were. Cost: O(pages given back).
+        Raises LeaseError, with nothing changed, if some of them were committed. Cost: O(pages freed).
         """
         self._leases.require(lease)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError)
@@ -417,7 +422,7 @@ class PrefixCache:
         lease._cut(length_tokens)
 
     def release(self, lease: Lease) -> None:
-        """End a lease: what it committed stays in the tree, all else goes back to its pool.
+        """End a lease: committed pages stay in the tree, all others are freed.
 
         Raises LeaseError if it was released before or belongs to another cache.
         """
@@ -425,18 +430,18 @@ class PrefixCache:
         self._leases.remove(lease)
 
     def invalidate(self, namespace: str | None = None, weights_version: str | None = None) -> None:
-        """A new weights version, for one namespace or for all: what was computed before is never matched again.
+        """Start a new weights version, for one namespace or for all: state computed before is never matched again.
 
         Args:
-            weights_version: the new version's name in a store, where all that use it find what is computed from now on.
-                Without one that is found by this cache only, all its ranks alike, until the next change or its end.
+            weights_version: the new version's name in a store; all caches that use the name share the pages stored from now on.
+                Without a name only this cache, with all its ranks, finds them, until the next invalidation or its end.
 
-        Leases at work go on with the pages they hold, but what they commit stays their own; those that still wait for a load
-        fail. The tree's pages come free as they are needed. Beyond `max_versions` namespaces with versions of their own, the
-        one invalidated longest ago goes on without a name in the store, and some others with it.
+        Open leases keep their pages, but what they commit is not published; those that wait for a load fail. The tree's invalid
+        pages are freed as pages are needed. With more than `max_versions` namespaces with their own versions, the one
+        invalidated longest ago loses its name in the store, and some others with it.
 
-        Raises ConfigurationError, with nothing changed, for a name or a namespace that is no string. Cost: O(1), and O(leases
-        that are loading); of all namespaces, O(namespaces at work).
+        Raises ConfigurationError, with nothing changed, for a name or a namespace that is not a string. Cost: O(1), and
+        O(leases that are loading); for all namespaces, O(namespaces in use).
         """
         for what, given in (("a namespace", namespace), ("a weights version", weights_version)):
             if given is not None and type(given) is not str:
@@ -445,11 +450,11 @@ class PrefixCache:
         self._leases.fail(namespace)
 
     def generation(self, namespace: str) -> Generation:
-        """The weights version that a namespace is in; an invalidation ends it. Cost: O(1)."""
+        """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""
         return self.weights.generation(namespace)
 
     def drain(self) -> None:
-        """Finish all transfers, prefetches and persists that have been started or are due, and apply them. Blocks."""
+        """Finish and apply all transfers, prefetches and writes to the store that have been started or are due. Blocks."""
         if self.controller is not None:
             self.controller.drain()
             self._leases.poll()
@@ -457,7 +462,7 @@ class PrefixCache:
                 self.storage.drain()
 
     def flush(self) -> None:
-        """Copy every boundary to host, as far as it has room, and on to the store, and wait for that."""
+        """Copy every boundary to host, as far as there is room, and to the store. Blocks until that is done."""
         if self.controller is not None:
             self.controller.flush()
             self._leases.poll()
@@ -465,11 +470,11 @@ class PrefixCache:
                 self.storage.flush()
 
     def close(self) -> None:
-        """Stop moving bytes and taking requests. Leases go on with what is on device and can be released; those that wait for a
-        load fail. Idempotent.
+        """Stop all transfers and refuse new requests. Open leases keep their device pages and can be released; those that wait
+        for a load fail. Idempotent.
 
-        The other ranks are not asked. The store, the engine and the consensus are closed whatever one of them raises, and that
-        is raised at the end.
+        It does not wait for other ranks. The store, the engine and the consensus are all closed even if one of them raises; the
+        error is raised at the end.
         """
         self._closed = True
         with ExitStack() as closing:  # the last first
@@ -481,12 +486,12 @@ class PrefixCache:
 
     @property
     def lease_count(self) -> int:
-        """Leases not released yet."""
+        """The number of open leases."""
         return len(self._leases)
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The leases not released yet, in the order in which they were acquired. Cost: O(leases)."""
+        """The open leases, in the order in which they were acquired. Cost: O(leases)."""
         return tuple(self._leases)
 
     def explain(self, key: Key) -> Explanation:
@@ -494,7 +499,7 @@ class PrefixCache:
         return self.tree.explain(key)
 
     def stats(self) -> CacheStats:
-        """Totals so far and the pools as they are. Cost: O(components)."""
+        """A snapshot of the totals so far and of the pools. Cost: O(components)."""
         return CacheStats.of(self)
 
 

@@ -1,5 +1,6 @@
-"""A commit, checked whole before the first insert, so that none of its inserts can be refused after another was made: the
-pages are the lease's own, the path up to what is committed is locked, and what the caller says was compared with both."""
+"""A commit, checked before its first insert, so that no later insert of it can be refused. The pages are the lease's own, the
+path up to the committed length is locked, and the caller's arguments were compared with both.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A commit that was checked against its lease: nothing in it can be refused any more.
+    """A commit that was checked against its lease, and so cannot be refused any more.
 
     Attributes:
         key: of all tokens computed.
@@ -48,7 +49,7 @@ class Publication:
         without: Sequence[str],
         resumable: bool | None,
     ) -> Publication:
-        """What a commit asks for. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
+        """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
         key = _extended_key(lease, tokens)
         if key.length > lease.length:
             raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
@@ -61,7 +62,7 @@ class Publication:
         if resumable is not None:
             resumable = flag(resumable, "resumable", LeaseError)
         else:
-            is_end = lease.save_output or layout.whole(key.length) == layout.whole(lease.prompt_tokens)
+            is_end = lease.save_output or layout.floor_to_page(key.length) == layout.floor_to_page(lease.prompt_tokens)
             resumable = key.length >= lease.prompt_tokens and is_end
         return cls(
             key=key,
@@ -72,7 +73,7 @@ class Publication:
 
 
 def _extended_key(lease: Lease, tokens: Tokens) -> Key:
-    """The key of all tokens computed, which must go on from what is committed."""
+    """The key of all tokens computed, which must extend the committed tokens."""
     old = lease.key
     if isinstance(tokens, int | float | np.number):
         length = integer(tokens, "tokens", LeaseError)
@@ -88,7 +89,7 @@ def _extended_key(lease: Lease, tokens: Tokens) -> Key:
 
 
 def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int], computed: int) -> dict[int, int]:
-    """Each state page must be the lease's own for that length, at a page's end; the running state's is where the run is."""
+    """Each state page must be the lease's own for that length, a page's end; that of the running state is the run's."""
     if not isinstance(states, Mapping):
         raise LeaseError(f"states must be a mapping from lengths to pages, not {states!r}")
     if not states:
@@ -101,7 +102,7 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int]
     }
     if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
-    end = layout.whole(computed)
+    end = layout.floor_to_page(computed)
     for length, page in given.items():
         if not 0 < length <= end or length % layout.page_size:
             raise LeaseError(

@@ -1,4 +1,4 @@
-"""What the leases of one cache work on."""
+"""The parts of a cache that its leases share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CacheResources:
         layout: which components have pages of their own.
         device: the device pools.
         controller: moves state between device and host; None without a host tier.
-        counters: where figures go.
+        counters: counts events.
         draft_tokens: see PrefixCache.
     """
 

@@ -1,10 +1,9 @@
 """The pages of one lease for a state that is valid at exactly one length (Mamba, linear attention).
 
-The run updates the state in one page, `running`, whose first content is copied from the cached state. Where a state is to be
-saved the engine copies it into a page of `saves`. Each place within the prompt has a page of its own. Behind the prompt the
-saved state follows the output: each new place on the grid supersedes the one before. Speculation runs ahead of what is
-certain, though, and takes back what was rejected: the page of the place before is kept until so many tokens have been run
-beyond the new place that no rejection leads back there.
+The run updates the state in one page, `running`, which starts as a copy of the cached state. To save a state, the engine copies
+it into a page of `saves`. Each save point within the prompt has its own page. Behind the prompt only the last save point
+matters: each new one on the grid supersedes the one before. Speculative tokens may be rejected, though. So the superseded page
+is kept until enough tokens were run beyond the new save point that no rejection can truncate to before it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class StatePages:
         prompt_tokens: where the output begins.
 
     Attributes:
-        running: the running state's page; None once it was published, which ends the run.
+        running: the running state's page; None after it was published, which ends the run.
         source: the cached state's page, to be copied into `running` first; None without one.
         saves: pages to save states in, by length.
     """
@@ -59,7 +58,7 @@ class StatePages:
         self.running = int(self._device.allocate(self.name, 1)[0])
 
     def copies(self) -> tuple[StateCopy, ...]:
-        """What to copy before running; none where the run begins with an empty state."""
+        """The copies to make before running; none if the run begins with an empty state."""
         if self.source is None or self.running is None:
             return ()
         return (StateCopy(component=self.name, source=self.source, target=self.running),)
@@ -71,8 +70,7 @@ class StatePages:
                 self.saves[length] = int(self._device.allocate(self.name, 1)[0])
 
     def follow_output(self, length: int, committed: int) -> None:
-        """Have a page for the last place on the grid that the output has pages for: a new one, or that of the place before
-        the last."""
+        """Provide a page for the last save point of the output: a new one, or that of the save point before the last."""
         latest = length // self._grid * self._grid
         if latest <= max(self._prompt_tokens, committed) or latest in self.saves:
             return
@@ -90,7 +88,7 @@ class StatePages:
         """Free the pages of the output's states before the last one that is certain, among those kept or `published`.
 
         Args:
-            certain_tokens: what was run and will not be taken back.
+            certain_tokens: tokens that were run and cannot be rejected any more.
         """
         kept = self.of_output(self.saves)
         if not kept:
@@ -99,14 +97,15 @@ class StatePages:
         if certain:
             self._free(length for length in kept if length < certain[-1])
 
-    def due(self, states: Mapping[int, int]) -> dict[int, int]:
-        """Of the output's states only the last is published: the one before it was kept for the case that tokens are
-        rejected."""
+    def to_publish(self, states: Mapping[int, int]) -> dict[int, int]:
+        """The states to publish: of the output's states only the last. The one before it is kept only in case tokens are
+        rejected.
+        """
         superseded = self.of_output(states)[:-1]
         return {length: page for length, page in states.items() if length not in superseded}
 
     def forget(self, states: Mapping[int, int]) -> None:
-        """These pages belong to the tree from now on, or are duplicates."""
+        """Forget these pages, which belong to the tree now or are duplicates."""
         given = set(states.values())
         self.saves = {length: page for length, page in self.saves.items() if page not in given}
         if self.running in given:

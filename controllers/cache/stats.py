@@ -1,4 +1,4 @@
-"""Figures of a running cache."""
+"""Statistics of a running cache: snapshots (`...Stats`) and the counters they are read from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOG = logging.getLogger("unified_tree.cache")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """One device pool, in pages. `used` = `tree` + `leased`; `protected` and `stranded` are parts of `tree`. What a load is
-    bringing counts as leased.
+    """One device pool, in pages. `used` = `tree` + `leased`; `protected` and `stranded` are parts of `tree`. Targets of open
+    loads count as leased.
 
     Attributes:
         total: pages in the pool, None where it has no limit.
@@ -50,7 +50,7 @@ class HostPoolStats:
     Attributes:
         total: pages in the pool, None where it has no limit.
         used: not free: in the tree, or the target of a backup under way.
-        tree: of these in the tree; `protected`: of these pinned; `copied`: of these on device, too.
+        tree: of these in the tree; `protected`: of these locked; `copied`: of these also on device.
         victims: values evicted because this pool was short.
     """
 
@@ -81,18 +81,18 @@ class CacheStats:
     """Totals since the cache was made.
 
     Attributes:
-        requests: leases handed out; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
+        requests: leases acquired; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
             `host_hit_tokens` of these loaded back from host, `storage_hit_tokens` of those prefetched for the request;
             `rebuilt_tokens` cached but run again to rebuild windows.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
         refused: calls that raised OutOfPagesError.
-        loads: load backs begun; `load_wait_s` how long callers stood at their gates.
+        loads: load backs started; `load_wait_s` how long callers waited for layers.
         backed_up, loaded: completed copies.
-        drops: what was not done or came to nothing, by reason.
+        drops: operations that were dropped or failed, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
-        storage: figures of the store, None without one.
+        storage: statistics of the store, None without one.
     """
 
     requests: int
@@ -120,7 +120,7 @@ class CacheStats:
 
     @classmethod
     def of(cls, cache: PrefixCache) -> CacheStats:
-        """The figures of a cache now. Cost: O(components)."""
+        """A snapshot of a cache. Cost: O(components)."""
         counters, tree, controller = cache.counters, cache.tree, cache.controller
         pools = {}
         for name, allocator in cache.device.allocators.items():
@@ -166,7 +166,7 @@ class CacheStats:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """What a cache counts as it goes; see CacheStats."""
+    """The counters of a cache; see CacheStats."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -187,7 +187,7 @@ class CacheCounters:
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
-        """One pool of a tier was short."""
+        """Count an eviction for one pool of a tier."""
         self.victims[tier, name] = self.victims.get((tier, name), 0) + result.victims
         self.deleted_nodes += result.deleted_nodes
         if tier is Tier.DEVICE:
@@ -196,14 +196,14 @@ class CacheCounters:
             self.lost += result.lost
 
     def moved(self, kind: EffectKind, pages: int, size_bytes: int) -> None:
-        """A transfer was completed."""
+        """Count a completed transfer."""
         before = self.transfers.get(kind, TransferStats())
         self.transfers[kind] = TransferStats(
             count=before.count + 1, pages=before.pages + pages, size_bytes=before.size_bytes + size_bytes
         )
 
-    def drop(self, reason: str) -> None:
-        """Something was not done, or came to nothing. It is logged, too."""
+    def count_drop(self, reason: str) -> None:
+        """Count and log an operation that was dropped or failed."""
         count = self.drops.get(reason, 0) + 1
         self.drops[reason] = count
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: what repeats each step does not fill a log

@@ -1,4 +1,6 @@
-"""The weights version of every namespace: which it is now, and what a store calls it. The tree forgets what others computed."""
+"""The weights version of every namespace: its generation, and its name in a store. An invalidation also retires the tree's
+state.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ class Weights:
     """The weights versions of one cache.
 
     Args:
-        tree: retires what another version computed.
-        ranks: that share the cache; all make the same calls.
-        max_versions: how many namespaces may have names of their own in a store; see WeightsNames.
+        tree: its state is retired by an invalidation.
+        ranks: the ranks that share the cache; all make the same calls.
+        max_versions: how many namespaces may have their own names in a store; see WeightsNames.
     """
 
     def __init__(self, tree: UnifiedTree, ranks: RankAgreement, max_versions: int) -> None:
@@ -28,11 +30,11 @@ class Weights:
         self._names = WeightsNames(ranks, max_versions)
 
     def generation(self, namespace: str) -> Generation:
-        """The version that a namespace is in; an invalidation ends it. Cost: O(1)."""
-        return self._generations.now(namespace)
+        """The current version of a namespace; an invalidation ends it. Cost: O(1)."""
+        return self._generations.current(namespace)
 
     def name(self, namespace: str) -> str | None:
-        """What a store calls it; see WeightsNames.of. Cost: O(1)."""
+        """Its name in a store; see WeightsNames.of. Cost: O(1)."""
         return self._names.of(namespace)
 
     @property
@@ -42,16 +44,16 @@ class Weights:
 
     def attached(self, name: str) -> None:
         """A store is attached whose settings give the weights this name."""
-        self._ranks.note(f"attach {name}")
+        self._ranks.record(f"attach {name}")
         self._names.attached(name)
 
     def invalidate(self, namespace: str | None, name: str | None) -> None:
-        """A new version, of one namespace or of all; see PrefixCache.invalidate."""
-        self._ranks.note(f"invalidate {namespace!r} {name!r}")
+        """Start a new version of one namespace or of all; see PrefixCache.invalidate."""
+        self._ranks.record(f"invalidate {namespace!r} {name!r}")
         self._tree.invalidate(namespace)
         self._generations.end(namespace)
         self._names.invalidated(namespace, name)
 
     def count_invalidations(self, max_names: int) -> InvalidationCounters:
-        """Count invalidations from now on, for as long as the result is held; see InvalidationCounters."""
+        """Count invalidations from now on, for as long as the result is alive; see InvalidationCounters."""
         return self._generations.count(max_names)

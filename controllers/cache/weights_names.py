@@ -1,15 +1,15 @@
-"""Which weights version each namespace has, by the name that a store knows it under.
+"""The name in a store of each namespace's weights version.
 
-It belongs to the cache and outlives the stores that are attached to it: what a namespace's own invalidation said is still true
-when another store comes, whose settings name one version for all.
+The names belong to the cache and outlive its stores: a namespace that was invalidated keeps its own name when another store is
+attached, whose settings name one version for all.
 
-Weights that were given no name are called by a count and the session of the ranks that share the cache. So these ranks agree
-on the name without a word more, and no other deployment, and none that is started later, has the same one. A random name on
-each rank would leave a replicated pool, which one rank writes, unreadable to all others.
+Weights without a given name are named by a counter and the session of the ranks that share the cache. So these ranks agree on
+the name without a message, and no other or later deployment has the same one. With a random name on each rank, the other ranks
+could not read a replicated pool, which one rank writes.
 
-Only so many namespaces keep a name of their own. The one that has had its name longest gives it up to a group, found by a
-digest of the namespace, and the whole group goes on under a name that was never used before: namespaces of the group that
-have no name of their own no longer share what is stored with other deployments, but nothing wrong is ever found.
+The number of names is bounded. The oldest one is given up: its namespace joins a group, chosen by a digest of the namespace,
+and the whole group gets a name that was never used before. Namespaces of the group without their own names no longer share
+stored pages with other deployments, but a wrong page is never found.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class WeightsNames:
-    """One name for all namespaces, and others for those that were invalidated on their own since it was given.
+    """One name for all namespaces, and separate names for those that were invalidated on their own since it was set.
 
     Args:
         ranks: that share the cache; all make the same calls.
-        max_named: how many namespaces may have names of their own, and how many groups there are of those that had; one or
-            more. Some 200 bytes each.
+        max_named: how many namespaces may have their own names, and how many groups there are; one or more. Some 200 bytes
+            each.
     """
 
     def __init__(self, ranks: RankAgreement, max_named: int) -> None:
@@ -44,16 +44,17 @@ class WeightsNames:
 
     @property
     def named_count(self) -> int:
-        """Namespaces and groups of them with a name of their own, at most twice `max_named`."""
+        """How many namespaces and groups have their own name, at most twice `max_named`."""
         return len(self._own) + len(self._groups)
 
     def attached(self, version: str) -> None:
-        """The name that a store's settings give to the weights now: for all that has no name of its own."""
+        """Set the name from a store's settings, for all namespaces without their own name."""
         self._common = version
 
     def invalidated(self, namespace: str | None, version: str | None) -> None:
-        """The weights changed. Without a name for them, nothing stored before is found again, and nothing stored from now on is
-        found by anybody but these ranks. Cost: O(1)."""
+        """The weights changed. Without a name for them, nothing stored before is found again, and only these ranks find what is
+        stored from now on. Cost: O(1).
+        """
         name = self._without_name() if version is None else version
         if namespace is None:
             self._common = name
@@ -68,7 +69,7 @@ class WeightsNames:
             self._groups[self._group(longest)] = self._without_name()
 
     def of(self, namespace: str) -> str | None:
-        """The name for a namespace now; None for one that has none as long as the ranks have not heard of each other."""
+        """The current name of a namespace; None for an unnamed version while the ranks have no session yet."""
         name = self._own.get(namespace)
         if name is None and self._groups:
             name = self._groups.get(self._group(namespace))

@@ -1,4 +1,4 @@
-"""For who looks for a wrong hit: a cache that seals pages when they are published, and who owns a page.
+"""Tools to debug wrong hits: a cache that seals pages when they are published, and a query for a page's owner.
 
 Everything here reads the cache through its public methods, costs time, and is not meant for normal service.
 """

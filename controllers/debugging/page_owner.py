@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOwner:
-    """Who owns a page, and who else reads it.
+    """The owner of a page, and who else reads it.
 
     Attributes:
         owner: `free`, `tree`, `lease`, `transfer` (the target of a load under way), or `nobody`: it was taken from the pool, by
             `cache.tree.evict` perhaps, and never given back.
         boundary, key: the end of the tree's node that holds it, and the tokens up to there; None for others.
-        leases: those whose page tables name it: one that owns it, or any number that read it.
+        leases: the leases with this page in their tables: one that owns it, or any number that read it.
     """
 
     owner: str
@@ -34,8 +34,8 @@ class PageOwner:
 def page_owner(cache: PrefixCache, component: str, page: int) -> PageOwner:
     """Who owns a device page of a component now.
 
-    Raises PageError for a component without device pages of its own, and a page that its pool does not have.
-    Cost: O(tree), and O(pages) a lease.
+    Raises PageError for a component without its own device pages, and for a page outside its pool. Cost: O(tree), and O(pages)
+    a lease.
     """
     allocator = cache.device.allocators.get(component)
     if allocator is None:
@@ -53,6 +53,6 @@ def page_owner(cache: PrefixCache, component: str, page: int) -> PageOwner:
 
 
 def _names(lease: Lease, component: str, page: int) -> bool:
-    if component in lease.tables and not lease.loading:
+    if component in lease.tables and not lease.is_loading:
         return bool((lease.pages(component) == page).any())
     return page == lease.state_page or page in lease.save_pages.values()

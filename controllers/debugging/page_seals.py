@@ -1,7 +1,7 @@
-"""What pages held when they were published, by what they are the state of and not by where they lie.
+"""Checksums of pages when they were published, by component and prefix instead of by page id.
 
-A seal belongs to a component and the chain digest of a prefix, so that a page is recognised on whichever page id it comes back:
-after a load from host, a prefetch from a store, or a swap for another request's page.
+A seal belongs to a component and the chain digest of a prefix. So a page is recognised under any page id: after a load from
+host, a prefetch from a store, or a swap for another request's page.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PageSeal:
     Attributes:
         digest: of its bytes.
         writer: the request that computed it, as named in `acquire`; None for one without a name.
-        number: how many pages had been sealed before it.
-        page: its id on device then.
+        number: how many pages were sealed before it.
+        page: its device page id at that time.
     """
 
     digest: bytes
@@ -93,8 +93,9 @@ class PageSeals:
                 del self._seals[next(iter(self._seals))]
 
     def differing(self, component: str, pages: Iterable[tuple[bytes, int]]) -> list[tuple[int, int, PageSeal]]:
-        """Pages that hold something else than their seal says, as (index among those given, page, seal). Pages without a seal
-        are passed over. Cost: O(bytes)."""
+        """Pages that differ from their seals, as (index among those given, page, seal). Pages without a seal are skipped. Cost:
+        O(bytes).
+        """
         found = []
         for index, (prefix, page) in enumerate(pages):
             seal = self._seals.get((component, prefix))

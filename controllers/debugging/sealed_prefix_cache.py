@@ -1,7 +1,7 @@
-"""A PrefixCache that seals every page it publishes and compares every page it hands out: it finds who overwrote what.
+"""A PrefixCache that seals every page it publishes and verifies every page that a prompt resumes from.
 
-Wrong hits have three causes: an engine that writes below `write_from`, a copy that went wrong, and a mistake in the library.
-All three show as a page that no longer holds what was published for its prefix.
+A wrong hit has one of three causes: an engine that writes below `write_from`, a faulty copy, or a bug in the library. In each
+case a page no longer holds what was published for its prefix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger("unified_tree.debugging")
 
 
 class SealedPrefixCache(PrefixCache):
-    """A PrefixCache for debugging; use it in its place.
+    """A PrefixCache for debugging; use it in place of a PrefixCache.
 
     Args:
         components, page_size, page_counts, options: as of PrefixCache.
@@ -36,7 +36,7 @@ class SealedPrefixCache(PrefixCache):
         max_seals: pages remembered; the oldest go first. Some 300 bytes each.
 
     Attributes:
-        wrong_pages: every page found wrong so far. Each is logged as an error, too (logger `unified_tree.debugging`).
+        wrong_pages: every wrong page found so far. Each is also logged as an error (logger `unified_tree.debugging`).
 
     Cost: hashing the bytes of all pages published and handed out.
 
@@ -77,7 +77,7 @@ class SealedPrefixCache(PrefixCache):
         """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
         lease = super().acquire(key, checkpoints, **options)
         self._names[lease] = options.get("request")
-        if lease.loading:
+        if lease.is_loading:
             self._loading.add(lease)
         else:
             self._check(lease, "on device", lease.cached_tokens)
@@ -86,7 +86,7 @@ class SealedPrefixCache(PrefixCache):
     def poll(self) -> None:
         """See PrefixCache.poll."""
         super().poll()
-        for lease in [lease for lease in self._loading if not lease.loading]:
+        for lease in [lease for lease in self._loading if not lease.is_loading]:
             self._loading.discard(lease)
             if lease.failure is None:
                 self._check(lease, "loaded back", lease.cached_tokens)
@@ -140,12 +140,12 @@ class SealedPrefixCache(PrefixCache):
         return len(self.wrong_pages) - before
 
     def _compare_held(self, lease: Lease) -> None:
-        if not lease.loading and lease.failure is None:
+        if not lease.is_loading and lease.failure is None:
             self._check(lease, "held", lease.committed)
 
     def release(self, lease: Lease) -> None:
         """See PrefixCache.release. What the lease held is compared once more."""
-        if not lease.released and lease in self._names:
+        if not lease.is_released and lease in self._names:
             self._compare_held(lease)
         super().release(lease)
         self._names.pop(lease, None)

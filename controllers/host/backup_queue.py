@@ -1,7 +1,7 @@
-"""Which boundaries are to be copied to host, and when.
+"""The queue of boundaries (lengths one can resume from) that are to be copied to host.
 
-A boundary is copied whole: its paths from the root, as far as the host lacks them, with the window and the state that go with
-it, for one without the other cannot be resumed from. Ancestors are part of it, so they never come after their descendants.
+A boundary is copied whole: its paths from the root as far as the host lacks them, and its window and state, because resuming
+needs both. Ancestors are part of it, so they are never copied after their descendants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BackupQueue:
-    """Boundaries waiting to be backed up, in the order they came, each once; and, with write-back, the coldest ones."""
+    """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
 
     def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: CacheCounters) -> None:
         self._tree = tree
@@ -43,35 +43,34 @@ class BackupQueue:
         }
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for a backup; where the queue is full, the oldest is forgotten and counted. Cost: O(1)."""
+        """Ask for a backup; if the queue is full, the oldest is dropped and counted. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
             del self._waiting[next(iter(self._waiting))]
-            self._counters.drop("backup queue full")
+            self._counters.count_drop("backup queue full")
         self._waiting[boundary] = None
 
     @property
     def is_full(self) -> bool:
-        """Whether one more would push the oldest out."""
+        """Whether adding one more drops the oldest."""
         return len(self._waiting) >= self._tier.queue_limit
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether something should be backed up now. Cost: O(components)."""
         return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
 
     def _deficit(self, name: str) -> int:
-        """How many pages of a device pool ought to be copied or free, and are neither nor on their way to be."""
+        """How many more pages of a device pool should be free, copied or being copied."""
         pool = self._tree.pool(name)
         ready = self._device.allocators[name].free_pages + pool.copied_pages + pool.stranded_pages + self._locked[name]
         return self._low_water[name] - ready
 
     def add_coldest(self) -> None:
-        """Ask for what keeps the low-water mark, once what was asked for before has begun.
+        """Ask for the backups that keep the low-water mark, once the previous ones have started.
 
-        Each poll looks at a few values of a pool and the next goes on from there, so that what cannot be backed up (a host
-        that has no room for it, a value on no boundary) never stands before the rest. Cost: see
-        Transfers.coldest_boundaries.
+        Each poll looks at a few values of a pool, and the next poll continues there. So values that cannot be backed up (no
+        room on host, not on a boundary) never block the rest. Cost: see Transfers.coldest_boundaries.
         """
         if self._waiting:
             return
@@ -81,7 +80,7 @@ class BackupQueue:
                 self._search(name, deficit)
 
     def _search(self, name: str, page_count: int) -> None:
-        """Go on from where the last search ended; if that was near the end of the order, once more from its beginning."""
+        """Continue where the last search ended; if it reaches the end of the order, once more from its beginning."""
         look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
         begun_at = self._cursors.get(name)
         for after in (begun_at, None) if begun_at is not None else (None,):
@@ -92,7 +91,7 @@ class BackupQueue:
                 return
 
     def begin(self) -> Iterator[Effect]:
-        """Start what was asked for, as far as the limits on locked pages go."""
+        """Start the requested backups, within the limits on locked pages."""
         for boundary in list(self._waiting):
             if self._at_limit():
                 return
@@ -108,7 +107,7 @@ class BackupQueue:
         return False
 
     def _begin_one(self, boundary: Boundary) -> Effect | None:
-        """Back up a boundary; optional components for which the host has no room are left out."""
+        """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
             needs = self._tree.transfers.backup_needs(boundary)
             if not needs:
@@ -117,10 +116,10 @@ class BackupQueue:
             components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
             effect = self._tree.transfers.backup(boundary, self._host.allocate_all, components)
         except StaleBoundaryError:
-            self._counters.drop("backup stale")
+            self._counters.count_drop("backup stale")
             return None
         except OutOfPagesError:
-            self._counters.drop("host full")
+            self._counters.count_drop("host full")
             return None
         self._count_locked(effect, 1)
         return effect

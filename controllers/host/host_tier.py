@@ -1,4 +1,4 @@
-"""How a cache uses host memory: how much of it, what moves the bytes, what is copied there and when."""
+"""The settings of a host tier: its size, the transfer engine, and when boundaries are copied there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class WritePolicy(Enum):
-    """When a boundary is copied to host: as soon as it is committed, once prompts have gone on from it a few times, or
-    only when it is about to be evicted."""
+    """When a boundary (a length one can resume from) is copied to host: as soon as it is committed, after a few prompts have
+    resumed there, or only when it is about to be evicted.
+    """
 
     WRITE_THROUGH = "write-through"
     WRITE_THROUGH_SELECTIVE = "write-through-selective"
@@ -36,17 +37,17 @@ class HostTier:
             pages of their own.
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
-        selective_hits: with WRITE_THROUGH_SELECTIVE: how many prompts must have ended in the boundary's node.
-        low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can
-            drop pages at once.
+        selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.
+        low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can evict at
+            once.
         max_backup_share: the share of a device pool that backups may lock at a time.
-        queue_limit: boundaries that may wait for their backup; with one more the oldest is forgotten and counted in
-            `CacheStats.drops`. `flush` waits until there is room instead.
-        look_at: with WRITE_BACK: values of a pool that a poll looks at, at most, to keep its low-water mark; the next poll goes
-            on where it ended.
-        reclaim_limit: nodes given up by `invalidate` that a poll takes apart, about.
-        exclusive: evict host pages first that were loaded back and are still on device.
-        load_cost: whether loading is cheaper than computing.
+        queue_limit: boundaries that may wait for their backup; with one more the oldest is dropped and counted in
+            `CacheStats.drops`. `flush` waits for room instead.
+        look_at: with WRITE_BACK: maximum number of values of a pool that a poll examines to keep the low-water mark; the next
+            poll continues there.
+        reclaim_limit: about how many invalidated nodes a poll removes.
+        exclusive: evict those host pages first that were loaded back and are still on device.
+        load_cost: decides whether loading is cheaper than computing.
     """
 
     page_counts: Mapping[str, int]

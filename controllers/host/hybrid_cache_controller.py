@@ -1,7 +1,7 @@
-"""The hybrid cache controller: backs boundaries up to host, loads them back, and applies what the transfer engine reports.
+"""The hybrid cache controller: backs boundaries (lengths one can resume from) up to host and loads them back.
 
-The tree says what to copy (effects), the pools' allocators say where to, the engine moves the bytes. Everything is applied in
-`poll`, on the caller's thread: between two polls nothing in the tree changes because of a transfer.
+The tree decides what to copy (effects), the pools' allocators where to, and the engine moves the bytes. Completions are applied
+in `poll`, on the caller's thread: between two polls no transfer changes the tree.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class HybridCacheController:
         tree: whose boundaries are moved.
         device: the device pools' free lists.
         tier: settings, and the engine, which is closed with the controller.
-        counters: where figures go.
-        ranks: what must be heard before an ended copy counts.
+        counters: counts events.
+        ranks: agreement with the other ranks, before an ended copy takes effect.
 
     Attributes:
         host: the host pools' free lists.
         tier: settings.
-        storage: told of every boundary that came to host; None without a store.
+        storage: notified of every boundary that was copied to host; None without a store.
     """
 
     def __init__(
         self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
     ) -> None:
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
-        self.host.other, device.other = device, self.host
+        self.host.other_tier, device.other_tier = device, self.host
         self.storage: StorageController | None = None
         self._tree = tree
         self._device = device
@@ -68,8 +68,8 @@ class HybridCacheController:
         for pool in tree.state.host_pools:
             pool.copied_first = tier.exclusive
 
-    def worth_loading(self, boundary: Boundary, tokens: int) -> bool:
-        """Whether loading `boundary` back beats computing the `tokens` it would spare. Cost: O(nodes on the path)."""
+    def is_worth_loading(self, boundary: Boundary, tokens: int) -> bool:
+        """Whether loading `boundary` back is faster than computing the `tokens` it would save. Cost: O(nodes on the path)."""
         if self._closed:
             return False
         flops = self._flops_per_token * tokens
@@ -83,14 +83,13 @@ class HybridCacheController:
         return sum(sizes[name] * pages for name, pages in self._tree.transfers.load_needs(boundary).items())
 
     def load(self, boundary: Boundary, tokens: int, spare: Mapping[str, int]) -> Load:
-        """Start to load back what a boundary lacks on device. What other loads bring already is waited for, not repeated.
+        """Start to load back what a boundary lacks on device. Pages that other loads are copying are awaited, not copied again.
 
         Args:
-            spare: device pages by component that must be free afterwards.
+            spare: device pages by component that must remain free.
 
-        Raises OutOfPagesError or StaleBoundaryError with nothing changed, and TransferError where a part is what another
-        load was bringing that was cancelled and has not ended; pages may have been evicted then. Cost: as a match, and
-        O(pages).
+        Raises OutOfPagesError or StaleBoundaryError with nothing changed. Raises TransferError if it depends on another load
+        that was cancelled but has not ended; pages may have been evicted then. Cost: as a match, and O(pages).
         """
 
         def supply(needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
@@ -114,13 +113,13 @@ class HybridCacheController:
         return sum(self._page_bytes[copy.component] * copy.source.size for copy in effect.copies)
 
     def wait_layer(self, load: Load, layer_id: int) -> None:
-        """The gate before a model layer: return once all that a load brings for the layers up to this one is there.
+        """Wait before running a model layer: return once a load has landed for all layers up to this one.
 
-        Raises TransferError if it cannot come any more. See TransferEngine.wait_layer.
+        Raises TransferError if the load failed. See TransferEngine.wait_layer.
         """
         if load.error is not None:
             raise TransferError(load.error)
-        if not load.ended:
+        if not load.has_ended:
             self._transfers.submit()
             start = perf_counter_ns()
             for ticket in load.tickets:
@@ -130,17 +129,17 @@ class HybridCacheController:
             self._counters.load_wait_ns += perf_counter_ns() - start
 
     def wait(self, load: Load) -> None:
-        """Return once a load has ended, well or not, and apply it. Loads that were begun before it end before it."""
+        """Return once a load has succeeded or failed, and apply it. Earlier loads end before it."""
         self._transfers.submit()
         start = perf_counter_ns()
         self._transfers.wait(max(load.open, default=0))
         self._counters.load_wait_ns += perf_counter_ns() - start
-        while not load.ended:
-            assert not self._ranks.is_alone, "the engine said that it had ended"
+        while not load.has_ended:
+            assert not self._ranks.is_single_rank, "the engine said that it had ended"
             self._transfers.poll()
 
     def release(self, load: Load) -> None:
-        """Nobody waits for this load any more; transfers that no one else waits for are cancelled."""
+        """Stop waiting for a load; transfers that no other lease waits for are cancelled."""
         for ticket in load.tickets:
             opened = self._transfers.get(ticket)
             if opened is not None and load in opened.loads:
@@ -150,13 +149,13 @@ class HybridCacheController:
         load.release()
 
     def poll(self) -> None:
-        """Apply what has ended, start what is due, submit it to the engine. Never blocks.
+        """Apply ended transfers, start due ones, and submit them to the engine. Never blocks.
 
-        Cost: O(what ended and what starts); a few microseconds if there is nothing.
+        Cost: O(transfers ended and started); a few microseconds if there are none.
         """
         self._transfers.poll()
         if not self._closed:
-            if self._backups.due():
+            if self._backups.is_due():
                 self._backups.add_coldest()
             self._start_backups()
         if self._tree.is_reclaimable:
@@ -168,7 +167,7 @@ class HybridCacheController:
         self._transfers.submit()
 
     def _finished(self, opened: OpenTransfer, error: str | None) -> None:
-        """A transfer counts: publish what it copied, or free what it was to be copied to."""
+        """Finish a transfer: publish its pages, or free its targets."""
         effect = opened.effect
         pages = self._device if effect.kind is EffectKind.LOAD else self.host
         if error is None:
@@ -179,7 +178,7 @@ class HybridCacheController:
                 self.storage.backed_up(effect.boundary)
         else:
             pages.free_all(self._tree.transfers.abort(effect))
-            self._counters.drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
+            self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:
             load.transfer_ended(opened.ticket, error)
@@ -190,12 +189,12 @@ class HybridCacheController:
                 load.release()
 
     def committed(self, boundary: Boundary) -> None:
-        """Tokens were published on device up to here."""
+        """Tokens were published on device up to this boundary."""
         if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self._tree.transfers.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
-        """A prompt goes on from a device boundary."""
+        """A prompt resumes from a device boundary."""
         selective = self.tier.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
         if selective and boundary.length and self._tree.transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
@@ -206,14 +205,14 @@ class HybridCacheController:
         return bool(self._transfers)
 
     def drain(self) -> None:
-        """Finish all that has been started or queued and can be, and apply it. What fails is not tried again here."""
+        """Finish and apply everything that was started or queued. Failed transfers are not retried here."""
         self.poll()
         while self._transfers:
             self._transfers.drain()
             self._start_backups()
 
     def flush(self) -> None:
-        """Back up every boundary that is on device and not on host, as far as the host has room, and finish it.
+        """Back up every boundary that is on device and not on host, as far as the host has room. Blocks until done.
 
         The queue is filled as often as its limit demands, and emptied in between.
         """
@@ -224,7 +223,7 @@ class HybridCacheController:
         self.drain()
 
     def close(self) -> None:
-        """Stop the engine and give back what it was working on; the other ranks are not asked. Idempotent."""
+        """Stop the engine and free the pages of open transfers, without waiting for other ranks. Idempotent."""
         if not self._closed:
             self._closed = True
             self._transfers.close()

@@ -9,16 +9,15 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """What must arrive from host before a boundary is on device: one transfer of its own, and those of others that bring
-    the rest.
+    """The transfers that a lease waits for before its boundary is on device: its own, and those of other loads.
 
     Attributes:
-        boundary: where the lease will resume; it stays valid as long as its lock is held, whatever is cut around it.
+        boundary: where the lease will resume; valid while its lock is held, whatever is split around it.
         tickets: of all transfers it waits for, in the order they were submitted.
-        open: those that have not ended.
-        laid_out: how many were open when the lease's page tables were last made.
-        error: why it cannot arrive any more; None while it can.
-        tokens, size_bytes: how much it brings beyond what was on device; of its own transfer alone.
+        open: those of `tickets` that have not ended.
+        laid_out: how many were open when the lease's page tables were last filled.
+        error: why it failed; None if it has not.
+        tokens, size_bytes: the tokens gained beyond what was on device; the bytes of its own transfer alone.
     """
 
     __slots__ = ("_receipt", "boundary", "error", "laid_out", "open", "size_bytes", "tickets", "tokens")
@@ -34,17 +33,17 @@ class Load:
         self.size_bytes = size_bytes
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing is on its way any more."""
+    def has_ended(self) -> bool:
+        """Whether no transfer is open any more."""
         return not self.open
 
     @property
-    def has_news(self) -> bool:
-        """Whether some of it has ended that the lease does not know of."""
-        return self.ended or len(self.open) < self.laid_out
+    def has_unseen_end(self) -> bool:
+        """Whether a transfer has ended since the last `mark_seen`."""
+        return self.has_ended or len(self.open) < self.laid_out
 
-    def follow(self) -> None:
-        """The lease knows of all that has ended so far."""
+    def mark_seen(self) -> None:
+        """Mark all transfers that have ended so far as seen by the lease."""
         self.laid_out = len(self.open)
 
     def transfer_ended(self, ticket: int, error: str | None) -> None:
@@ -54,17 +53,17 @@ class Load:
             self.fail(f"the load of {self.boundary} failed: {error}")
 
     def fail(self, error: str) -> None:
-        """It cannot arrive any more; the first reason stays."""
+        """Mark it as failed; the first reason is kept."""
         self.error = self.error or error
 
     def lock(self, receipt: Receipt) -> None:
-        """Hold the receipt of what is on device now; only then the one before is released."""
+        """Keep the receipt for what is on device now, then release the one before."""
         before, self._receipt, self.boundary = self._receipt, receipt, receipt.boundary
         if before is not None:
             before.release()
 
     def release(self) -> None:
-        """Release what is on device."""
+        """Release the receipt."""
         if self._receipt is not None:
             self._receipt.release()
             self._receipt = None

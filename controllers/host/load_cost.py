@@ -16,12 +16,12 @@ DEFAULT_FLOPS_PER_S = 4e14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCost:
-    """Seconds to load against seconds to compute.
+    """A cost model: seconds to load against seconds to compute.
 
     Attributes:
-        bytes_per_s: from host to device.
+        bytes_per_s: bandwidth from host to device.
         latency_s: of a load, whatever its size.
-        flops_per_s: what a prefill gets done.
+        flops_per_s: throughput of a prefill.
         min_tokens: never load for fewer tokens than this.
     """
 
@@ -39,7 +39,7 @@ class LoadCost:
     def prefers_load(self, *, tokens: int, flops: float, size_bytes: float) -> bool:
         """Whether loading `size_bytes` takes less time than the `flops` that computing `tokens` tokens would take.
 
-        Where the components say nothing of FLOPs, loading always wins.
+        If the components declare no FLOPs, loading is always preferred.
         """
         if tokens < self.min_tokens:
             return False

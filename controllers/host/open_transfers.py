@@ -1,9 +1,9 @@
-"""The effects of a tree on their way through a transfer engine, from their beginning to the moment in which they count.
+"""The open effects of a tree in a transfer engine, from their start until they are finished on all ranks.
 
-A transfer is queued, given to the engine with all others of its tick in one call, and ends here once, by the engine's
-completion or because nothing more will be heard of it. It counts when it has ended on every rank, and after what it stands on,
-whatever the order an engine tells them in. An engine is not believed more than it must be: what it does not take, in whatever
-way it says so, and what it says has ended without a completion, ends here as failed.
+A transfer is queued, submitted to the engine with all others of its tick in one call, and ends here exactly once: by the
+engine's completion, or because no completion can come any more. It is finished when it has ended on every rank and its
+dependencies are finished, whatever the order of completions. The engine is not trusted: a transfer that it refuses, in whatever
+way, and one that it reports as ended without a completion, fail here.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Stage(Enum):
 
 
 class OpenTransfer:
-    """One effect on its way.
+    """One effect that is being copied.
 
     Attributes:
-        ticket: its number for the engine; what stands on another transfer has the higher one.
+        ticket: its number for the engine; a dependent transfer has a higher number.
         effect: what is copied.
         number: among those of its kind on all ranks.
-        error: how it ended here; None if well, or if it has not.
-        is_cancelled: nobody waits for it any more.
-        loads: those that wait for it.
-        above: transfers that stand on it and have ended before it, with how they did.
+        error: why it failed here; None if it succeeded or has not ended.
+        is_cancelled: it was cancelled.
+        loads: the loads that wait for it.
+        above: dependent transfers that have ended before it, with their errors.
     """
 
     __slots__ = ("above", "effect", "error", "is_cancelled", "loads", "number", "stage", "ticket")
@@ -66,18 +66,18 @@ class OpenTransfer:
 
     @property
     def kind(self) -> str:
-        """What the other ranks know it as."""
+        """Its kind in messages to other ranks."""
         return "backup" if self.effect.kind is EffectKind.BACKUP else "load"
 
 
 class OpenTransfers:
-    """All that are open.
+    """The open transfers.
 
     Args:
         engine: moves the bytes; closed with this.
-        ranks: what must be heard before an ended copy counts.
-        counters: where figures go.
-        finished: called with every transfer when it counts, and its error; it acknowledges or aborts the effect.
+        ranks: agreement with the other ranks, before an ended copy takes effect.
+        counters: counts events.
+        finished: called once with every transfer and its error when it is finished; it acknowledges or aborts the effect.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class OpenTransfers:
         return opened
 
     def below(self, effect: Effect) -> list[OpenTransfer]:
-        """The open transfers that bring the rest of what an effect's boundary needs, in the order they were begun."""
+        """The open transfers that copy the rest of what an effect's boundary needs, in the order in which they started."""
         found: dict[int, OpenTransfer] = {}
         pending = list(effect.after)
         while pending:
@@ -126,9 +126,9 @@ class OpenTransfers:
         return [found[ticket] for ticket in sorted(found)]
 
     def submit(self) -> None:
-        """Give the engine this tick's transfers, loads and backups in one call.
+        """Submit this tick's transfers to the engine, loads and backups in one call.
 
-        Raises what the engine raises; what it did not take has ended as failed then.
+        Raises what the engine raises; transfers that it did not accept have failed then.
         """
         if not self._queue:
             return
@@ -150,34 +150,34 @@ class OpenTransfers:
             raise
 
     def _cancel_and_wait(self, tickets: Iterable[int]) -> None:
-        """Apply how these ended, as far as the engine knows of them; what it moves of them ends before this returns."""
+        """Cancel these transfers in the engine, wait until none of them moves any more, and apply how they ended."""
         for ticket in tickets:
             self._engine.cancel(ticket)
             with suppress(TransferError):  # it was not taken
                 self._engine.wait(ticket)
-        self._take_completions()
+        self._apply_completions()
 
     def poll(self) -> None:
-        """Apply what has ended, here and on the other ranks. Never blocks. Cost: O(what ended)."""
-        self._take_completions()
+        """Apply what has ended here and on the other ranks. Never blocks. Cost: O(transfers ended)."""
+        self._apply_completions()
         if not self._closed:
             self._ranks.tick()
 
-    def _take_completions(self) -> None:
+    def _apply_completions(self) -> None:
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:
                 self._end(opened, _said(completion))
 
     def _expected(self, completion: Completion) -> OpenTransfer | None:
-        """The transfer that a completion is for, out of the engine now; None, and counted, for one that is not there."""
+        """The transfer of a completion, which has left the engine; None for an unexpected completion, which is counted."""
         opened = self._in_engine.get(completion.ticket)
         if opened is None:
-            self._counters.drop("completion not expected")
+            self._counters.count_drop("completion not expected")
         return opened
 
     def cancel(self, opened: OpenTransfer) -> None:
-        """Have a transfer end soon; one that the engine was not given yet ends here, for it need not take it."""
+        """Cancel a transfer; one that was not submitted yet ends here."""
         opened.is_cancelled = True
         if opened.stage is Stage.IN_ENGINE:
             self._engine.cancel(opened.ticket)
@@ -186,14 +186,14 @@ class OpenTransfers:
             self._end(opened, "cancelled")
 
     def wait_layer(self, opened: OpenTransfer, layer_id: int) -> None:
-        """The gate of one load; see TransferEngine.wait_layer. An engine may have forgotten those whose completion it gave."""
+        """Wait for a layer of one load; see TransferEngine.wait_layer. The engine may have forgotten a completed one."""
         if opened.stage is Stage.IN_ENGINE:
             self._engine.wait_layer(opened.ticket, layer_id)
         elif opened.error is not None:
             raise TransferError(f"transfer {opened.ticket}: layer {layer_id} will not come: {opened.error}")
 
     def wait(self, last: int) -> None:
-        """Return when the engine has ended every load up to this ticket, and apply that."""
+        """Return when the engine has ended every load up to this ticket, and apply them."""
         waited = [t for t, opened in self._in_engine.items() if t <= last and opened.effect.kind is EffectKind.LOAD]
         for ticket in sorted(waited):
             self._engine.wait(ticket)
@@ -201,39 +201,39 @@ class OpenTransfers:
         self._fail(waited, WITHOUT_COMPLETION)
 
     def drain(self) -> None:
-        """Return when the engine has ended everything it was given, and apply that."""
+        """Return when the engine has ended all submitted transfers, and apply them."""
         self._engine.drain()
         self.poll()
         self._fail(list(self._in_engine), WITHOUT_COMPLETION)
 
     def _fail(self, tickets: Iterable[int], error: str) -> None:
-        """Of these, what the engine was given and said nothing of will never be heard of again."""
+        """Fail those of these transfers that are still in the engine."""
         for ticket in sorted(tickets):
             if ticket in self._in_engine:
                 self._end(self._in_engine[ticket], error)
 
     def _end(self, opened: OpenTransfer, error: str | None) -> None:
-        """A transfer ended here; it is finished when it has ended on every rank."""
+        """End a transfer here; it is finished when it has ended on every rank."""
         self._in_engine.pop(opened.ticket, None)
         opened.stage, opened.error = Stage.ENDED, error
         self._ranks.end(opened.kind, opened.number, error, partial(self._finish, opened))
 
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
-        """It ended everywhere: it counts, once what it stands on does."""
+        """Finish a transfer that has ended on all ranks, once its dependencies are finished."""
         below = next((self._by_effect[other] for other in opened.effect.after if other in self._by_effect), None)
         if below is not None:
             below.above.append((opened, error))
             return
         del self._open[opened.ticket]
         del self._by_effect[opened.effect]
-        if not self._ranks.is_alone:
-            self._ranks.note(f"{opened.effect.boundary} {error is None}")
+        if not self._ranks.is_single_rank:
+            self._ranks.record(f"{opened.effect.boundary} {error is None}")
         self._finished(opened, error)
         for above, its_error in opened.above:
             self._finish(above, its_error)
 
     def close(self) -> None:
-        """Stop the engine. What it has told ends that way, all else as cancelled; the other ranks are not asked."""
+        """Stop the engine, without waiting for other ranks. Transfers without a completion end as cancelled."""
         self._closed = True
         self._queue.clear()
         try:
@@ -243,7 +243,7 @@ class OpenTransfers:
 
     def _finish_all(self) -> None:
         outcomes: dict[OpenTransfer, str | None] = {}
-        if self._ranks.is_alone:
+        if self._ranks.is_single_rank:
             outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is Stage.ENDED}
         for completion in self._engine.poll():
             opened = self._expected(completion)

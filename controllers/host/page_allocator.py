@@ -1,4 +1,4 @@
-"""Page ids of one device pool: which are free."""
+"""The free list of one pool's page ids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FIRST_CAPACITY = 256
 
 
 class PageAllocator:
-    """Hands out page ids 0 … page_count - 1 and takes them back. A pool of any size costs nothing to create.
+    """Allocates and frees the page ids 0 … page_count - 1. Creating a pool of any size costs nothing.
 
-    Ids from 2**32 on cannot be kept track of: a larger pool, or one without a limit, gives out no more than that many pages.
+    At most 2**32 ids can be tracked: a larger pool, or one without a limit, allocates no more than that many pages.
 
-    Pages never used are counted, not listed; pages given back lie on a stack and go out again first.
+    Pages never used are a counter; freed pages are on a stack and are allocated first.
 
     Args:
         name: of the component, for messages.
@@ -43,7 +43,7 @@ class PageAllocator:
 
     @property
     def free_pages(self) -> int:
-        """Pages that can be handed out now; a very large number where there is no limit."""
+        """How many pages can be allocated now; a very large number if there is no limit."""
         return self._limit - self.used_pages
 
     def allocate(self, page_count: int) -> NDArray[np.int64]:
@@ -71,18 +71,18 @@ class PageAllocator:
         return ids
 
     def is_allocated(self, page: int) -> bool:
-        """Whether a page is handed out now. Cost: O(1)."""
+        """Whether a page is allocated now. Cost: O(1)."""
         return bool(self._allocated.all_are(np.array([page], np.int64), members=True))
 
     def _bring_up(self, page_count: int) -> None:
-        """Put so many pages never used under those given back. Raises MemoryError or PageError with nothing changed."""
+        """Move so many unused pages below the freed ones on the stack. Raises MemoryError or PageError with nothing changed."""
         first, unused = self._unused, self._unused + page_count
         stack = np.concatenate((np.arange(first, unused, dtype=np.int64), self._stack[: self._stack_size]))
         self._allocated.cover(unused)
         self._unused, self._stack, self._stack_size = unused, stack, stack.size
 
     def free(self, ids: NDArray[np.int64]) -> None:
-        """Take pages back. Raises PageError with nothing changed for a page that is not out. Cost: O(len(ids))."""
+        """Free pages. Raises PageError, with nothing changed, for a page that is not allocated. Cost: O(len(ids))."""
         count = len(ids)
         if count == 0:
             return

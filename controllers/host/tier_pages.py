@@ -1,4 +1,4 @@
-"""The page pools of one tier: free lists, and evicting when one is short."""
+"""The page pools of one tier: free lists, and eviction when one is short."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class TierPages:
-    """One allocator a component with pages of its own on a tier; takes from the tree what the free lists lack.
+    """One allocator per component with its own pages on a tier; evicts from the tree what the free lists lack.
 
     Attributes:
-        other: the pools of the other tier, whose pages may come free with a victim; None if there is no other.
+        other_tier: the pools of the other tier, whose pages an eviction here may free; None without another tier.
     """
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
@@ -31,7 +31,7 @@ class TierPages:
         self._counters = counters
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
         self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
-        self.other: TierPages | None = None
+        self.other_tier: TierPages | None = None
 
     def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
         """Page ids that were reserved; see PageAllocator.allocate."""
@@ -50,23 +50,23 @@ class TierPages:
         return taken
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
-        """Take pages back; see PageAllocator.free."""
+        """Free pages; see PageAllocator.free."""
         self.allocators[name].free(ids)
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
-        """Take pages of several pools back."""
+        """Free pages of several pools."""
         for name, ids in pages.items():
             self.allocators[name].free(ids)
 
     def free_evicted(self, result: EvictResult) -> None:
-        """Take back what an eviction on this tier freed here and on the other tier."""
+        """Free the pages that an eviction on this tier returned, of both tiers."""
         self.free_all(result.freed)
         if result.freed_elsewhere:
-            assert self.other is not None, "without another tier nothing is freed there"
-            self.other.free_all(result.freed_elsewhere)
+            assert self.other_tier is not None, "without another tier nothing is freed there"
+            self.other_tier.free_all(result.freed_elsewhere)
 
     def free_unused(self, result: InsertResult) -> int:
-        """Take back what an insert handed back; returns how many pages."""
+        """Free the pages that an insert returned; returns how many pages."""
         count = 0
         for pages in (result.duplicates, result.replaced):
             self.free_all(pages)
@@ -74,9 +74,9 @@ class TierPages:
         return count
 
     def reserve(self, needs: Mapping[str, int]) -> None:
-        """See to it that each pool has so many free pages. Raises OutOfPagesError with nothing changed.
+        """Evict until each pool has so many free pages. Raises OutOfPagesError with nothing changed.
 
-        Cost: O(log n) a victim; nothing where the free lists suffice.
+        Cost: O(log n) a victim; nothing if the free lists suffice.
         """
         short = self.check(needs)
         if not short:
@@ -87,7 +87,7 @@ class TierPages:
                 raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
     def check(self, needs: Mapping[str, int]) -> list[str]:
-        """The pools that are short of free pages. Raises OutOfPagesError if evicting could not help. Changes nothing."""
+        """The pools that are short of free pages. Raises OutOfPagesError if eviction could not help. Changes nothing."""
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
             allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
@@ -96,11 +96,11 @@ class TierPages:
         return short
 
     def fits(self, name: str, page_count: int) -> bool:
-        """Whether a pool has so many pages free or evictable."""
+        """Whether a pool has so many free or evictable pages."""
         return page_count <= self.allocators[name].free_pages + self._tree.pool(name, self._tier).evictable_pages
 
     def try_reserve(self, name: str) -> bool:
-        """Whether the pool has a free page now, evicting one if it can."""
+        """Whether the pool has a free page now, after evicting one if necessary."""
         allocator = self.allocators[name]
         if not allocator.free_pages and self._tree.pool(name, self._tier).evictable_pages:
             self._evict((name,), {name: 1})

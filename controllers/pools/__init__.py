@@ -1,4 +1,8 @@
-"""Pools of pages on device and host, and the copies between them. Formats, layouts and sizes need no torch; tensors do."""
+"""Pools of pages on device and host, and the copies between them. Start at `unified_tree.controllers.tensor_tiers`, which
+creates the pools of a composition: a `DevicePool`, a `HostPool` and the `PagePair` that copies between them per component.
+`propose_page_counts` sizes host pools. `mha_format` and its like make a PageFormat by hand. Formats, layouts and sizes need no
+torch; tensors do.
+"""
 
 if __name__ != "unified_tree.controllers.pools":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.pools, not as {__name__}")

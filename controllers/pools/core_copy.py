@@ -1,12 +1,12 @@
-"""Copying pages on a few cores of a CPU, which meet once a call.
+"""Copies pages on a few CPU cores, with one barrier per call.
 
-The C module `row_copy` copies where it was compiled. Elsewhere numpy does, a layer and part at a time, at half to three
-quarters of its speed (`python -m benches.transfers`).
+The C module `row_copy` copies if it was compiled. Otherwise numpy copies, a layer and part at a time, at half to three quarters
+of its speed (`python -m benches.transfers`).
 
-Rejected, because others work on the machine too: a call a page, which beside a busy Python thread such as a scheduler waits up
-to a switch interval each time to get the interpreter lock back; and torch's own threads, which meet after every page and wait
-for a core that another process has. Rejected also: views of all pieces for torch to copy, whose making takes as long as it
-saves; and `np.take` into consecutive targets, which first makes the whole pool contiguous if its pages are strided.
+Rejected, because the machine is shared: one call per page, which beside a busy Python thread such as a scheduler waits up to a
+switch interval each time for the interpreter lock; and torch's own threads, which synchronise after every page and wait for a
+core that another process uses. Rejected too: views of all pieces for torch, which cost as much time as they save; and `np.take`
+into consecutive targets, which first copies the whole pool if its pages are strided.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CoreCopy:
     Args:
         cores: threads that copy, the caller's among them; None for as many as torch uses, but at most MAX_CORES. They
             start when first needed and end with this object.
-        share_out: what makes shares of a copy, `row_shares` or `numpy_shares`; None for the faster one that is there.
+        share_out: divides a copy into shares, `row_shares` or `numpy_shares`; None for the faster one available.
 
     Raises ConfigurationError for a number of cores that is not positive.
     """
@@ -79,7 +79,7 @@ class CoreCopy:
 
 
 def row_shares(into: list[torch.Tensor], out_of: list[torch.Tensor], moves: PageMoves, shares: int) -> Callable[[int], None]:
-    """What copies one of `shares` equal shares, by its number, in C; it releases the interpreter lock once.
+    """A function that copies one of `shares` equal shares, by its number, in C; it releases the interpreter lock once.
 
     The caller keeps the moves and the tensors until all shares are copied. Cost: O(parts); a share O(bytes of it).
     """

@@ -1,9 +1,8 @@
-"""Memory of a CPU for whole pools, in huge pages where the kernel lends them.
+"""CPU memory for whole pools, in huge pages where the kernel grants them.
 
-Pages of a pool are read in any order, in pieces of some ten kilobytes, and every piece starts with new entries in the table
-of the processor's virtual memory: with pages of 4 KiB that halves the speed of such copies. So pools are numpy's memory, which
-asks Linux for huge pages (from 4 MiB on), and not torch's, which does not. A kernel whose setting is `never`, or another
-system, gives ordinary pages; the bytes are the same.
+Pages of a pool are read in any order, in pieces of some ten kilobytes, and every piece starts with TLB misses: with pages of 4
+KiB that halves the speed of such copies. So pools use numpy's allocator, which asks Linux for huge pages (from 4 MiB on), and
+not torch's, which does not. A kernel whose setting is `never`, or another system, gives ordinary pages.
 """
 
 from __future__ import annotations

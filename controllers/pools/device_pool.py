@@ -22,7 +22,7 @@ class DevicePool:
         page_count: pages in the pool.
         device: torch device; the memory of a CPU pool is not touched before it is written.
 
-    Raises ConfigurationError for a page count that is not positive, or more than the host has memory for.
+    Raises ConfigurationError for a page count that is not positive, or that exceeds the host's memory.
     """
 
     def __init__(self, page_format: PageFormat, page_count: int, device: torch.device | str = "cpu") -> None:
@@ -47,7 +47,7 @@ class DevicePool:
         return self.page_count * self.format.page_bytes
 
     def tensor(self, layer_id: int, part: str) -> torch.Tensor:
-        """[page, slot, *shape] of one model layer: a contiguous view. Raises ConfigurationError for what is not kept."""
+        """[page, slot, *shape] of one model layer: a contiguous view. Raises ConfigurationError for unknown layers or parts."""
         kept = self.format.part(part)
         shape = (len(self.format.layer_ids), self.page_count, self.format.slots_per_page, *kept.shape)
         return self._memory[part].view(torch_dtype(kept)).view(shape)[self.format.layer_index(layer_id)]

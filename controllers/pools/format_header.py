@@ -1,7 +1,7 @@
-"""What the bytes of a page mean. Pages of different formats have different keys, so none is ever taken for another.
+"""A description of a page's bytes. Pages of different formats have different keys, so none is mistaken for another.
 
-A page's bytes depend on more than its own format: a state that was computed over KV in fp8 is another than one over KV in
-bf16, though both are fp32. So the header of each component also says what the required components beside it are.
+A page's bytes depend on more than its own format: a state computed over KV in fp8 differs from one over KV in bf16, though both
+are fp32. So the header of each component also describes the other required components.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class FormatHeader:
     """The format of one component's pages.
 
     Attributes:
-        model: a name under which no other model runs; its weights are told apart by their version, in the chain.
+        model: a name unique to the model; the version of its weights is part of the key chain.
         format: component, layers, parts with dtypes and shapes, and shard, which must be stated.
         layout: of the host pool; None for device pages, which a linker reads layer by layer.
         page_size: tokens a page.
-        beside: what else of the composition a page's bytes depend on.
+        beside: a digest of the other components that a page's bytes depend on.
 
     Raises ConfigurationError for a format whose shard is not stated.
     """
@@ -96,7 +96,7 @@ def format_headers(composition: Composition, layout: HostLayout | None) -> dict[
 
 
 def why_not_stated(page_format: PageFormat | None) -> str | None:
-    """What is not known of the bytes of a page in this format; None where all is."""
+    """What this format does not state about a page's bytes; None if it is complete."""
     if page_format is None:
         return (
             "the size of its pages is known but not what they hold; state it as the component's `format`, or by "
@@ -119,7 +119,9 @@ def _content(page_format: PageFormat) -> dict[str, object]:
 
 
 def _digest(components: Sequence[Component]) -> str:
-    """Of the required components, on whichever rank: an optional one, a draft, changes nothing but its own pages."""
+    """A digest of the required components, equal on all ranks. An optional component, such as a draft, affects only its own
+    pages.
+    """
     described = [
         [c.name, repr(c.coverage), c.tokens_per_slot, _content(c.format), c.format.shard.count]
         for c in components

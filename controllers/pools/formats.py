@@ -1,6 +1,6 @@
 """Formats of the usual kinds of state, for components that are written by hand: `Component(..., format=mha_format(...))`.
 
-A kind that is not here is written out as a PageFormat. Without a `shard` pages stay on device and host: no store takes them.
+Write out any other kind as a PageFormat. Without a `shard` pages stay on device and host: no store accepts them.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def raw_format(component: Component) -> PageFormat:
 
 
 def formats_of(composition: Composition) -> dict[str, PageFormat]:
-    """The format of every component's pools: the stated one, else a raw one of its `page_bytes`.
+    """The format of every component's pools: the declared one, else a raw one of its `page_bytes`.
 
-    Raises ConfigurationError for a component that states neither.
+    Raises ConfigurationError for a component that declares neither.
     """
     return {c.name: raw_format(c) if c.format is None else c.format for c in composition.components}
 

@@ -1,8 +1,8 @@
-"""Where the bytes of host pages lie: three orders of the same rows, as offsets and strides. Nothing here needs torch.
+"""Layouts of host pages: three orders of the same rows, as offsets and strides. Nothing here needs torch.
 
-`LAYER_FIRST` is the device's own order and moves fastest per layer. The page-contiguous two put one page in one piece of
-memory, which a storage engine reads and writes without copying. Within such a page the parts stand by descending
-word size, those of equal word size as declared: so every part is aligned to its words without a byte of padding.
+`LAYER_FIRST` is the device's own order and copies fastest per layer. The two page-contiguous layouts keep a page in one piece
+of memory, which a storage engine reads and writes without copying. Within such a page the parts stand by descending word size,
+those of equal word size as declared: so every part is aligned to its words without a byte of padding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PartPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlacement:
-    """Where everything of one host pool lies.
+    """The placement of all parts of one host pool.
 
     Attributes:
         parts: places by part name.

@@ -1,4 +1,4 @@
-"""How much host memory may still be taken: the least of what the machine has and what every control group allows.
+"""How much host memory may still be allocated: the minimum over the machine and every control group.
 
 A container's limit is often far below the machine's memory, and running into it kills the process without a message. So the
 kernel's own files are read, for version 1 and 2 of control groups and for all ancestors, each of which may set a limit.
@@ -19,7 +19,7 @@ ROOT = Path("/")
 
 
 def host_memory_available(root: Path = ROOT) -> int:
-    """Bytes this process may still take, zero or more. Cost: a few small files a level of control groups.
+    """Bytes this process may still allocate, zero or more. Cost: a few small files per level of control groups.
 
     Args:
         root: where `proc` and `sys` are.
@@ -28,7 +28,7 @@ def host_memory_available(root: Path = ROOT) -> int:
 
 
 def check_host_memory(size_bytes: int, reserve_bytes: int = RESERVE_BYTES, *, component: str, root: Path = ROOT) -> None:
-    """Raise ConfigurationError if `size_bytes` cannot be taken with `reserve_bytes` left over, or the reserve is negative.
+    """Raise ConfigurationError if `size_bytes` cannot be allocated with `reserve_bytes` left over, or the reserve is negative.
 
     Args:
         size_bytes: to be allocated.

@@ -28,12 +28,12 @@ class HostPool:
         page_format: what a page holds.
         page_count: pages in the pool.
         layout: the order of the dimensions.
-        pin: lock the pages in memory, so that a GPU reads and writes them itself; needs CUDA.
+        pin: pin the memory, so that a GPU reads and writes it directly; needs CUDA.
         trailer_bytes: room after each page of a page-contiguous layout; none in a layer-first one.
         reserve_bytes: host memory that must remain when the pool is full.
 
-    Raises ConfigurationError, before anything is allocated, where the memory does not suffice or `pin` is not possible.
-    Use `host_pools` to create several: each sees the memory that the others have not touched yet as free.
+    Raises ConfigurationError, before anything is allocated, if there is too little memory or `pin` is not possible. Use
+    `host_pools` to create several pools: memory that another pool has not touched yet looks free.
     """
 
     def __init__(

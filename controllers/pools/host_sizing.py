@@ -1,7 +1,8 @@
-"""How many host pages each component gets: a proposal by what is worth keeping, as for the device.
+"""How many host pages each component gets: a proposal by the number of boundaries worth keeping, as for the device.
 
-On host every component has pages of its own, the sharers of device pages included. A fixed share a pool would starve the
-states and windows that a boundary cannot do without; so the composition's own split is used, over all components as owners.
+On host every component has its own pages, sharers of device pages included. A fixed share per pool would starve the states and
+windows that a boundary (a length one can resume from) needs. So the composition's own split is used, with all components as
+owners.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def propose_page_counts(
         host_bytes: host memory for all pools; or
         host_ratio: that as a multiple of the device pools' bytes, for `device_page_counts`.
         device_page_counts: device pages by component that owns pages.
-        page_counts: host page counts to take as they are; the rest is split among the other pools.
+        page_counts: fixed host page counts of some pools; the rest is split among the other pools.
         request_tokens: the largest request, a boundary of which every pool must hold; None for the longest window and a page.
         tokens_between_boundaries: see `Composition.split_budget`.
         requests_in_flight: boundaries that are being copied at the same time, on top of those kept.

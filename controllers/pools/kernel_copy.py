@@ -1,8 +1,8 @@
-"""Copying pages on a GPU: a gather and a scatter a part, not a call a page.
+"""Copies pages on a GPU: a gather and a scatter per part instead of a call per page.
 
-The GPU gathers the pages from where they are and scatters them to where they go, over the bus to pinned host memory that it
-addresses itself. So thousands of scattered pages cost two launches a part and staging buffer, whatever the layout, and no
-copy engine is told about each. The index logic is that of ordinary tensors, so it runs on a CPU too.
+Kernels gather the source pages and scatter them to the targets, over the bus to pinned host memory that the GPU addresses
+directly. So thousands of scattered pages cost two launches per part and staging buffer, whatever the layout. The index logic is
+that of ordinary tensors, so it runs on a CPU too.
 """
 
 from __future__ import annotations

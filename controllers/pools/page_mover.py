@@ -1,7 +1,7 @@
-"""What a transfer engine needs of a pair of pools: the bytes of one component, moved between device and host.
+"""The interface between a transfer engine and a pair of pools: it moves pages of one component between device and host.
 
-A mover knows no queue, no thread and no other component. Backups move whole pages; loads move some layers at a time, so that
-an engine can open layer 0 while the others are still on their way, and need not ask for each of the others singly.
+A mover has no queue and no thread, and serves one component. Backups move whole pages; loads move some layers at a time, so
+that layer 0 can run while the others are still being copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PageMover(Protocol):
     """Moves pages of one component. Ids are int64 [n], `source[i]` going to `target[i]`; none may be out of range, and
     no target may be named twice. All calls of one mover come from one thread at a time.
 
-    Raises PageError, before a byte is written, for ids that are no such pair of arrays.
+    Raises PageError, before a byte is written, for any other pair of arrays.
     """
 
     @property

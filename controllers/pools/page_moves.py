@@ -1,7 +1,7 @@
-"""A list of page copies made ready: checked, and in order of their targets.
+"""A list of page copies, checked and sorted by target.
 
-The order of the copies is free, so they are sorted by target. That finds targets named twice, makes writes ascend, and
-brings pages that were allocated together side by side again, whatever order a free list gave them out in.
+Copies may be made in any order, so they are sorted by target. That detects duplicate targets, makes writes ascend, and groups
+pages that were allocated together, whatever the order of the free list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Locking host memory in place, so that a GPU reads and writes it over the bus itself.
+"""Pinning host memory, so that a GPU reads and writes it directly over the bus.
 
 Memory is allocated first and registered then. Torch's own pinned allocator rounds every request up to a power of two, which
 would take 128 GiB for a pool of 70.
@@ -22,7 +22,7 @@ def check_can_pin(component: str) -> None:
 
 
 def pin_memory(memory: torch.Tensor) -> None:
-    """Lock a host tensor's memory; raises ConfigurationError where the system refuses. Touches every page of it."""
+    """Pin a host tensor's memory; raises ConfigurationError if the system refuses. Touches every page of it."""
     code = int(_cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
     if code:
         raise ConfigurationError(f"{memory.nbytes} bytes of host memory could not be pinned: CUDA error {code}")
@@ -39,7 +39,7 @@ def _cudart() -> Any:
 
 
 class _DeviceVisible:
-    """Host memory shown by CUDA's array interface; keeps the memory alive."""
+    """Host memory exposed by CUDA's array interface; keeps the memory alive."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory

@@ -1,4 +1,7 @@
-"""Prefixes kept elsewhere by something that knows tokens and fills device pages itself: the seam, and what uses it."""
+"""Links to prefix caches elsewhere, which look prefixes up by tokens and copy device pages themselves (LMCache, say). Start at
+`LinkedPrefixes`, which links a PrefixCache to a `PrefixLinker`. `MemoryLinker` is a linker for tests; `lmcache` has those of
+LMCache. `linked_pools` describes device pools to a linker.
+"""
 
 if __name__ != "unified_tree.controllers.prefix_linker":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.prefix_linker, not as {__name__}")

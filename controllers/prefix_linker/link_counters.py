@@ -1,4 +1,4 @@
-"""What a link has done."""
+"""The counters of a link."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class LinkCounters:
-    """Since the link was made.
+    """Counters since the link was created.
 
     Attributes:
-        lookups, found_tokens: prompts looked up, and what was found of them, that which the cache had itself included.
+        lookups, found_tokens: prompts looked up, and the tokens found of them, including those that the cache had itself.
         retrieved_tokens, stored_tokens: of transfers that succeeded.
         retrieves_failed, retrieves_late, stores_failed: transfers.
-        no_room: retrieves not begun for want of device pages.
-        stores_dropped: not begun, because there were too many under way, or the peer was away.
+        no_room: retrieves dropped for lack of device pages.
+        stores_dropped: stores dropped because too many were running, or the peer was unreachable.
     """
 
     lookups: int = 0

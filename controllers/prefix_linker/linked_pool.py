@@ -1,4 +1,4 @@
-"""What a prefix linker is told of a component, and the refusal of what it cannot carry."""
+"""A component's pages as a prefix linker sees them, and the refusal of components that it cannot carry."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class LinkedPool:
         page_tokens: tokens a page.
         coverage: which pages a prefix needs; a window in whole pages. A state is one page, whatever length it was saved at.
         tensors: each [page, slot, bytes], uint8, a view of the pool's memory; one a layer and part.
-        format: what tells this pool from others, model and rank included (`FormatHeader`): pools that differ in it share
-            nothing.
+        format: identifies the page format, model and rank included (`FormatHeader`); pools with different ones share nothing.
     """
 
     name: str
@@ -99,7 +98,7 @@ def check_windows(pools: Sequence[LinkedPool], chunk_tokens: int) -> None:
 
 
 def format_digest(pools: Sequence[LinkedPool]) -> str:
-    """16 hexadecimal digits that tell these pools from others."""
+    """16 hexadecimal digits that identify these pools' formats."""
     described = repr([(pool.name, pool.owner, pool.page_tokens, pool.format, *_kind(pool.coverage)) for pool in pools])
     return sha256(described.encode()).hexdigest()[:16]
 

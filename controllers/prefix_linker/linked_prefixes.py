@@ -1,9 +1,9 @@
-"""A prefix cache's link to prefixes kept elsewhere, beside its own tiers.
+"""A prefix cache's link to a prefix cache elsewhere, beside its own tiers.
 
-When a prompt arrives it is looked up; what was found beyond what this cache has is retrieved into pages of a lease that
-belongs to the link alone, and committed from there to the tree. So the request itself does nothing new: it waits until it is
-ready, then acquires, and finds a longer prefix, or computes what did not come. A retrieve that is late keeps its lease, and
-with it its pages, until it has ended; nobody else can be handed a page that is still being written.
+An arriving prompt is looked up at the peer. What was found beyond this cache's own prefix is retrieved into the pages of a
+separate lease of the link, and committed from there to the tree. The request only waits until it is ready, then acquires as
+usual: it finds a longer prefix, or computes what did not arrive. A late retrieve keeps its lease and pages until it has ended,
+so a page that is still being written is never reused.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ if TYPE_CHECKING:
 
 
 class LinkedPrefixes:
-    """A cache and a linker. One thread calls, the cache's; no call waits.
+    """Links a cache to a linker. The cache's thread makes all calls; no call waits.
 
-    A request: `arrive`, then `ready` after each `poll` until it is, then `PrefixCache.acquire` as ever; after a commit `store`;
-    at its end `release`. The cache's own `prefetch` may run at the same time.
+    A request calls `lookup`, then `is_ready` after each `poll` until it is, then `PrefixCache.acquire` as usual; `store` after
+    a commit; `release` at its end. The cache's own `prefetch` may run at the same time. A boundary is a length one can resume
+    from.
 
     Args:
         cache: without ranks, and with no windows and states but those that are linked.
         linker: over the cache's device pools; closed with the link.
         pools: the same that the linker was given.
-        weights_version: of the model now; who uses another finds nothing of it.
-        wait_s: how long a request waits for all of it, from its arrival.
-        min_tokens: a retrieve must bring at least so many.
-        store_limit: stores under way at once; their pages cannot be evicted meanwhile.
-        invalidation_limit: namespaces invalidated on their own that are told apart. With one more, no namespace finds what was
-            stored before, as if all had been invalidated.
+        weights_version: the current version of the model; prefixes of another version are not shared.
+        wait_s: maximum time that a request waits, from its `lookup`.
+        min_tokens: minimum gain of a retrieve.
+        store_limit: maximum number of running stores; their pages are locked meanwhile.
+        invalidation_limit: how many namespaces invalidated on their own are counted. With one more, all count as invalidated,
+            and no namespace finds what was stored before.
         clock: seconds; a test's own.
 
-    Raises ConfigurationError for a cache that cannot be linked, and for a version or numbers that cannot be.
+    Raises ConfigurationError for a cache that cannot be linked, and for invalid arguments.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class LinkedPrefixes:
         self._late: dict[str, LinkedRetrieve] = {}
         self._stores = LinkedStores(cache, linker, pools, store_limit, self._names, self.counters)
 
-    def arrive(self, request: Hashable, key: Key) -> None:
-        """A prompt has arrived: begin to look for it, at most its length less one token. Another of that name is released."""
+    def lookup(self, request: Hashable, key: Key) -> None:
+        """Start to look an arriving prompt up, at most its length less one token. Releases an earlier one of that name."""
         self.release(request)
         name, salt = next(self._names), self._salt.of(key.namespace)
         arrived = LinkedRequest(key, name, salt, self.cache.generation(key.namespace), self._clock())
@@ -106,18 +107,18 @@ class LinkedPrefixes:
         """Where a prompt's windows and states must be saved to be stored: its last whole chunk. For `PrefixCache.acquire`,
         beside the scheduler's own checkpoints. Empty where every whole chunk can be stored.
         """
-        if not self.cache.layout.saves:
+        if not self.cache.layout.needs_saves:
             return ()
         grid = math.lcm(self.linker.chunk_tokens, self.cache.layout.save_grid_tokens)
         return (prompt_tokens // grid * grid,) if prompt_tokens >= grid else ()
 
-    def ready(self, request: Hashable) -> bool:
-        """Whether a request should go on to `acquire`; one that never arrived should. Ask again after the next `poll`."""
+    def is_ready(self, request: Hashable) -> bool:
+        """Whether a request should call `acquire` now; True for an unknown one. If not, ask again after the next `poll`."""
         arrived = self._requests.get(request)
         return arrived is None or arrived.stage is Stage.READY
 
     def retrieved_tokens(self, request: Hashable) -> int:
-        """By how many tokens a retrieve has made the prefix longer for this request; 0 for one that is not known."""
+        """How many tokens a retrieve has added to the prefix of this request; 0 for an unknown one."""
         arrived = self._requests.get(request)
         return 0 if arrived is None else arrived.retrieved_tokens
 
@@ -134,18 +135,19 @@ class LinkedPrefixes:
         self._stores.poll()
 
     def store(self, request: Hashable, lease: Lease) -> None:
-        """Begin to store what a lease has committed and the peer lacks, in whole chunks; for a request that has arrived.
+        """Start to store what a lease has committed and the peer lacks, in whole chunks. The request must be known from
+        `lookup`.
 
         With windows and states that is up to every boundary at a whole chunk, see `checkpoints`. Cost: with these a match a
         boundary, else a look at the lease.
         """
         arrived, namespace = self._requests[request], lease.key.namespace
         is_current = lease.generation is arrived.generation is self.cache.generation(namespace)
-        if is_current and not lease.key.bigram and not lease.loading:  # what was invalidated has no boundary any more
+        if is_current and not lease.key.bigram and not lease.is_loading:  # what was invalidated has no boundary any more
             arrived.stored_tokens = self._stores.begin(lease, arrived.stored_tokens, arrived.salt)
 
     def release(self, request: Hashable) -> None:
-        """A request is over or cancelled; one that is not known is left alone. Stores go on."""
+        """End or cancel a request; no effect for an unknown one. Its stores continue."""
         arrived = self._requests.pop(request, None)
         if arrived is not None:
             self._stop(arrived)
@@ -153,7 +155,7 @@ class LinkedPrefixes:
     def close(self) -> None:
         """Close the linker, as it does, and release all pages. The cache goes on.
 
-        Raises LinkError where a transfer was not known to have ended; its pages stay out of use for good.
+        Raises LinkError if a transfer may still be running; its pages are never used again.
         """
         for request in list(self._requests):
             self.release(request)
@@ -232,7 +234,7 @@ def _check_cache(cache: PrefixCache, linker: PrefixLinker, pools: Sequence[Linke
             "a cache with windows or states that are not linked cannot be resumed from what a linker brings; not linked are "
             f"{', '.join(left_out)}"
         )
-    if not cache.ranks.is_alone:
+    if not cache.ranks.is_single_rank:
         raise ConfigurationError("a prefix linker is not agreed upon among ranks; link a cache of one rank only")
     if linker.chunk_tokens % cache.page_size:
         raise ConfigurationError(f"chunks of {linker.chunk_tokens} tokens are no multiple of pages of {cache.page_size}")

@@ -67,7 +67,7 @@ class LinkedStores:
         each, ascending, all beyond the tokens stored. Without windows and states the last one stands for all.
         """
         chunk, boundary = self._linker.chunk_tokens, lease.boundary
-        if not self._cache.layout.saves:
+        if not self._cache.layout.needs_saves:
             end = self._reach(boundary, boundary.length) // chunk * chunk
             return [(boundary, end)] if end > stored else []
         found = []

@@ -1,4 +1,4 @@
-"""A prefix linker that keeps prefixes in this process: for tests, and to try the rest without a daemon."""
+"""A prefix linker that keeps prefixes in this process, for tests and trials without a daemon."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class MemoryLinker:
-    """A PrefixLinker whose calls are done when they return. Windows and states are found where all that they need is there.
+    """A PrefixLinker whose calls are synchronous. A prefix is found at a length whose windows and states are all kept.
 
     Args:
         pools: the device pools, all of one page size.
         chunk_tokens: a multiple of that.
         capacity_chunks: the least recently used go first; those that are locked stay.
-        peer: another linker, whose chunks and locks are this one's, too, as those of two servers of one daemon.
+        peer: another linker to share chunks and locks with, like two servers of one daemon.
 
-    Raises ConfigurationError for numbers that cannot be, and for chunks that fit the pages or a window badly.
+    Raises ConfigurationError for invalid numbers, and for chunks that do not match the pages or a window.
     """
 
     def __init__(

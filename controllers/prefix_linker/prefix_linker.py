@@ -1,8 +1,8 @@
-"""The seam between the cache and a cache of prefixes elsewhere, which knows tokens and fills device pages itself.
+"""The protocol between the cache and a prefix cache elsewhere, which finds prefixes by tokens and copies device pages itself.
 
-It is no store of pages: it has its own keys, locks what a lookup found until that is read or released, and reads and writes
-the pages of the device pools on its own, at its own time. So whoever hands it pages must not touch them until it says that
-it is done with them, and what it wrote is as good as its own word: nothing here verifies it.
+It differs from a store of pages: it has its own keys, locks what a lookup found until that is read or released, and reads and
+writes pages of the device pools asynchronously. The caller must not touch pages until their transfer has ended. The peer is
+trusted: nothing here verifies what it wrote.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Span:
 
 
 class PrefixLinker(Protocol):
-    """Finds prefixes by their tokens, and moves them between wherever it keeps them and device pages.
+    """Finds prefixes by their tokens, and copies them between a peer and device pages.
 
-    A request is any string, used once: `lookup`, then `found` until that is known, then at most one `retrieve`, then `release`.
-    Stores are named by strings of their own. No call waits for anybody. One thread calls.
+    A request is any string, used once: `lookup`, then `found` until the result is known, then at most one `retrieve`, then
+    `release`. Stores have separate names. No call blocks. One thread makes all calls.
 
-    The linker guarantees: a transfer that is RUNNING ends, or its memory cannot be written any more and it is FAILED; after
-    DONE or FAILED it touches the pages no more; a retrieve writes all pages of [begin, end) and no other, or is FAILED; a peer
-    that is away finds nothing. Calls after `close` raise LinkError, but for `release` and `close`.
+    The linker guarantees: a RUNNING transfer ends, or becomes FAILED when its memory cannot be written any more; after DONE or
+    FAILED it does not touch the pages any more; a retrieve writes all pages of [begin, end) and no other, or is FAILED; an
+    unreachable peer finds nothing. Calls after `close` raise LinkError, but for `release` and `close`.
     """
 
     @property
@@ -77,40 +77,40 @@ class PrefixLinker(Protocol):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the peer answered lately. What is asked of one that did not, fails at once."""
+        """Whether the peer has answered recently. If not, calls to it fail at once."""
         ...
 
     def lookup(self, request: str, tokens: NDArray[np.int64], salt: str) -> None:
-        """Begin to look for the longest prefix of these tokens, and to lock what is found for this request."""
+        """Start to look up the longest prefix of these tokens, and to lock it for this request."""
         ...
 
     def found(self, request: str) -> int | None:
-        """How many tokens were found and are locked; None while that is not known. 0 where the peer is away."""
+        """How many tokens were found and are locked; None while unknown, 0 if the peer is unreachable."""
         ...
 
     def retrieve(self, request: str, span: Span) -> None:
-        """Begin to fill pages with what was found, or, without windows and states, part of it. Its locks go with it."""
+        """Start to fill pages with what was found, or, without windows and states, with part of it. This consumes its locks."""
         ...
 
     def store(self, name: str, span: Span) -> None:
-        """Begin to copy pages to the peer, which may keep them, or not."""
+        """Start to copy pages to the peer, which may drop them."""
         ...
 
     def progress(self, name: str) -> Progress:
-        """Of the retrieve of a request, or of a store. What has ended is known until `release`."""
+        """The progress of a request's retrieve, or of a store. The result is kept until `release`."""
         ...
 
     def release(self, name: str) -> None:
-        """Forget a request or a store, and release locks that no retrieve has taken. Any time but during a transfer.
+        """Forget a request or a store, and release locks that no retrieve has consumed. Not allowed during a transfer.
 
-        Raises LinkError while its transfer runs; nothing for a name that is not known.
+        Raises LinkError while its transfer runs. No effect for an unknown name.
         """
         ...
 
     def close(self) -> None:
-        """Wait for transfers under way, at most as long as the linker's time limit, and close. Idempotent.
+        """Wait for running transfers, at most as long as the linker's time limit, and close. Idempotent.
 
-        Raises LinkError, closed all the same, if some were not known to have ended: their pages must never be used again.
+        Raises LinkError, after closing, if some may still be running: their pages must never be used again.
         """
         ...
 
@@ -122,7 +122,7 @@ def tokens_of(key: Key) -> NDArray[np.int64]:
 
 
 def check_span(span: Span, chunk_tokens: int, page_tokens: int, pools: Mapping[str, LinkedPool]) -> None:
-    """Assert that a span is one: aligned, with as many pages as it needs. Cost: O(pools)."""
+    """Assert that a span is valid: aligned, with as many pages as it needs. Cost: O(pools)."""
     assert 0 <= span.begin < span.end <= span.tokens.size, (span.begin, span.end, span.tokens.size)
     assert span.begin % page_tokens == 0 and span.end % chunk_tokens == 0, (span.begin, span.end)
     ranges = {name: pool.page_range(span.first_token(chunk_tokens), span.end) for name, pool in pools.items()}

@@ -1,4 +1,4 @@
-"""What keeps prefixes apart that have the same tokens: namespace, weights version and format, in a word that any peer takes."""
+"""Salts, which separate prefixes of equal tokens by namespace, weights version and format, in a form that any peer accepts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hashlib import sha256
 class PrefixSalt:
     """Salts of a cache's namespaces.
 
-    After `PrefixCache.invalidate` a namespace's salt is one that nobody else has: what is computed from then on is found by
-    this process only, until a link is made with the new weights version.
+    After `PrefixCache.invalidate` a namespace's salt is unique: only this process finds what is computed from then on, until a
+    link is created with the new weights version.
 
     Args:
         weights_version: of the model at the time.
-        formats: what tells the linked pages from other deployments' (`format_digest`).
+        formats: identifies the linked pages' formats (`format_digest`).
         generation: `InvalidationCounters.of`.
     """
 

@@ -1,4 +1,7 @@
-"""Ranks that share a cache agree, one message a tick: which lengths all can restore, and what all have finished."""
+"""The consensus of ranks that share a cache. With one message per tick they agree on which lengths all can restore, and which
+operations all have finished. Start at `DistributedConsensus` over torch.distributed, and give it to `PrefixCache(ranks=...)`;
+`LocalConsensus` is that of a single rank. Another transport implements `Reduction` below `TickedConsensus`.
+"""
 
 if __name__ != "unified_tree.controllers.ranks":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.ranks, not as {__name__}")

@@ -1,4 +1,4 @@
-"""What one rank says in its messages, and what it concludes from the reduced ones. Pure bookkeeping."""
+"""What one rank puts into its messages, and what it concludes from the reduced ones. Pure bookkeeping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unified_tree.errors import TicketError
 
 
 class Ballot:
-    """One rank's part: `message` and `conclude` take turns, and every rank concludes the same from the same messages.
+    """One rank's state. `message` and `conclude` are called in turn, and all ranks conclude the same from the same messages.
 
     Args:
         shape: the same on all ranks.
@@ -21,7 +21,7 @@ class Ballot:
 
     Attributes:
         tickets: see Consensus.open, propose and cancel.
-        history: see Consensus.fold.
+        history: see Consensus.record.
     """
 
     def __init__(self, shape: MessageShape, rank: int, ranks: int) -> None:
@@ -38,7 +38,7 @@ class Ballot:
         count.finish(number, failed=failed)
 
     def message(self) -> Message:
-        """What this rank has to say now, in fresh memory. Cost: O(message bytes)."""
+        """This rank's next message, in new memory. Cost: O(message bytes)."""
         message = neutral(self._dtype)
         [record] = fields(message, self._dtype)
         self.history.write(record["views"])

@@ -17,7 +17,7 @@ class Completions:
     Args:
         kind: its name.
         window: how many operations a message speaks of, a multiple of 8.
-        furthest: how far a number may be beyond the operations that all ranks finished.
+        furthest: how far a number may be ahead of the operations that all ranks finished.
     """
 
     def __init__(self, kind: str, window: int, furthest: int) -> None:
@@ -29,7 +29,7 @@ class Completions:
         self._failed = 0
 
     def finish(self, number: int, *, failed: bool) -> None:
-        """Count an operation. Raises TicketError for a number that was counted before, or too far ahead to be a count."""
+        """Count an operation. Raises TicketError for a number that was counted before, or that is too far ahead."""
         position = index(number) - self._base
         if position >= self._furthest:
             raise TicketError(
@@ -42,14 +42,16 @@ class Completions:
         self._failed |= bool(failed) << position
 
     def write(self, count: NDArray[np.void]) -> None:
-        """Say in a message which operations after the agreed ones this rank has finished. Cost: O(window)."""
+        """Write into a message which operations after the agreed ones this rank has finished. Cost: O(window)."""
         mask = (1 << self._window) - 1
         size = self._window // 8
         count["finished"] = np.frombuffer((self._finished & mask).to_bytes(size, "little"), np.uint8)
         count["succeeded"] = np.frombuffer((~self._failed & mask).to_bytes(size, "little"), np.uint8)
 
     def read(self, count: NDArray[np.void]) -> Finished | None:
-        """What the reduced message says was finished on all ranks; None for nothing new. Cost: O(window)."""
+        """The operations that the reduced message reports as newly finished on all ranks; None if there are none. Cost:
+        O(window).
+        """
         finished = int.from_bytes(count["finished"].tobytes(), "little")
         new = (~finished & (finished + 1)).bit_length() - 1  # the run of ones from the lowest bit
         if not new:

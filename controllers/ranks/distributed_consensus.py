@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 class DistributedConsensus(TickedConsensus):
     """A Consensus of all ranks of a process group: one asynchronous all-reduce of a fixed number of bytes a tick.
 
-    All ranks make theirs, with the same shape, at the same point of what they do with the group; that never waits. A rank
-    that dies is noticed as soon as its connections close, one that stops or is late after the time-out. What gloo still has
-    under way then, or after `close`, ends by itself within the time-out, or at once with `destroy_process_group`.
+    All ranks create theirs, with the same shape, at the same point in their use of the group; that never waits. A dead rank is
+    noticed as soon as its connections close, a stopped or late one after the time-out. Pending gloo operations end by
+    themselves within the time-out, or at once with `destroy_process_group`.
 
     Cost of a tick, idle or not: 0.03 ms of bookkeeping (0.12 with all slots voted in) and what gloo needs. `python -m
     benches.ranks` measures it: two processes on two cores of an AMD EPYC took 0.2 ms at best over loopback, and 1.0 to 1.4 in
     the median while others kept these cores busy; four processes on them took 2.2 at best, as gloo's threads wait for a core.
 
     Args:
-        group: of gloo on CPU, best made for this alone with `torch.distributed.new_group(backend="gloo")`.
+        group: a gloo group on CPU, best created for this purpose with `torch.distributed.new_group(backend="gloo")`.
         shape: how much a message holds.
         timeout_s: how long after it was sent a message may wait for those of the others: more than the largest difference
             between the ranks' steps.
@@ -35,7 +35,7 @@ class DistributedConsensus(TickedConsensus):
         clock: monotonic nanoseconds.
         draw: see TickedConsensus.
 
-    Raises ConfigurationError for time-outs that are none, and RankError if the group has lost a rank already.
+    Raises ConfigurationError for invalid time-outs, and RankError if the group has lost a rank already.
     """
 
     def __init__(

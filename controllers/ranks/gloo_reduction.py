@@ -19,8 +19,8 @@ LONGEST_WAIT_NS = 1_000_000_000
 class GlooReduction:
     """A Reduction over a process group that can reduce CPU tensors by bitwise AND, as gloo can and NCCL cannot.
 
-    gloo's own limit for an operation is set to the time-out too. So what was left behind by a rank that is gone ends by
-    itself, and with it whatever waits for the group to be destroyed.
+    gloo's own limit for an operation is set to the time-out too. So operations left behind by a lost rank end by themselves,
+    and the group can be destroyed.
 
     Args:
         group: all ranks, best used for nothing else. It is neither aborted nor destroyed here.
@@ -46,7 +46,7 @@ class GlooReduction:
         self._work: torch.distributed.Work | None = None
 
     def start(self, message: Message) -> None:
-        """See Reduction.start. Cost: a hand-over to a gloo thread."""
+        """See Reduction.start. Cost: one submission to a gloo thread."""
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.BAND)
         options.timeout = timedelta(seconds=self._limit_s)
@@ -81,7 +81,7 @@ class GlooReduction:
         return reduced
 
     def close(self) -> None:
-        """See Reduction.close. gloo ends what is under way by itself, in memory that it keeps."""
+        """See Reduction.close. gloo ends pending operations by itself, in memory that it keeps."""
         self._group = self._work = self._message = None
 
     def _late(self) -> RankTimeoutError:

@@ -1,4 +1,4 @@
-"""A digest of everything a rank did, compared with the others' in every tick."""
+"""A digest of a rank's history, compared with the others' in every tick."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unified_tree.errors import DivergenceError
 
 
 class History:
-    """One rank's view of how things went: how many messages it sent, and what was folded in before each.
+    """One rank's history: how many messages it sent, and a digest of the events before each.
 
     Args:
         rank: this one's place among the views.
@@ -23,19 +23,19 @@ class History:
         self._sent = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
-    def fold(self, what: bytes) -> None:
-        """Add to the history; pieces are told apart, so that "ab" and "c" are not "a" and "bc". Cost: O(bytes)."""
+    def record(self, what: bytes) -> None:
+        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(bytes)."""
         self._hash.update(len(what).to_bytes(8, "little"))
         self._hash.update(what)
 
     def write(self, views: NDArray[np.void]) -> None:
-        """Say in a message what this rank has seen."""
+        """Write this rank's view into a message."""
         views[self._rank]["tick"] = self._sent
         views[self._rank]["history"] = np.frombuffer(self._hash.copy().digest(), np.uint8)
         self._sent += 1
 
     def check(self, views: NDArray[np.void], tick: int) -> None:
-        """Raise DivergenceError, on all ranks alike, unless every view is the same; names the ranks that are alone."""
+        """Raise DivergenceError, on all ranks alike, unless all views are equal; it names the ranks that differ."""
         seen: dict[bytes, list[int]] = {}
         for rank, view in enumerate(views):
             seen.setdefault(view.tobytes(), []).append(rank)

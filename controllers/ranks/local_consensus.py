@@ -1,4 +1,4 @@
-"""The consensus of one rank, which behaves as several would."""
+"""The consensus of one rank, with the same timing as of several."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from os import urandom
 
 from unified_tree.controllers.ranks.message_shape import MessageShape
-from unified_tree.controllers.ranks.reduction import LoneReduction
+from unified_tree.controllers.ranks.reduction import SingleRankReduction
 from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 
 
 class LocalConsensus(TickedConsensus):
-    """A Consensus with nobody else: everything is agreed on, one tick later, in the same order and as much at a time as by
-    several ranks that are never late. Cost: 0.03 ms for an idle tick, 0.12 with all slots voted in (`python -m benches.ranks`).
+    """A Consensus of a single rank. Everything is agreed on one tick later, in the same order and amounts as by several ranks
+    that are never late. Cost: 0.03 ms for an idle tick, 0.12 with all slots voted in (`python -m benches.ranks`).
 
     >>> import numpy as np
     >>> consensus = LocalConsensus()
@@ -26,4 +26,4 @@ class LocalConsensus(TickedConsensus):
     """
 
     def __init__(self, shape: MessageShape | None = None, draw: Callable[[int], bytes] = urandom) -> None:
-        super().__init__(shape or MessageShape(), LoneReduction(), draw)
+        super().__init__(shape or MessageShape(), SingleRankReduction(), draw)

@@ -1,6 +1,6 @@
-"""A tick's message, byte by byte, and how those of all ranks become one.
+"""The binary format of a tick's message, and how the messages of all ranks are reduced to one.
 
-Everything is said in bits, and all ranks' messages are reduced by bitwise AND, which gloo does in one collective:
+Everything is encoded in bits, and all ranks' messages are reduced by bitwise AND, which gloo does in one collective:
 
 - a set of lengths is a bit a length: AND is the intersection;
 - operations finished are a bit each, in the order they were begun: in the AND the run of ones from the start is as long as
@@ -9,8 +9,8 @@ Everything is said in bits, and all ranks' messages are reduced by bitwise AND, 
 - equality: a value is sent with its complement, and what differs on two ranks leaves a 0 bit in the AND of both;
 - a rank's own bytes are the AND of what it wrote and the ones that all others wrote there: this gathers them.
 
-A bit of 1 therefore says nothing, and `neutral` is a message of ones. The alternative, an integer a lane under MIN, needs a
-lane a length and eight times the bytes.
+A bit of 1 is therefore neutral, and `neutral` is a message of ones. The alternative, an integer a lane under MIN, needs a lane
+a length and eight times the bytes.
 
 Layout, integers little-endian, bits from the lowest of a byte:
 
@@ -34,8 +34,8 @@ Before the first message come 48 bytes of another kind:
         32  shape                 its digest and the complement
         16  session               drawn at random by rank 0; others 0xff…
 
-Shapes that differ are found there, since messages of different sizes would end the process inside gloo. The session is what
-these ranks, as they were started now, are called together.
+It detects different shapes, because messages of different sizes would abort the process inside gloo. The session is a random id
+of this group of ranks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def message_dtype(shape: MessageShape, ranks: int) -> np.dtype[np.void]:
 
 
 def neutral(dtype: np.dtype[np.void]) -> Message:
-    """A message that says nothing: the others' AND with it is theirs."""
+    """The neutral message: the AND of any message with it is that message."""
     return np.full(dtype.itemsize, 0xFF, np.uint8)
 
 
@@ -95,7 +95,7 @@ def opening_message(shape: MessageShape, ranks: int, session: bytes | None) -> M
 
 
 def session_of(reduced: Message) -> bytes:
-    """What the ranks are called together. Raises DivergenceError if they were made with different shapes."""
+    """The session id. Raises DivergenceError if the ranks have different shapes."""
     if not are_equal(reduced[:DIGEST_BYTES], reduced[DIGEST_BYTES : 2 * DIGEST_BYTES]):
         raise DivergenceError(
             "ranks were made with different message shapes, or by different versions of this library: give all of them the "
@@ -111,7 +111,7 @@ def with_complement(digest: bytes) -> Message:
 
 
 def are_equal(value: Message, complement: Message) -> bool:
-    """Of a reduced value and its reduced complement: whether all who wrote one wrote the same.
+    """Whether all ranks that wrote a value wrote the same, given the reduced value and its reduced complement.
 
     >>> one, other = with_complement(bytes([5])), with_complement(bytes([7]))
     >>> [are_equal(both[:1], both[1:]) for both in (one & one, one & other)]

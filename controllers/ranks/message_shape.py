@@ -1,4 +1,4 @@
-"""How large every message is: settings that all ranks share."""
+"""The capacity of every message: settings that all ranks share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from unified_tree.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """What fits into the message of a tick. What does not fit waits for a later one.
+    """The capacity of a tick's message. What does not fit waits for a later tick.
 
     Attributes:
         slots: tickets that are voted on at once; later ones wait until an earlier one is decided or cancelled.
-        candidates: lengths of a ticket that are voted on at once, from the longest down; a multiple of 8. Only when none of
-            them is agreed on the next shorter ones follow, in the next tick.
-        completions: operations of a kind that one tick can agree to be finished; a multiple of 8.
+        candidates: lengths of a ticket that are voted on at once, from the longest down; a multiple of 8. If none of them is
+            agreed on, the next shorter ones follow in the next tick.
+        completions: maximum number of operations of a kind that one tick can report as finished; a multiple of 8.
         kinds: names of the operations that are counted, all different.
-        furthest: how far the number of a finished operation may be beyond those that all ranks have finished; what is further
-            is taken for a number that is no count. No part of a message.
+        furthest: how far the number of a finished operation may be ahead of those that all ranks have finished; a larger number
+            is an error. Not part of a message.
     """
 
     slots: int = 8

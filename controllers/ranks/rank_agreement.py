@@ -1,7 +1,8 @@
-"""What the controllers wait for before they act on what their own copies and stores answered: nothing, or all other ranks.
+"""Agreement between ranks: controllers act on the results of copies and stores at once (a single rank), or when all ranks have
+them.
 
-An operation that ends here ends for the cache only when it has ended on every rank, and in the order in which it was begun; a
-length counts only if every rank can restore it. So all ranks change their trees by the same calls in the same steps.
+An operation ends for the cache only when it has ended on every rank, and in the order of starting. A length is usable only if
+every rank can restore it. So all ranks change their trees by the same calls in the same steps.
 """
 
 from __future__ import annotations
@@ -27,61 +28,65 @@ Decided = Callable[["NDArray[np.bool_]"], None]
 
 
 class RankAgreement(Protocol):
-    """The seam between a cache's controllers and the other ranks."""
+    """The protocol between a cache's controllers and the other ranks."""
 
     @property
-    def is_alone(self) -> bool:
-        """Whether there are no other ranks, so that a decision may depend on this one's clock."""
+    def is_single_rank(self) -> bool:
+        """Whether this is the only rank, so that a decision may depend on its clock."""
         ...
 
     @property
     def session(self) -> str | None:
-        """What these ranks are called together: the same on all of them, and no other ranks, nor the same ones started anew,
-        are called so. None as long as they have not heard of each other, which is the same on all of them in every step."""
+        """A unique id of this group of ranks: the same on all of them, and new whenever they are started. None before the first
+        exchange; every rank sees it from the same step on.
+        """
         ...
 
     def begin(self, kind: str) -> int:
-        """An operation begins, on all ranks; its number among those of its kind."""
+        """Start an operation, on all ranks alike; returns its number among those of its kind."""
         ...
 
     def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
-        """It has ended here; `then` is called when it has everywhere, with an error if it failed anywhere."""
+        """Report the end of an operation here; `then` is called when it has ended on all ranks, with an error if it failed on
+        any.
+        """
         ...
 
-    def ticket(self, identity: str, page_count: int) -> int:
-        """A vote on lengths of up to so many pages is coming, on all ranks, about the same thing. Raises RankError, with
-        nothing changed, if ranks are gone."""
+    def open_ticket(self, identity: str, page_count: int) -> int:
+        """Open a ticket on all ranks, for a vote on lengths of up to `page_count` pages. Raises RankError, with nothing
+        changed, if ranks are gone.
+        """
         ...
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
-        """What this rank can restore; `then` is called with what all can."""
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """Vote for the lengths that this rank can restore; `then` is called with those that all can."""
         ...
 
-    def withdraw(self, ticket: int) -> None:
-        """Nobody is interested any more, on any rank."""
+    def cancel(self, ticket: int) -> None:
+        """Cancel a ticket, on all ranks."""
         ...
 
-    def note(self, what: str) -> None:
-        """Something was decided that all ranks must have decided alike; they compare."""
+    def record(self, what: str) -> None:
+        """Record a decision that all ranks must have made alike; they compare it."""
         ...
 
     def tick(self) -> None:
-        """Once a step: hear from the others, and call what is due. Raises RankError if they are gone or do otherwise."""
+        """Once per step: exchange messages and make due callbacks. Raises RankError if ranks are gone or have diverged."""
         ...
 
     def close(self) -> None:
-        """Hear from nobody any more."""
+        """Stop exchanging messages."""
         ...
 
 
 class SingleRank:
-    """A RankAgreement with nobody else: what this rank says holds at once.
+    """The RankAgreement of a single rank: everything is agreed on at once.
 
     Args:
-        session: see RankAgreement.session; drawn at random if it is not given.
+        session: see RankAgreement.session; random if not given.
     """
 
-    is_alone = True
+    is_single_rank = True
 
     def __init__(self, session: str | None = None) -> None:
         self.session: str | None = uuid4().hex if session is None else session
@@ -96,21 +101,21 @@ class SingleRank:
         del kind, number
         then(error)
 
-    def ticket(self, identity: str, page_count: int) -> int:
-        """See RankAgreement.ticket."""
+    def open_ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.open_ticket."""
         del identity, page_count
         return 0
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
-        """See RankAgreement.vote."""
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.propose."""
         del ticket
         then(lengths)
 
-    def withdraw(self, ticket: int) -> None:
-        """See RankAgreement.withdraw."""
+    def cancel(self, ticket: int) -> None:
+        """See RankAgreement.cancel."""
 
-    def note(self, what: str) -> None:
-        """See RankAgreement.note."""
+    def record(self, what: str) -> None:
+        """See RankAgreement.record."""
 
     def tick(self) -> None:
         """See RankAgreement.tick."""
@@ -120,14 +125,14 @@ class SingleRank:
 
 
 class MultiRank:
-    """A RankAgreement by consensus. What nobody can hear any more is not said: only what begins something, and the next tick,
-    raise RankError where ranks are gone, so that letting go always works.
+    """A RankAgreement by consensus. If ranks are gone, only calls that start something and the next tick raise RankError; calls
+    that end or cancel are ignored, so that cleanup always works.
 
     Args:
-        consensus: this rank's end of it; closed with the cache.
+        consensus: this rank's Consensus; closed with the cache.
     """
 
-    is_alone = False
+    is_single_rank = False
 
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus
@@ -153,28 +158,28 @@ class MultiRank:
         with suppress(RankError):
             self._consensus.finished(kind, number, failed=error is not None)
 
-    def ticket(self, identity: str, page_count: int) -> int:
-        """See RankAgreement.ticket."""
+    def open_ticket(self, identity: str, page_count: int) -> int:
+        """See RankAgreement.open_ticket."""
         return self._consensus.open(identity.encode("utf-8", "surrogatepass"), page_count)
 
-    def vote(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
-        """See RankAgreement.vote."""
+    def propose(self, ticket: int, lengths: NDArray[np.bool_], then: Decided) -> None:
+        """See RankAgreement.propose."""
         given = lengths.copy()
         given[0] = True
         self._votes[ticket] = then
         with suppress(RankError):
             self._consensus.propose(ticket, given)
 
-    def withdraw(self, ticket: int) -> None:
-        """See RankAgreement.withdraw."""
+    def cancel(self, ticket: int) -> None:
+        """See RankAgreement.cancel."""
         self._votes.pop(ticket, None)
         with suppress(RankError):
             self._consensus.cancel(ticket)
 
-    def note(self, what: str) -> None:
-        """See RankAgreement.note."""
+    def record(self, what: str) -> None:
+        """See RankAgreement.record."""
         with suppress(RankError):
-            self._consensus.fold(what.encode("utf-8", "surrogatepass"))
+            self._consensus.record(what.encode("utf-8", "surrogatepass"))
 
     def tick(self) -> None:
         """See RankAgreement.tick."""

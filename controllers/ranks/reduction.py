@@ -1,4 +1,4 @@
-"""The seam between what ranks say and how it gets to the others."""
+"""The protocol between a consensus and its message transport."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 class Reduction(Protocol):
     """Bitwise AND over the messages of all ranks, one after the other.
 
-    The caller guarantees: `start` and `finish` take turns, `start` first, on every rank equally often, and all messages of a
-    turn are of one size. The reduction guarantees: `finish` ends within the time-out. After either has raised, only `close`
-    is called.
+    The caller guarantees: `start` and `finish` alternate, `start` first, equally often on every rank, and all messages of a
+    round have one size. The reduction guarantees: `finish` ends within the time-out. After either has raised, only `close` is
+    called.
     """
 
     @property
@@ -27,7 +27,7 @@ class Reduction(Protocol):
         ...
 
     def start(self, message: Message) -> None:
-        """Send a message, which the caller does not touch any more. Never waits. Raises RankError if ranks are gone."""
+        """Send a message, which the caller must not change any more. Never waits. Raises RankError if ranks are gone."""
         ...
 
     def finish(self) -> Message:
@@ -35,12 +35,12 @@ class Reduction(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop what is under way, and wait for nobody; twice is as good as once."""
+        """Abandon a pending reduction, without waiting. Idempotent."""
         ...
 
 
-class LoneReduction:
-    """A Reduction of one rank, which waits for nobody."""
+class SingleRankReduction:
+    """The Reduction of a single rank, which never waits."""
 
     rank = 0
     ranks = 1

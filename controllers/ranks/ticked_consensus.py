@@ -1,8 +1,8 @@
-"""The consensus over any reduction: one message a tick, whatever there is to say.
+"""The consensus over any reduction: one message per tick, even if there is nothing to report.
 
-A tick ends the reduction that the tick before began, concludes, and begins the next. The time between two ticks, a model's
-step, hides the exchange; and since a message is written after the one before was concluded from, at most one is under way and
-all ranks write it knowing the same. Sending before concluding would save nothing and let ranks speak of different tickets.
+A tick finishes the reduction that the previous tick started, applies its result, and starts the next. The time between two
+ticks, a model's step, hides the exchange. Each message is written after the previous result was applied, so all ranks write it
+in the same state. Sending earlier would save nothing, and ranks could refer to different tickets.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from unified_tree.errors import RankError
 
 
 class TickedConsensus:
-    """A Consensus whose messages go through a Reduction. What the shape is goes first, before any tick.
+    """A Consensus whose messages go through a Reduction. The shape is exchanged first, before any tick.
 
     Args:
         shape: the same on all ranks, or the first tick raises DivergenceError on all of them.
         reduction: its own; `close` closes it.
-        draw: so many random bytes, for the session; called once, by rank 0.
+        draw: returns so many random bytes, for the session; called once, by rank 0.
     """
 
     def __init__(self, shape: MessageShape, reduction: Reduction, draw: Callable[[int], bytes] = urandom) -> None:
@@ -65,10 +65,10 @@ class TickedConsensus:
         self._check()
         self._ballot.finished(kind, number, failed=failed)
 
-    def fold(self, what: bytes) -> None:
-        """See Consensus.fold."""
+    def record(self, what: bytes) -> None:
+        """See Consensus.record."""
         self._check()
-        self._ballot.history.fold(what)
+        self._ballot.history.record(what)
 
     def tick(self) -> Agreement:
         """See Consensus.tick."""

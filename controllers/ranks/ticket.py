@@ -1,4 +1,4 @@
-"""One open ticket: what this rank says of it, and which of its lengths are being voted on."""
+"""One open ticket: this rank's vote, and which of its lengths are being voted on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ticket:
 
     Args:
         number: counted from 0.
-        identity: what it is about.
+        identity: its subject.
         page_count: its longest length.
         candidates: lengths a window.
     """
@@ -37,7 +37,7 @@ class Ticket:
         self._lengths: NDArray[np.bool_] | None = None
 
     def propose(self, lengths: NDArray[np.bool_]) -> None:
-        """Keep this rank's vote. Raises TicketError for a second one, and for what is no set of lengths."""
+        """Store this rank's vote. Raises TicketError for a second one, and for an invalid set of lengths."""
         if self._lengths is not None:
             raise TicketError(f"lengths were proposed for ticket {self.number} before")
         if lengths.dtype != np.bool_ or lengths.ndim != 1 or not 0 < len(lengths) <= self.page_count + 1 or not lengths[0]:
@@ -53,7 +53,7 @@ class Ticket:
         return max(0, self._high + 1 - self._candidates)
 
     def write(self, slot: NDArray[np.void]) -> None:
-        """Say in a message what this rank knows. Cost: O(candidates)."""
+        """Write this rank's vote into a message. Cost: O(candidates)."""
         voted = 0 if self._lengths is None else VOTED
         slot["flags"] = ~np.uint8(OPENED | VOTED | WANTED) | OPENED | voted | (WANTED if self.wanted else 0)
         slot["identity"] = self._digests[:DIGEST_BYTES]
@@ -64,7 +64,7 @@ class Ticket:
             slot["lengths"][..., : len(bits)] = bits
 
     def read(self, slot: NDArray[np.void]) -> Decision | None:
-        """What all ranks decided in a slot that all have voted in; None if they go on to shorter lengths."""
+        """The decision in a slot in which all ranks have voted; None if shorter lengths must be voted on."""
         low, high = self._low, self._high
         common = np.unpackbits(slot["lengths"], count=high + 1 - low, bitorder="little").astype(np.bool_)
         if not common.any():

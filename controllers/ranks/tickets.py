@@ -17,8 +17,8 @@ from unified_tree.errors import ConfigurationError, DivergenceError, TicketError
 class Tickets:
     """One rank's tickets.
 
-    The slots hold the lowest tickets that are not agreed on, opened here or not: so all ranks speak of the same ticket in the
-    same slot, without having to open it in the same tick.
+    The slots hold the lowest tickets that are not decided, opened here or not. So a slot refers to the same ticket on all
+    ranks, even if they open it in different ticks.
     """
 
     def __init__(self, shape: MessageShape) -> None:
@@ -55,7 +55,7 @@ class Tickets:
             ticket.wanted = False
 
     def write(self, slots: NDArray[np.void]) -> None:
-        """Say in the slots of a message what this rank knows. Cost: O(slots · candidates)."""
+        """Write this rank's votes into the slots of a message. Cost: O(slots · candidates)."""
         slots["flags"] = ~np.uint8(OPENED | VOTED)
         for i, number in enumerate(self._in_slots):
             ticket = self._open.get(number)
@@ -63,7 +63,7 @@ class Tickets:
                 ticket.write(slots[i])
 
     def read(self, slots: NDArray[np.void], tick: int) -> tuple[list[Decision], list[int]]:
-        """What the reduced message says: decisions, and cancelled tickets, both ascending; their slots go to others.
+        """The decisions and cancelled tickets in the reduced message, both ascending; their slots become free.
 
         Raises DivergenceError, with nothing changed, if a ticket is about different things on different ranks.
         """
@@ -82,10 +82,10 @@ class Tickets:
                 decision = self._open[number].read(slots[i])
                 if decision is not None:
                     decisions.append(decision)
-        self._leave([*cancelled, *(decision.ticket for decision in decisions)])
+        self._remove([*cancelled, *(decision.ticket for decision in decisions)])
         return decisions, cancelled
 
-    def _leave(self, numbers: list[int]) -> None:
+    def _remove(self, numbers: list[int]) -> None:
         for number in numbers:
             del self._open[number]
             self._in_slots.remove(number)

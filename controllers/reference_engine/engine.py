@@ -1,9 +1,9 @@
-"""Continuous batching on one thread: each step gives every running request one chunk of its prompt, or one token.
+"""Continuous batching on one thread: each step runs one chunk of the prompt, or one token, of every running request.
 
 What the cache wants of a scheduler, in order: `prefetch` at arrival, `acquire` once it is `prefetched` (and run no token before
 `compute_from`), copy the state that it names, wait at the gates of what is loading, `allocate` before each chunk, end chunks
-where states are to be saved, `commit` what is computed, `advance` as decoding moves on, and `release`. Pages that run out cost
-the youngest request its own.
+where states are to be saved, `commit` what is computed, `advance` as decoding moves on, and `release`. When pages run out, the
+youngest request is preempted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unified_tree.controllers.reference_engine.engine_settings import EngineSett
 from unified_tree.controllers.reference_engine.request import Request, Running
 from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.reference_engine.speculation import Speculation
-from unified_tree.controllers.reference_engine.steps import advance, can_give_state, not_drafted
+from unified_tree.controllers.reference_engine.steps import advance, can_publish_state, not_drafted
 from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.keys import Key
 
@@ -124,20 +124,20 @@ class Engine:
             self.finish(request, running)
 
     def ran(self, request: Request, running: Running, run: Pass) -> None:  # noqa: ARG002
-        """A run's state is written. Whoever wants to see every token's logits overrides this."""
+        """Called when a run's state was written. Override it to see every token's logits."""
         running.computed = run.start + len(run.logits)
 
     def finish(self, request: Request, running: Running) -> None:
-        """Publish all that was computed, the running state with it where a later prompt may go on from it, and leave."""
+        """Publish all that was computed, with the running state if a later prompt may continue from it, and end the request."""
         lease, end = running.lease, running.computed
         states: dict[int, int] = {}
-        if lease.state_page is not None and request.save_output and can_give_state(self, running):
+        if lease.state_page is not None and request.save_output and can_publish_state(self, running):
             states[end] = lease.state_page
         self.cache.commit(lease, request.tokens[:end], states, without=not_drafted(self, running))
-        self._leave(request)
+        self._release(request)
 
     def grow(self, request: Request, end: int) -> bool:
-        """Pages for the tokens before `end`. False if the request had to give up its own for older ones."""
+        """Allocate pages for the tokens before `end`. False if the request itself was preempted."""
         assert request.running is not None
         while True:
             try:
@@ -155,12 +155,12 @@ class Engine:
             return True
 
     def preempt(self, request: Request) -> None:
-        """Take a request's pages; it goes on later from what the cache still has then."""
+        """Preempt a request; it resumes later from what the cache still has then."""
         request.preemptions += 1
-        self._leave(request)
+        self._release(request)
         self.waiting.appendleft(request)
 
-    def _leave(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         assert request.running is not None
         self.cache.release(request.running.lease)
         request.running = None

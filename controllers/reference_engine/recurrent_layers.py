@@ -29,8 +29,10 @@ class Recurrent:
 
     def parts(self, layer: Any) -> Mapping[str, tuple[Part, ...]]:
         """See LayerState."""
-        convolutions = tuple(part_of(f"conv{i}", state[..., 1:]) for i, state in _given(layer.conv_states))
-        return {self.component: convolutions + tuple(part_of(f"ssm{i}", state) for i, state in _given(layer.recurrent_states))}
+        convolutions = tuple(part_of(f"conv{i}", state[..., 1:]) for i, state in _present(layer.conv_states))
+        return {
+            self.component: convolutions + tuple(part_of(f"ssm{i}", state) for i, state in _present(layer.recurrent_states))
+        }
 
     def open(self, layer: Any, rows: SequenceRows, start: int, end: int) -> Save:
         """See LayerState."""
@@ -46,9 +48,9 @@ class Recurrent:
 
         def save(saved_end: int) -> None:
             assert saved_end == end, "a recurrent state is that of all tokens that ran"
-            for index, state in _given(layer.conv_states):
+            for index, state in _present(layer.conv_states):
                 rows.write_state(self.component, self.layer_id, f"conv{index}", state[0, ..., 1:])
-            for index, state in _given(layer.recurrent_states):
+            for index, state in _present(layer.recurrent_states):
                 rows.write_state(self.component, self.layer_id, f"ssm{index}", state[0])
 
         return save
@@ -61,5 +63,5 @@ class Recurrent:
         layer.has_previous_state[index] = True
 
 
-def _given(states: Mapping[int, torch.Tensor | None]) -> list[tuple[int, torch.Tensor]]:
+def _present(states: Mapping[int, torch.Tensor | None]) -> list[tuple[int, torch.Tensor]]:
     return [(index, state) for index, state in states.items() if state is not None]

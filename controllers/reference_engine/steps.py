@@ -93,7 +93,7 @@ def _without_rejected(engine: Engine, running: Running, run: Pass, kept: list[in
 
 def _run(engine: Engine, running: Running, tokens: list[int], start: int) -> Pass:
     lease = running.lease
-    gate = (lambda layer_id: engine.cache.wait_layer(lease, layer_id)) if lease.loading or lease.failure else None
+    gate = (lambda layer_id: engine.cache.wait_layer(lease, layer_id)) if lease.is_loading or lease.failure else None
     return running.runner.run(running.rows, tokens, start, gate)
 
 
@@ -123,7 +123,7 @@ def not_drafted(engine: Engine, running: Running) -> tuple[str, ...]:
     return () if engine.speculation is None or running.drafted >= 0 else (engine.speculation.component,)
 
 
-def can_give_state(engine: Engine, running: Running) -> bool:
+def can_publish_state(engine: Engine, running: Running) -> bool:
     """Whether the running state is worth publishing as it is, the request having ended."""
     lease, end = running.lease, running.computed
     return end % engine.cache.layout.save_grid_tokens == 0 and end > lease.prompt_tokens and end not in lease.saved

@@ -94,4 +94,4 @@ class Clairvoyant:
         """The request has arrived: rank anew what it was expected to need. Cost: O(log n) a value."""
         for value in sorted(self._due.pop(request_index, ()), key=lambda value: value.node.id):
             if self.pool is not None:
-                self.pool.moved(value)
+                self.pool.reorder(value)

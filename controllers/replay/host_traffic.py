@@ -44,7 +44,7 @@ class HostTraffic:
 
     def take_arrived(self) -> list[ServedRequest]:
         """The requests whose load has ended, well or not; they do not wait any more."""
-        arrived = [entry for entry in self.loading if entry.lease is not None and not entry.lease.loading]
+        arrived = [entry for entry in self.loading if entry.lease is not None and not entry.lease.is_loading]
         self.loading = [entry for entry in self.loading if entry not in arrived] if arrived else self.loading
         return arrived
 

@@ -44,8 +44,8 @@ class LinkedFetches:
     def begin(self, entry: ServedRequest) -> bool:
         """A request has arrived. Whether it waits here."""
         request = entry.request
-        self._link.arrive(request.index, Key(request.tokens()[: entry.target]))
-        if self._link.ready(request.index):
+        self._link.lookup(request.index, Key(request.tokens()[: entry.target]))
+        if self._link.is_ready(request.index):
             return False
         self._waiting.append((self._row.clock.now / NS_PER_S + self._row.wait_s, entry))
         return True
@@ -59,7 +59,7 @@ class LinkedFetches:
 
     def take_ready(self) -> list[ServedRequest]:
         """Those that need not wait any more, by arrival. To be asked after every poll."""
-        ready = [entry for _, entry in self._waiting if self._link.ready(entry.request.index)]
+        ready = [entry for _, entry in self._waiting if self._link.is_ready(entry.request.index)]
         if ready:
             self._waiting = [waiting for waiting in self._waiting if waiting[1] not in ready]
         return ready

@@ -1,4 +1,7 @@
-"""L3: stores of pages behind one protocol, the keys and seals of what lies there, and which lengths can be restored from it."""
+"""Stores of pages (L3) behind one protocol, `StorageEngine`. Start at `unified_tree.controllers.storage_tier.StorageTier.open`,
+which opens an engine by name from a `StorageRegistry`. To add an engine, derive from `GuardedStorage`. The rest are the keys
+(`KeyChain`) and seals of stored pages, and which lengths can be restored (`restorable_lengths`).
+"""
 
 if __name__ != "unified_tree.controllers.storage":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.storage, not as {__name__}")

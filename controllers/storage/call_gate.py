@@ -1,4 +1,6 @@
-"""Calls in flight, so that closing waits for them: a file closed under a reader could be another file by the time it reads."""
+"""Tracks running calls, so that closing waits for them: the descriptor of a file closed under a reader may be reused for
+another file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class CallGate:
                 self._changed.notify_all()
 
     def close(self) -> bool:
-        """Let nobody in any more and wait for those inside; whether this was the first close."""
+        """Refuse new calls and wait for running ones; whether this was the first close."""
         with self._changed:
             first, self._is_closed = not self._is_closed, True
             while self._calls:

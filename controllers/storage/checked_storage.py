@@ -1,4 +1,4 @@
-"""The only way from a store into the cache: every page is sealed before it is put and verified before it is used."""
+"""The only path from a store into the cache: every page is sealed before it is put and verified before it is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLatency:
-    """How long calls of one kind took, those that failed included."""
+    """The latency of one kind of call, failed calls included."""
 
     calls: int = 0
     total_s: float = 0.0
@@ -32,7 +32,7 @@ class CallLatency:
 
 
 class CheckedStorage:
-    """A StorageEngine's pages, sealed and verified; a store that raises is a store that fails, and the request goes on.
+    """Seals and verifies a StorageEngine's pages. An engine that raises counts as a failed call, and the request continues.
 
     So is one that answers for more or fewer keys than it was asked for. An engine that raises anything but StorageError has a
     fault of its own: that is counted in `errors`, too, and ends the job that called.
@@ -59,24 +59,24 @@ class CheckedStorage:
 
     @property
     def quarantined(self) -> dict[str, int]:
-        """Pages found bad so far, by pool; a copy."""
+        """How many corrupt pages were found so far, by pool; a copy."""
         with self._lock:
             return dict(self._quarantined)
 
     @property
     def errors(self) -> tuple[int, str | None]:
-        """How many calls failed as a whole so far, and what the last one said."""
+        """How many calls failed as a whole so far, and the last message."""
         with self._lock:
             return self._errors, self._last_error
 
     @property
     def latencies(self) -> dict[tuple[str, str], CallLatency]:
-        """How long the engine's calls took so far, by pool and `exists`, `get` or `put`; a copy."""
+        """The latencies of the engine's calls so far, by pool and `exists`, `get` or `put`; a copy."""
         with self._lock:
             return dict(self._latencies)
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Which keys seem to be stored, shape [keys]; none where the store fails."""
+        """Which keys seem to be stored, shape [keys]; none if the store fails."""
         try:
             with self._timed(pool, "exists"):
                 found = np.asarray(self.engine.exists(pool, keys), np.bool_)
@@ -112,7 +112,7 @@ class CheckedStorage:
         return outcomes
 
     def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Write the trailers of pages that are not there yet, and store them: DONE, PRESENT, DROPPED or FAILED for each."""
+        """Write the trailers of pages that are not stored yet, and store them: DONE, PRESENT, DROPPED or FAILED for each."""
         try:
             with self._timed(pool, "put"):
                 if self._sealing is not None:
@@ -131,7 +131,9 @@ class CheckedStorage:
         return outcomes
 
     def failed(self, problem: str) -> None:
-        """Count a failure, also one before the store was reached: `errors` tells of every page that could not be stored."""
+        """Count a failure, including one before the store was reached, so that `errors` covers every page that could not be
+        stored.
+        """
         with self._lock:
             self._errors += 1
             self._last_error = problem

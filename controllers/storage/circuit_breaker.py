@@ -1,4 +1,4 @@
-"""A store that is away is asked once in a while, not by every call."""
+"""A circuit breaker: an unreachable store is retried once per pause, not by every call."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from unified_tree.controllers.storage.setting_checks import SECONDS, check_numbe
 
 
 class CircuitBreaker:
-    """Lets calls through to a store until one fails; then one call a pause, until one succeeds.
+    """Lets calls through to a store until one fails; then one call per pause, until one succeeds.
 
-    Every call that was let through must say how it went. One that does not, for it raised something else, costs a pause.
+    Every admitted call must report its outcome. One that does not, because it raised another error, costs a pause.
 
     Args:
-        pause_s: between two tries of a store that is away.
-        is_reachable: what the client knows of its connection without asking the store; must be quick.
-        clock: seconds; a test's own.
-        store: what it is, in the log.
+        pause_s: between two tries of an unreachable store.
+        is_reachable: whether the client believes to be connected, without a call of the store; must be quick.
+        clock: seconds; replaceable for tests.
+        store: its name in the log.
 
-    Raises ConfigurationError for a pause that cannot be.
+    Raises ConfigurationError for an invalid pause.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is taken to be away."""
+        """Whether the store is believed to be unreachable."""
         return self._retry_at is not None
 
     @property
     def failures(self) -> int:
-        """How often the store failed so far; who waited for something sees by it whether that happened meanwhile."""
+        """How often the store failed so far; a waiter compares it to detect a failure meanwhile."""
         return self._failures
 
     def admits(self) -> bool:

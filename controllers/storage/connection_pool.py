@@ -1,4 +1,4 @@
-"""Connections to one server that are kept open; an acquired one is its thread's alone, and every thread gets one."""
+"""A pool of open connections to one server; an acquired connection belongs to one thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Pooled(Protocol):
     """A connection that can be kept open for later."""
 
     def is_quiet(self) -> bool:
-        """Whether it still stands, and nothing waits to be read."""
+        """Whether it is still open, and nothing waits to be read."""
         ...
 
     def close(self) -> None:
-        """Hang up; idempotent."""
+        """Close the connection. Idempotent."""
         ...
 
 
@@ -23,7 +23,7 @@ Connection = TypeVar("Connection", bound=Pooled)
 
 
 class ConnectionPool(Generic[Connection]):
-    """Lends connections, the one used last first, and makes one where none is idle.
+    """Returns idle connections, the one used last first, and opens one if none is idle.
 
     Args:
         connect: makes a connection.
@@ -36,7 +36,7 @@ class ConnectionPool(Generic[Connection]):
         self._is_retired = False
 
     def acquire(self) -> Connection:
-        """A connection, an old one if it still stands. Raises as `connect`."""
+        """A connection, an idle one if it is still open. Raises as `connect`."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -48,7 +48,7 @@ class ConnectionPool(Generic[Connection]):
         return self._connect()
 
     def release(self, connection: Connection) -> None:
-        """Keep a connection on which all answers were read."""
+        """Return a connection on which all replies were read."""
         with self._lock:
             if not self._is_retired:
                 self._idle.append(connection)
@@ -56,14 +56,14 @@ class ConnectionPool(Generic[Connection]):
         connection.close()
 
     def close_idle(self) -> None:
-        """Hang up what is not in use: the server is away, or was."""
+        """Close idle connections, after the server was unreachable."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def retire(self) -> None:
-        """Hang up what is idle, and later what is released."""
+        """Close idle connections now, and others when they are released."""
         with self._lock:
             self._is_retired = True
         self.close_idle()

@@ -1,4 +1,4 @@
-"""One way for every engine to be configured: explicit settings, then a file, then the environment, then the defaults.
+"""Configuration of all engines: explicit settings, then a file, then the environment, then the defaults.
 
 An engine describes its settings as a frozen dataclass of int, float, str, bool, and those or None; a field without a default
 must be given somewhere. The file is YAML or JSON with one mapping an engine, so that one file serves all of them:
@@ -8,13 +8,13 @@ must be given somewhere. The file is YAML or JSON with one mapping an engine, so
       segment_bytes: 4294967296
 
 In the environment the setting `master` of the engine `mooncake` is unified_tree__mooncake__master, and the file may be named by
-UNIFIED_TREE_STORAGE_CONFIG. Whatever is not a setting, in any of the three, is an error: a misspelt one would be ignored.
+UNIFIED_TREE_STORAGE_CONFIG. An unknown setting in any of the three is an error, because a misspelt one would be ignored.
 
 Variables of settings are in lower case and have two underscores between their parts. Kubernetes writes a service's address into
 variables of its own, in capitals (UNIFIED_TREE_REDIS_PORT for a service unified-tree-redis), so it makes none of these; and
 since no name of an engine or a setting holds two underscores, no engine reads another's. POSIX leaves names with lower-case
-letters to applications (https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html). The same name in other cases
-is an error if it is that of a known setting, and nobody's otherwise.
+letters to applications (https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html). The same name in another
+case is an error if it is that of a known setting, and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def load_settings(
         file: YAML (.yaml, .yml) or JSON (.json); by default what UNIFIED_TREE_STORAGE_CONFIG names, if anything.
         environment: by default the process's.
 
-    Raises ConfigurationError for such a name that is not that, and one that names every setting which is unknown, missing or of
-    another type, and where it was found.
+    Raises ConfigurationError for an invalid engine name. Its message names every setting that is unknown, missing or of another
+    type, and where it was found.
     """
     if type(engine) is not str or not _NAME.fullmatch(engine):
         raise ConfigurationError(
@@ -98,7 +98,7 @@ def load_settings(
 def engine_opener(
     engine: str, kind: type[Settings], storage: Callable[[Sequence[StoredPool], Settings], Engine]
 ) -> Callable[..., Engine]:
-    """What opens an engine by its settings as `load_settings` finds them: a factory for the registry.
+    """A factory for the registry, which opens an engine with the settings from `load_settings`.
 
     Args:
         engine, kind: see `load_settings`.

@@ -1,15 +1,14 @@
-"""One guard around every engine: what all of them owe their callers, written once.
+"""The guard of every engine: the part of the contract that is common to all.
 
-An engine has two halves. The guard is the same for all: it knows the pools by name, refuses batches that no engine may be
-given, lets nobody in after `close` and makes `close` wait for the calls under way, and counts what became of every page. It
-also answers for a store that is away: nothing is there, reads are MISSING, writes are DROPPED. The other half differs. It is
-the methods with an underscore that a subclass writes: `_exists`, `_get`, `_put`, `_remove` and `_clear`, and where they apply
-`_register`, `_close`, `_admits` and `_is_degraded`. They are called with a known pool and a checked batch that is not empty, by
-several threads at once, and never after `_close`.
+An engine has two halves. The guard finds pools by name, refuses invalid batches, refuses calls after `close`, makes `close`
+wait for running calls, and counts the outcome of every page. For an unreachable store it answers that no key exists, that reads
+are MISSING and writes DROPPED. The other half is what a subclass writes: `_exists`, `_get`, `_put`, `_remove` and `_clear`, and
+if needed `_register`, `_close`, `_admits` and `_is_degraded`. These are called with a known pool and a checked batch that is
+not empty, by several threads at once, and never after `_close`.
 
-The guard is a base class, not an object around another: whoever holds an engine holds its guard, and there is no unguarded
-engine to hand to a cache by mistake. It is not one with `CheckedStorage` either: the guard keeps an engine's promises to any
-caller; CheckedStorage keeps the cache from believing an engine, that of another package or one that a test makes fail included.
+The guard is a base class and not a wrapper, so that no unguarded engine can be passed to a cache by mistake. It is separate
+from `CheckedStorage`: the guard enforces an engine's contract for any caller, and CheckedStorage protects the cache from any
+engine, including those of other packages and faulty ones in tests.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class GuardedStorage(ABC):
 
     @abstractmethod
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Fill the pages, which are writable and of the pool's size: DONE, MISSING or FAILED for each."""
+        """Read into the pages, which are writable and of the pool's size: DONE, MISSING or FAILED for each."""
 
     @abstractmethod
     def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -109,20 +108,20 @@ class GuardedStorage(ABC):
 
     @abstractmethod
     def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """Forget these. Raises StorageError where the store cannot, or is away."""
+        """Remove these values. Raises StorageError if the store cannot, or is unreachable."""
 
     @abstractmethod
     def _clear(self) -> None:
-        """Forget every value of all pools. Raises as `_remove`."""
+        """Remove every value of all pools. Raises as `_remove`."""
 
     def _register(self, buffers: Sequence[memoryview]) -> None:  # noqa: B027, most take any memory
-        """Make memory known; an engine that takes any memory keeps nothing of it."""
+        """Register memory; an engine that needs no registration ignores it."""
 
     def _close(self) -> None:  # noqa: B027, some have nothing to free
-        """Free everything. Called once, when no other call is under way."""
+        """Free all resources. Called once, when no other call is running."""
 
     def _admits(self) -> bool:
-        """Whether the store may be asked now; while it may not, everything is a miss."""
+        """Whether the store may be called now; if not, everything is a miss."""
         return True
 
     def _is_degraded(self) -> bool:
@@ -132,7 +131,7 @@ class GuardedStorage(ABC):
     def _guarded_get(
         self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], get: Callable[[], list[Outcome]]
     ) -> list[Outcome]:
-        """What `get` does, inside the guard; for a subclass that has a second way to read."""
+        """`get` with another read function, inside the guard; for a subclass that has a second way to read."""
         with self._gate:
             self._known(pool).check_batch(keys, pages, writable=True)
             outcomes = get() if keys and self._admits() else [Outcome.MISSING] * len(keys)
@@ -149,7 +148,7 @@ class GuardedStorage(ABC):
         *,
         writable: bool = False,
     ) -> list[Outcome]:
-        """What `put` does, inside the guard; for a subclass that has a second way to write."""
+        """`put` with another write function, inside the guard; for a subclass that has a second way to write."""
         with self._gate:
             self._known(pool).check_batch(keys, pages, writable=writable)
             outcomes = put() if keys and self._admits() else [Outcome.DROPPED] * len(keys)

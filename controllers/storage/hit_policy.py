@@ -1,9 +1,9 @@
-"""Which lengths of a prefix can be restored from a store: one pure function over what was found there.
+"""Which lengths of a prefix can be restored from a store: a pure function of what was found there.
 
-The set of restorable lengths is computed a pool at a time, intersected over pools, then over ranks, and only then is its
-maximum taken: the minimum of the pools' own maxima may be a length that no pool but one can restore.
-Everything is counted in pages; a set is a boolean array in which index n stands for the first n pages, index 0 always true.
-Cost: O(pages) a pool, in numpy.
+The set of restorable lengths is computed for each pool, intersected over pools, then over ranks, and only then its maximum is
+taken. The minimum of the pools' own maxima would be wrong, because it may be a length that only one pool can restore. Lengths
+are in pages; a set is a boolean array in which index n stands for the first n pages, and index 0 is always true. Cost: O(pages)
+a pool, in numpy.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def need_of(component: Component) -> PoolNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PoolFinding:
-    """What was found of one required pool.
+    """The pages found of one required pool.
 
     Attributes:
         need: what a length needs of it.
-        pages: shape [page_count], bool: which pages can be had: stored, or already in host memory.
+        pages: shape [page_count], bool: which pages are available: stored, or already in host memory.
         attested: shape [page_count], integers, only for TRAILING_PAGES: how many of this pool's pages, up to and with
             page i, the record after page i attests; 0 where there is no record. `attested_pages` makes it.
     """
@@ -96,7 +96,7 @@ class PoolFinding:
 
 
 def restorable_lengths(findings: Iterable[PoolFinding], page_count: int, page_size: int) -> NDArray[np.bool_]:
-    """The set of lengths that all pools can restore, shape [page_count + 1]: what one rank tells the others.
+    """The set of lengths that all pools can restore, shape [page_count + 1], on one rank.
 
     Only required pools belong here; an optional one never shortens a hit.
 

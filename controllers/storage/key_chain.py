@@ -4,9 +4,9 @@
     chain[i]  = H(chain[i - 1], tokens of page i)          chain[-1] = root
     pool key  = H(chain[i], format digest)
 
-Tokens are hashed as little-endian int64; a bigram page has its next token as well, since its last element is a pair with it.
-So a digest names everything the state after page i can depend on, and an equal digest means an equal prefix. Every input
-of H has a fixed length but the root's, whose fields carry their lengths, so no two inputs run together.
+Tokens are hashed as little-endian int64; a bigram page includes the next token, because its last element is a pair with it. So
+a digest covers everything the state after page i depends on, and equal digests mean equal prefixes. Every input of H has a
+fixed length except the root's, whose fields have length prefixes, so inputs are unambiguous.
 
 Cost: one hash of 8 page_size + 32 bytes a page, about 0.7 microseconds at page 64; extending a known prefix hashes the new
 pages only. Hashing whole prefixes anew at each page would be quadratic; one hash over all tokens would name no prefix.
@@ -36,9 +36,9 @@ class KeyChain:
 
     Args:
         page_size: tokens a page.
-        weights_version: of the model; what another version computed is never found.
+        weights_version: of the model; pages of another version are never found.
 
-    Raises ConfigurationError for a page size that is no positive integer, or a version that is no string.
+    Raises ConfigurationError unless the page size is a positive integer and the version a string.
 
     >>> from unified_tree import Key
     >>> chain = KeyChain(page_size=2, weights_version="v1")
@@ -56,7 +56,7 @@ class KeyChain:
         self.weights_version = weights_version
 
     def root(self, namespace: str, *, bigram: bool = False) -> bytes:
-        """The digest before the first page: what an empty prefix is called. 32 bytes."""
+        """The digest of the empty prefix, 32 bytes."""
         fields = (
             _DOMAIN,
             b"bigram" if bigram else b"plain",

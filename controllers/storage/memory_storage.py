@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and to see what L3 would be worth without a disk.
+"""A store in this process's memory, for tests and for estimates of what L3 would gain.
 
 An ordered dictionary of copies by (pool, key), the least recently used first. Cost: O(1) a page and one copy of its bytes.
 """

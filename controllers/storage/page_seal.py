@@ -1,12 +1,12 @@
-"""The trailer of a stored page: what it is, whose it is, and a checksum; 64 bytes, all of which are checked.
+"""The trailer of a stored page: magic, length, checksum and key; 64 bytes, all of which are verified.
 
     0   8  magic, with the version
     8   8  bytes before the trailer, little-endian
     16 16  xxh3-128 of those bytes, big-endian as the package gives it
     32 32  the key under which the page is stored
 
-A page that was torn, flipped, swapped with another, or never written differs in one of the four. xxh3 is no guard against
-someone who forges pages; whoever can write to the store is trusted. Cost: one pass over the page, above 20 GB/s.
+A page that is torn, has a flipped bit, was swapped with another, or was never written differs in one of the four. xxh3 does not
+protect against forged pages; every writer of the store is trusted. Cost: one pass over the page, above 20 GB/s.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def seal(page: memoryview, key: bytes) -> None:
 
 
 def is_intact(page: memoryview, key: bytes) -> bool:
-    """Whether a page is, to the last byte, what was sealed under this key."""
+    """Whether a page is byte for byte what was sealed under this key."""
     end = len(page) - TRAILER_BYTES
     return end > 0 and page[end:] == _TRAILER.pack(_MAGIC, end, xxh3_128_digest(page[:end]), key)

@@ -1,4 +1,6 @@
-"""The log of the storage engines. A fault that repeats is one line a minute: a full disk would otherwise write one a page."""
+"""The log of the storage engines, rate-limited: a repeated fault, such as a full disk, logs one line a minute and not one a
+page.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ LOGGER = logging.getLogger("unified_tree.storage")
 
 
 class RateLimitedLog:
-    """Writes at most one message of a kind in so many seconds, and says with the next how many were left out.
+    """Writes at most one message of a kind per pause, and adds to the next how many were suppressed.
 
     Args:
         pause_s: between two messages of one kind.
@@ -26,11 +28,11 @@ class RateLimitedLog:
         self._left_out: dict[Hashable, int] = {}
 
     def warning(self, kind: Hashable, message: str, *arguments: object) -> None:
-        """Log a warning. Kinds are few: they are remembered."""
+        """Log a warning. Use few kinds, because they are remembered."""
         self._write(logging.WARNING, kind, message, arguments)
 
     def info(self, kind: Hashable, message: str, *arguments: object) -> None:
-        """Log what is worth knowing and no fault of its own."""
+        """Log information that is not a fault."""
         self._write(logging.INFO, kind, message, arguments)
 
     def _write(self, level: int, kind: Hashable, message: str, arguments: tuple[object, ...]) -> None:

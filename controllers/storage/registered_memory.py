@@ -1,4 +1,4 @@
-"""Which memory a store's client knows, so that pages in it need no copy on their way."""
+"""The memory registered with a store's client, so that pages in it are transferred without a copy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class _Region:
 
 
 class RegisteredMemory:
-    """Regions that do not overlap, kept alive as long as the client knows them. Any thread may ask.
+    """Disjoint regions, kept alive while they are registered. Thread-safe.
 
-    A buffer that overlaps what is known is registered where it does not; twice the same is once. Clients refuse overlaps.
+    Of a buffer that overlaps registered regions only the rest is registered, because clients refuse overlaps. Idempotent.
 
     Args:
-        register: makes (address, size in bytes) known to the client; raises if it refuses.
+        register: registers (address, size in bytes) with the client; raises if it refuses.
         unregister: the opposite, by address.
     """
 
@@ -46,7 +46,7 @@ class RegisteredMemory:
         self._regions: tuple[_Region, ...] = ()
 
     def add(self, buffer: memoryview) -> None:
-        """Make a buffer known. What was registered of it before the client refused stays. Cost: O(regions)."""
+        """Register a buffer. If the client refuses a part, the parts before it stay registered. Cost: O(regions)."""
         start = address_of(buffer)
         with self._lock:
             for gap_start, gap_end in self._gaps(start, start + buffer.nbytes):

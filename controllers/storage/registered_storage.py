@@ -1,4 +1,4 @@
-"""What the engines share whose client moves pages between the store and memory that it knows: Mooncake's and SiMM's.
+"""Common base of engines whose client needs registered memory: Mooncake's and SiMM's.
 
 A name in the store is the prefix, the first 8 bytes of the pool's format digest and the key, the latter two in hex: so a pool's
 pages can be told from everybody else's. The breaker opens when the client answers a code that says that the store is away.
@@ -14,7 +14,7 @@ from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory
 from unified_tree.controllers.storage.registered_settings import RegisteredSettings
-from unified_tree.controllers.storage.registered_transfer import BounceBuffer, RegisteredTransfer, Way
+from unified_tree.controllers.storage.registered_transfer import BounceBuffer, Direction, RegisteredTransfer
 from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
 from unified_tree.errors import StorageError
 
@@ -119,7 +119,7 @@ class RegisteredStorage(GuardedStorage, Generic[Client]):
         return codes
 
     def _moved(
-        self, move: Move, names: list[str], pages: Sequence[memoryview], chosen: Sequence[int], way: Way
+        self, move: Move, names: list[str], pages: Sequence[memoryview], chosen: Sequence[int], way: Direction
     ) -> Iterator[tuple[int, int]]:
         """Index and answer of each chosen page; when the store is lost, here or in another thread, the rest is not tried."""
         failures, size = self._breaker.failures, pages[0].nbytes

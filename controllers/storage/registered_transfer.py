@@ -1,4 +1,4 @@
-"""Pages between a store and memory that its client knows: those that lie there go directly, the others by a bounce buffer."""
+"""Transfers between a store and memory: pages in registered memory directly, others through a bounce buffer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from enum import Enum
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
 
 
-class Way(Enum):
-    """Which way pages go."""
+class Direction(Enum):
+    """The direction of a transfer."""
 
     TO_STORE = "to the store"
     FROM_STORE = "from the store"
@@ -26,8 +26,8 @@ class RegisteredTransfer:
     """Splits a batch of pages into calls of the client.
 
     Args:
-        memory: what the client knows; the bounce buffer is added to it.
-        bounce: for the pages that lie elsewhere.
+        memory: the registered memory; the bounce buffer is added to it.
+        bounce: for pages in other memory.
         batch_bytes: of one call, but at least a page.
     """
 
@@ -37,7 +37,7 @@ class RegisteredTransfer:
         self._batch_bytes = batch_bytes
         memory.add(bounce.memory)
 
-    def answers(self, call: Call, pages: Sequence[memoryview], way: Way) -> Iterator[tuple[int, int]]:
+    def answers(self, call: Call, pages: Sequence[memoryview], way: Direction) -> Iterator[tuple[int, int]]:
         """Each page's index and answer, direct ones first; ending early leaves the rest untried.
 
         Pages are of one size. Pages from the store are filled whatever the answer was, their bytes being good if that is.
@@ -55,23 +55,23 @@ class RegisteredTransfer:
         for some in _batches(bounced, self._bounce.batch_pages(size)):
             yield from zip(some, self._bounced(call, some, [pages[index] for index in some], way), strict=True)
 
-    def _bounced(self, call: Call, indices: list[int], pages: list[memoryview], way: Way) -> list[int]:
+    def _bounced(self, call: Call, indices: list[int], pages: list[memoryview], way: Direction) -> list[int]:
         with self._bounce.lent(len(indices), pages[0].nbytes) as slots:
-            if way is Way.TO_STORE:
+            if way is Direction.TO_STORE:
                 copy_pages(pages, slots)
             answers = call(indices, [address_of(slot) for slot in slots])
-            if way is Way.FROM_STORE:
+            if way is Direction.FROM_STORE:
                 copy_pages(slots, pages)
             return answers
 
 
-def _batches(indices: list[int], at_most: int) -> Iterator[list[int]]:
-    for start in range(0, len(indices), at_most):
-        yield indices[start : start + at_most]
+def _batches(indices: list[int], batch_size: int) -> Iterator[list[int]]:
+    for start in range(0, len(indices), batch_size):
+        yield indices[start : start + batch_size]
 
 
 class BounceBuffer:
-    """Slots for pages of one size at a time; one caller holds all of it, the others wait.
+    """Slots for pages of one size at a time; one caller uses all of it while others wait.
 
     Args:
         size_bytes: must hold the largest page.

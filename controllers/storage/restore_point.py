@@ -1,4 +1,5 @@
-"""Restore-point records: after the trailing pages of a boundary were stored, one small value says that they all were.
+"""Restore points: a small record that is stored after the trailing pages of a boundary (a length one can resume from), and
+attests that all of them were stored.
 
     0   8  magic, with the version
     8   8  length of the prefix in pages
@@ -7,9 +8,9 @@
     56 40n for each pool, ascending by digest: 32 bytes format digest, 8 bytes how many of its pages up to the boundary
        ... zeros up to `body_bytes(pools)`, then the trailer of every stored value (page_seal)
 
-Integers are little-endian and unsigned. A record has exactly one encoding, and whatever is not one is refused. It attests
-that pages were there, not which bytes they had: two writers may have computed one state in two ways that both are right.
-A boundary needs its record *and* its pages, since a store may evict either. Cost: microseconds.
+Integers are little-endian and unsigned. A record has exactly one encoding; anything else is refused. It attests that pages were
+stored, not their bytes: two writers may have computed equal states with different rounding. A boundary needs its record *and*
+its pages, because a store may evict either. Cost: microseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RestorePoint:
         chain_digest: of the prefix, 32 bytes.
         attested: by format digest, how many of the pool's pages up to the boundary were stored: 1 … length_pages.
 
-    Raises ConfigurationError for anything that is not that.
+    Raises ConfigurationError for invalid fields.
     """
 
     length_pages: int
@@ -66,7 +67,7 @@ class RestorePoint:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> RestorePoint | None:
-        """The record with exactly this encoding; None for bytes that are no record."""
+        """The record with exactly this encoding; None for any other bytes."""
         if len(data) < _HEAD.size:
             return None
         magic, length, digest, count = _HEAD.unpack_from(data)
@@ -104,7 +105,7 @@ def attested_pages(
     """How many pages of a pool the record after each page attests, shape [pages]: `PoolFinding.attested`.
 
     Args:
-        records: as read, by the index of the page they stand after; one that names another boundary counts for nothing.
+        records: as read, by the index of the page they follow; a record of another boundary is ignored.
         chain_digests: of the prefix's pages from its first.
         format_digest: of the pool.
     """

@@ -1,4 +1,4 @@
-"""Where a server listens, as settings say it and as other servers report it."""
+"""Server addresses in settings and in replies of other servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def check_listens(engine: str, server: str, address: str, timeout_s: float, advice: str = "check its address") -> None:
-    """Raise StorageError where nothing listens, before a client is made that would take its time, or the process with it."""
+    """Raise StorageError if nothing listens, before creating a client that would hang or abort the process."""
     try:
         socket.create_connection(host_and_port(address), timeout=timeout_s).close()
     except OSError as error:

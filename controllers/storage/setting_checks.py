@@ -1,7 +1,7 @@
-"""What a setting may be: the type that its dataclass states, and the bounds of its number.
+"""Checks of settings: the type that the dataclass declares, and the bounds of numbers.
 
-Types are exact: True is no number of threads, and a whole number is a time-out but "2" is not. Numbers are finite, so that no
-time-out is one that never ends by comparing false with every clock.
+Types are exact: True is not a number of threads; an integer is a valid time-out, but "2" is not. Numbers must be finite,
+because a NaN time-out would never expire.
 """
 
 from __future__ import annotations

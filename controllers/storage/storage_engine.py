@@ -1,8 +1,8 @@
-"""The seam between the cache and a store of pages: a file system, a distributed store, or nothing.
+"""The protocol between the cache and a store of pages: a file system, a distributed store, or nothing.
 
-A value is one host page and its trailer, as many bytes as its pool says; a key is 32 bytes, uniformly distributed. What a
-store hands back is not believed: `CheckedStorage` verifies every page before it can be used, so an engine owes its caller
-speed and honesty about its own failures, not checksums.
+A value is one host page and its trailer, of the pool's fixed size; a key is 32 bytes, uniformly distributed. The cache does not
+trust a store: `CheckedStorage` verifies every page before it can be used. So an engine must report its own failures, but needs
+no checksums.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE_CONTIGUOUS = frozenset(layout for layout in HostLayout if layout.is_page_co
 
 
 class Outcome(Enum):
-    """What became of one page of a batch."""
+    """The outcome of one page of a batch."""
 
     DONE = "done"
     """Read or stored."""
@@ -51,8 +51,8 @@ class Capabilities:
         zero_copy: pages go between the store and host memory without another copy in this process.
         layouts: of the host pools whose pages it takes.
         largest_value_bytes: a page and its trailer may not be larger; None for no limit.
-        shared_between_hosts: whether what is stored here is found by servers on other machines.
-        survives_restart: whether it is found after this process has ended.
+        shared_between_hosts: whether servers on other machines find what is stored here.
+        survives_restart: whether stored pages are found after this process has ended.
     """
 
     zero_copy: bool
@@ -65,29 +65,29 @@ class Capabilities:
 class StorageEngine(Protocol):
     """Keeps pages under keys, a pool at a time.
 
-    The caller guarantees: keys are 32 bytes and differ within a batch; pages are contiguous and exactly as long as the pool's
-    values, writable for `get`, and until a call returns nobody else touches them. The engine guarantees: after `get` says
-    DONE the page was read whole, after any other outcome its bytes are undefined; it may evict any value at any time; a store
-    that fails is an outcome, or a StorageError for the whole batch, never a hang beyond the engine's own time limit. Calls
-    may come from several threads at once. Every call after `close` raises StorageError, but for `close` and `stats`.
+    The caller guarantees: keys are 32 bytes and distinct within a batch; pages are contiguous and exactly as long as the pool's
+    values, writable for `get`, and used by nothing else until the call returns. The engine guarantees: after DONE from `get`
+    the page was read completely, after any other outcome its bytes are undefined; it may evict any value at any time; a failing
+    store gives outcomes, or a StorageError for the whole batch, and never hangs beyond the engine's own time limit. Calls may
+    come from several threads at once. Every call after `close` raises StorageError, but for `close` and `stats`.
 
-    All raise StorageError for a pool that was not given when the engine was made, PageError for a batch that is not as above.
+    All raise StorageError for a pool that was not given when the engine was created, and PageError for any other batch.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine can do; the same for all its life."""
+        """What this engine can do; constant."""
         ...
 
     def register(self, buffers: Sequence[memoryview]) -> None:
-        """Make memory known in which the pages of later calls will lie, for zero copy. Idempotent.
+        """Register the memory of later calls' pages, for zero copy. Idempotent.
 
-        An engine that needs no registration does nothing. Raises StorageError where the store refuses.
+        An engine that needs no registration does nothing. Raises StorageError if the store refuses.
         """
         ...
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Which keys are stored, shape [keys]. A hint: a value may go, or turn out bad, before it is read."""
+        """Which keys are stored, shape [keys]. A hint: a value may be evicted, or be corrupt, before it is read."""
         ...
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -95,39 +95,40 @@ class StorageEngine(Protocol):
         ...
 
     def put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
-        """Store pages: DONE, PRESENT, DROPPED or FAILED for each. A reader never sees part of one as the whole."""
+        """Store pages: DONE, PRESENT, DROPPED or FAILED for each. Values are atomic: a reader never gets a partial one."""
         ...
 
     def remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        """Forget values; those that are not there are left alone."""
+        """Remove values; missing ones are ignored."""
         ...
 
     def clear(self) -> None:
-        """Forget every value of this engine's pools. What others put meanwhile may stay."""
+        """Remove every value of this engine's pools. Values that others put meanwhile may stay."""
         ...
 
     def stats(self) -> StorageStats:
-        """Counts since the engine was made, of every pool that it was made for. Cost: O(pools)."""
+        """Statistics since the engine was created, for each of its pools. Cost: O(pools)."""
         ...
 
     def close(self) -> None:
-        """Wait for calls under way, free everything, and take no more. Idempotent."""
+        """Wait for running calls, free all resources, and refuse new calls. Idempotent."""
         ...
 
 
 @runtime_checkable
 class SealingEngine(StorageEngine, Protocol):
-    """An engine that moves one page after another in this thread, and lets each be sealed or verified on its way: so its bytes
-    come from memory once, and not once more because the rest of a batch has driven them out of the processor's cache."""
+    """An engine that moves one page after another in this thread, and seals or verifies each on its way. So a page's bytes are
+    still in the processor's cache when they are hashed.
+    """
 
     def get_verified(
         self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], verify: Callable[[memoryview, bytes], bool]
     ) -> list[Outcome]:
-        """`get`, but CORRUPT for a page that was read, and of which, with its key, `verify` says False."""
+        """As `get`, but CORRUPT for a page that was read and for which `verify(page, key)` is False."""
         ...
 
     def put_sealed(
         self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Callable[[memoryview, bytes], None]
     ) -> list[Outcome]:
-        """`put`, but `seal` is called with each writable page and its key before that is written; not for those PRESENT."""
+        """As `put`, but `seal(page, key)` is called before each page is written; not for those PRESENT."""
         ...

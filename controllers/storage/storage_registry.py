@@ -1,4 +1,4 @@
-"""Engines by name: the built-in ones, those of installed packages, and what a program adds."""
+"""Engines by name: the built-in ones, those of installed packages, and those that a program registers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Factory = Callable[..., StorageEngine]
 class StorageRegistry:
     """The engines that can be opened by name: null, memory, file, those with servers of their own, and those of entry points.
 
-    A name of a package never replaces a built-in one; one that the program registers does replace both.
+    A package's name never replaces a built-in one; a name that the program registers replaces both.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StorageRegistry:
         return sorted({*self._factories, *ON_DEMAND, *self._installed})
 
     def register(self, name: str, factory: Factory) -> None:
-        """Make an engine known in this registry. Raises ConfigurationError for an empty name, or what cannot be called."""
+        """Register an engine. Raises ConfigurationError for an empty name, or a factory that cannot be called."""
         if type(name) is not str or not name:
             raise ConfigurationError(f"a storage engine's name must be a non-empty string, not {name!r}")
         if not callable(factory):
@@ -56,9 +56,9 @@ class StorageRegistry:
     def open(self, name: str, pools: Sequence[StoredPool], **options: Any) -> StorageEngine:
         """A new engine for these pools.
 
-        Raises ConfigurationError for a name that is not known, a package that cannot be imported, options that the engine
-        does not take, what has not all the methods of a StorageEngine, and pools that it cannot keep; such an engine is closed
-        again. What the factory raises comes out as it is.
+        Raises ConfigurationError for an unknown name, a package that cannot be imported, invalid options, an object without all
+        methods of a StorageEngine, and pools that it cannot keep; such an engine is closed again. Errors of the factory are
+        passed on.
 
         >>> pool = StoredPool(name="full", format_digest=bytes(32), value_bytes=4160)
         >>> StorageRegistry().open("memory", [pool], capacity_bytes=1 << 20).capabilities.zero_copy
@@ -97,7 +97,7 @@ class StorageRegistry:
 def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for options that a factory does not take, or lacks.
 
-    Asked before it is called, so that a TypeError of its own is never taken for a wrong option.
+    Checked before the call, so that a TypeError inside the factory is not mistaken for a wrong option.
     """
     if inspect.isabstract(factory):
         lacking = ", ".join(sorted(getattr(factory, "__abstractmethods__", ())))

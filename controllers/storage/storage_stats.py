@@ -1,4 +1,4 @@
-"""What an engine counts, by pool."""
+"""The counters of an engine by pool, and snapshots of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StorageStats:
 
 
 class StorageCounters:
-    """What an engine counts; any thread may add. Cost: about a microsecond a batch."""
+    """The counters of an engine. Thread-safe. Cost: about a microsecond a batch."""
 
     def __init__(self, value_bytes: Mapping[str, int]) -> None:
         self._pools = {name: _PoolCounters(size) for name, size in value_bytes.items()}
@@ -65,7 +65,7 @@ class StorageCounters:
             _add(self._pools[pool].puts, outcomes)
 
     def snapshot(self, *, is_degraded: bool = False) -> StorageStats:
-        """The counts of now."""
+        """A snapshot."""
         with self._lock:
             return StorageStats(
                 pools={name: counters.frozen() for name, counters in self._pools.items()}, is_degraded=is_degraded

@@ -20,12 +20,12 @@ class StoredPool:
 
     Attributes:
         name: the component's name, or another for what is stored beside the components.
-        format_digest: 32 bytes, `FormatHeader.digest`; pools of other formats never share a value. `stored_pools` takes it from
-            what a composition states; who makes one by hand answers for it.
+        format_digest: 32 bytes, `FormatHeader.digest`; pools of different formats never share a value. `stored_pools` derives
+            it from a composition; if you set it by hand, make sure that it is unique to the format.
         value_bytes: of every value: a page and its trailer.
-        layout: in which its host pages lie.
+        layout: of its host pages.
 
-    Raises ConfigurationError for anything that is not that.
+    Raises ConfigurationError for invalid fields.
     """
 
     name: str
@@ -42,7 +42,7 @@ class StoredPool:
             raise ConfigurationError(f"{self.name}: value_bytes must be a positive integer, not {self.value_bytes!r}")
 
     def check_batch(self, keys: Sequence[bytes], pages: Sequence[memoryview], *, writable: bool = False) -> None:
-        """Raise PageError for keys or pages that an engine must not be given. Cost: O(keys)."""
+        """Raise PageError for an invalid batch of keys and pages. Cost: O(keys)."""
         self.check_keys(keys)
         if len(keys) != len(pages):
             raise PageError(f"{self.name}: {len(keys)} keys for {len(pages)} pages")
@@ -88,7 +88,7 @@ def check_can_hold(capabilities: Capabilities, pools: Iterable[StoredPool]) -> N
 
 
 def check_opened_for(opened: Collection[str], pools: Iterable[StoredPool]) -> None:
-    """Raise ConfigurationError, naming every pool that is none of those that an engine was opened for."""
+    """Raise ConfigurationError, naming every pool that the engine was not opened for."""
     missing = [pool.name for pool in pools if pool.name not in opened]
     if missing:
         raise ConfigurationError(

@@ -1,4 +1,7 @@
-"""L3 behind the host tier: prefetch what a store has of a prompt, persist what the host has of a prefix."""
+"""The storage tier (L3) behind the host tier: it prefetches from a store what it has of a prompt, and writes prefixes on host
+to it. Start at `StorageTier.open` and give the result to `PrefixCache(storage=...)`. `PrefetchPolicy` and `PersistPolicy` set
+when and how much. `mapped_pages` allocates host memory without torch.
+"""
 
 if __name__ != "unified_tree.controllers.storage_tier":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.storage_tier, not as {__name__}")

@@ -1,8 +1,8 @@
-"""Reading what was found into host pages: jobs that read a portion of the paths each, and one for the trailing pages of the
-length they came to.
+"""Reads found pages into host memory: jobs that read a portion of the paths each, and one for the trailing pages of the
+resulting length.
 
-Host pages are taken a portion at a time, so that none is taken for what will not be read. Those for windows and states serve
-every shorter length, too, where a window or a state takes no more pages. So a length that falls short needs no other pages.
+Host pages are allocated a portion at a time, so that none is allocated for pages that are never read. The pages for windows and
+states also suffice for every shorter length, so a shortened prefetch needs no others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Fetch:
     """Host pages being filled for one prompt.
 
     Args:
-        found: what the store has; once it is stopped, the paths are read no further.
-        claim: the host pages there is room for; optional components that it lacks are not read.
+        found: what the store has; after its `stop`, no more path pages are read.
+        claim: the claimed host pages; optional components without a claim are not read.
 
     Attributes:
-        length_pages: what is to be read at most, one of `found.lengths`.
-        given_pages: how far host pages have been taken for the required paths.
-        arrived_pages: how far all required paths have been read.
+        length_pages: maximum length to read, one of `found.lengths`.
+        allocated_pages: up to which page host pages are allocated for the required paths.
+        arrived_pages: up to which page all required paths have been read.
         left_out: optional components that are not to be used.
     """
 
@@ -42,23 +42,23 @@ class Fetch:
         self.found = found
         self.claim = claim
         self.length_pages = claim.length_pages
-        self.given_pages = found.base_pages
+        self.allocated_pages = found.base_pages
         self.arrived_pages = found.base_pages
         self.left_out: set[str] = set()
         self._optional_reach: dict[str, int] = {}
         self._trailing_arrived: set[str] = set()
 
-    def take_portion(self, room_pages: int) -> bool:
-        """Take host pages for the next portion of the paths: `room_pages` of each, later as many as have been read so far.
+    def allocate_portion(self, room_pages: int) -> bool:
+        """Allocate host pages for the next portion of the paths: `room_pages` of each, later as many as have been read so far.
 
-        Fewer where fewer can be had. False if there are none for what is left to be read. May evict.
+        Allocates fewer if the pools are short. False if it allocated none though pages are left to read. May evict.
         """
         read_pages = self.arrived_pages - self.found.base_pages
         wanted = min(self.length_pages - self.arrived_pages, max(room_pages, read_pages))
         if wanted > 0:
             names = [access.name for access in self._composition.paths if access.required or self._reads_on(access.name)]
-            taken = self.claim.take_path(names, wanted)
-            self.given_pages += taken
+            taken = self.claim.allocate_path(names, wanted)
+            self.allocated_pages += taken
             return taken > 0
         return True
 
@@ -67,9 +67,10 @@ class Fetch:
         return name in self.claim.sizes and self._optional_reach.get(name, self.found.base_pages) == self.arrived_pages
 
     def read_paths(self, store: CheckedStorage, batch_pages: int) -> Steps:
-        """A job: of the pages given and not read, the required paths, some pages of each at a time, then the optional ones if
-        all has come."""
-        base, start, end = self.found.base_pages, self.arrived_pages, self.given_pages
+        """A job that reads the allocated pages: the required paths, some pages of each at a time, then the optional ones if all
+        have arrived.
+        """
+        base, start, end = self.found.base_pages, self.arrived_pages, self.allocated_pages
         required = [access for access in self._composition.paths if access.required]
         for begin in range(start, end, batch_pages):
             if self.found.is_stopped():
@@ -130,7 +131,7 @@ class Fetch:
         return len(outcomes)
 
     def arrived(self, length_pages: int) -> set[str]:
-        """The components of which all that a length needs has arrived, but for those left out."""
+        """The components of which everything that a length needs has arrived, without those in `left_out`."""
         base = self.found.base_pages
         paths = {
             access.name

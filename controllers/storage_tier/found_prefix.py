@@ -1,9 +1,8 @@
-"""What a store has of a prompt: a job that asks for it, and what it found.
+"""What a store has of a prompt: a look-up job, and its result.
 
-The paths are asked for first, from where the host's end, and only as far as all of them go. Where a length needs more, the
-restore points along the way say which lengths are worth asking for, also such as the host has the paths of and nothing else; of
-each pool only the pages that those need are asked for. Nothing is read but the restore points. Cost: one query a pool,
-O(pages), and a hash a page.
+It queries the paths first, from the end of the host's paths on, and only as far as all of them reach. If windows or states are
+needed too, the restore points along the path tell which lengths to query; of each pool only the pages that those need are
+queried. Only the restore points are read. Cost: one query per pool, O(pages), and a hash per page.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ class FoundPrefix:
     """What was found, filled by `look_up`.
 
     Args:
-        limit_pages: no longer prefix is asked for.
+        limit_pages: maximum prefix length to query.
 
     Attributes:
-        base_pages: of the required paths, what is on host and not asked for.
-        had_pages: what can be resumed without the store.
-        digests: chain digests of the pages asked for and all before.
+        base_pages: pages of the required paths that are on host, and so not queried.
+        resumable_pages: the length that can be resumed without the store.
+        digests: chain digests of all pages up to the last one queried.
         reach_pages: how far the required paths go.
-        lengths: which lengths can be restored, shape [reach_pages + 1]; those that can be had without are left out.
+        lengths: which lengths can be restored, shape [reach_pages + 1], without those resumable without the store.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int, had_pages: int) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
-        self.had_pages = had_pages
+        self.resumable_pages = resumable_pages
         self.digests: list[bytes] = []
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
@@ -53,11 +52,11 @@ class FoundPrefix:
         self._records: dict[int, RestorePoint] = {}
 
     def stop(self) -> None:
-        """Let the jobs under way ask for nothing more, and read nothing more. The look-up then finds nothing."""
+        """Make running jobs stop querying and reading. The look-up then finds nothing."""
         self._is_stopped = True
 
     def is_stopped(self) -> bool:
-        """Whether `stop` was called; a job asks anew before each call of the store, because another thread calls it."""
+        """Whether `stop` was called; a job checks it before each call of the store, because another thread may set it."""
         return self._is_stopped
 
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
@@ -81,7 +80,7 @@ class FoundPrefix:
                 reach = base + int(missing[0]) if missing.size else reach
         self.reach_pages = reach
         self.lengths = np.zeros(reach + 1, np.bool_)
-        if reach <= self.had_pages:
+        if reach <= self.resumable_pages:
             return
         findings: list[PoolFinding] = []
         if composition.records is not None:
@@ -93,12 +92,12 @@ class FoundPrefix:
             if self.is_stopped():
                 return
         self.lengths = restorable_lengths(findings, reach, size)
-        self.lengths[: self.had_pages + 1] = False
+        self.lengths[: self.resumable_pages + 1] = False
 
     def _read_records(self, store: CheckedStorage, composition: StoredComposition, reach: int) -> Steps:
         pool = composition.records
         assert pool is not None
-        keys = pool_keys(self.digests[self.had_pages : reach], pool.format_digest)
+        keys = pool_keys(self.digests[self.resumable_pages : reach], pool.format_digest)
         there = np.flatnonzero(store.exists(pool.name, keys))
         yield 0.0
         if self.is_stopped():
@@ -110,7 +109,7 @@ class FoundPrefix:
         for index, page, outcome in zip(there.tolist(), pages, outcomes, strict=True):
             record = RestorePoint.decode(page[:-TRAILER_BYTES]) if outcome is Outcome.DONE else None
             if record is not None:
-                self._records[self.had_pages + index] = record
+                self._records[self.resumable_pages + index] = record
 
     def _find_trailing(self, store: CheckedStorage, access: PoolAccess, size: int, reach: int) -> PoolFinding:
         attested = attested_pages(self._records, self.digests[:reach], access.stored.format_digest)

@@ -1,8 +1,8 @@
-"""Work on a store, off the caller's thread: a job is a generator that does one store call a step.
+"""Jobs: work on a store off the caller's thread. A job is a generator that makes one store call per step.
 
-A step yields how many seconds to pause before the next (0 mostly), so that the same job runs on a thread, where it pauses, or
-in virtual time, where the clock is moved. What a job finds out it leaves in its own records; the caller reads them after
-`ended` has returned the job, so nothing is shared while it runs but an event that asks it to stop.
+A step yields how many seconds to pause before the next (usually 0), so that the same job runs on a thread or in virtual time. A
+job writes its results to its own records, and the caller reads them after `ended` has returned the job. So nothing is shared
+while it runs, except an event that asks it to stop.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Job:
     """One job.
 
     Attributes:
-        steps: what it does.
-        error: why it broke off, None if it ran to its end.
+        steps: its generator.
+        error: why it was aborted, None if it ran to its end.
     """
 
     __slots__ = ("error", "steps")
@@ -35,10 +35,10 @@ class Job:
 
 
 class Jobs(Protocol):
-    """Runs jobs in the order they are started, some at a time."""
+    """A runner of jobs: starts them in order and runs some at a time."""
 
     def start(self, steps: Steps) -> Job:
-        """Take a job on; never blocks. After `close` it ends at once, with the error "closed" and without a step."""
+        """Submit a job; never blocks. After `close` it ends at once, with the error "closed" and without a step."""
         ...
 
     def ended(self) -> list[Job]:
@@ -50,9 +50,9 @@ class Jobs(Protocol):
         ...
 
     def close(self) -> None:
-        """Break off jobs between two steps, and wait for the steps under way; no further step begins.
+        """Abort jobs between two steps, and wait for running steps; no further step starts.
 
-        Jobs that were broken off end with the error "closed". Idempotent.
+        Aborted jobs end with the error "closed". Idempotent.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Host pages without torch: what a store reads and writes where the device's pages are moved by other means."""
+"""Host pages without torch, for stores in deployments that move device pages by other means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ALIGNMENT_BYTES = 64
 
 
 class MappedPages:
-    """One component's host pages, page first, each with room for the trailer of a stored page. Touched only as it is used.
+    """One component's host pages, page first, each with room for the trailer of a stored page. Memory is touched only when
+    used.
 
     Args:
         payload_bytes: of a page without its trailer.

@@ -1,7 +1,8 @@
-"""Writing a boundary to the store: a job that stores its paths from the root on, then its windows and states, then the record.
+"""A job that writes a boundary (a length one can resume from) to the store: its paths from the root on, then its windows and
+states, then the restore point.
 
-What the store holds already is passed over: pages known to be stored without asking, others by one query a pool. The first
-page that the store does not take ends the job, because nothing behind it could be found.
+Stored pages are skipped: those known to be stored without a query, others by one query per pool. The first page that the store
+refuses ends the job, because nothing behind it could be found.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class PersistJob:
 
     Args:
         key: the boundary's tokens.
-        pages: host pages by component: of paths all, of windows and states the last ones.
+        pages: host pages by component: all of paths, the last ones of windows and states.
         receipt: locks them.
 
     Attributes:
-        written_pages, written_bytes: what the store took.
+        written_pages, written_bytes: what the store accepted.
         failure: why it ended early, None if it did not.
-        is_done: everything this rank writes is stored, the record included.
+        is_done: whether everything this rank writes is stored, the restore point included.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class PersistJob:
         ids: NDArray[np.int64],
         policy: PersistPolicy,
     ) -> Asking:
-        """Store pages of one pool from page `begin` of the prefix on; whether all are there now."""
+        """Store pages of one pool from page `begin` of the prefix on; whether all are stored now."""
         keys = pool_keys(digests[begin : begin + ids.size], access.stored.format_digest)
         if not keys:
             return True

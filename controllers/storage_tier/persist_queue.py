@@ -1,8 +1,8 @@
-"""The boundaries that came to host and are to be written to the store, one at a time, in the order they came.
+"""The queue of boundaries that were copied to host and are to be written to the store, one at a time, first in first out.
 
-A boundary is a length one can resume from. Only the one being written is locked. Those that wait are not, and one that is gone
-when its turn comes is dropped and counted: so a slow store costs what is stored, never requests. A boundary brings its
-ancestors' pages along as far as the store is not known to hold them.
+A boundary is a length one can resume from. Only the one being written is locked. A waiting boundary may be evicted; it is then
+dropped and counted. So a slow store reduces what is stored, but never blocks requests. A boundary is written with its
+ancestors' pages, unless the store is known to hold them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class PersistQueue:
 
     @property
     def waiting_count(self) -> int:
-        """Boundaries not begun yet."""
+        """How many boundaries wait."""
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether another boundary would push the oldest out."""
+        """Whether adding another boundary drops the oldest."""
         return len(self._waiting) >= self._policy.max_waiting
 
     @property
@@ -48,17 +48,17 @@ class PersistQueue:
         return bool(self._waiting) or self._open is not None
 
     def add(self, boundary: Boundary) -> None:
-        """Ask for what is on host to be written. Cost: O(1)."""
+        """Queue a boundary on host for writing. Cost: O(1)."""
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
-            self._controller.drop("persist queue full", oldest)
+            self._controller.count_drop("persist queue full", oldest)
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Note what has been written, and begin the next. Cost: O(pages of the boundary that begins)."""
+        """Account for ended writes, and start the next. Cost: O(pages of the boundary that starts)."""
         self._note_ended()
         while self._waiting and self._open is None:
             boundary = next(iter(self._waiting))
@@ -70,14 +70,14 @@ class PersistQueue:
         try:
             receipt = tree.lock(boundary, Tier.HOST)
         except StaleBoundaryError:
-            controller.drop("persist stale", boundary)
+            controller.count_drop("persist stale", boundary)
             return
         key = tree.key_of(boundary)
         pages = self._pages(boundary)
         chain = controller.chain(key.namespace)
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.drop("persist before the ranks have met" if chain is None else "persist not on host", key)
+            controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", key)
             return
         self._open = PersistJob(controller.composition, key, pages, receipt)
         self._number = controller.ranks.begin("persist")
@@ -94,7 +94,7 @@ class PersistQueue:
         return found
 
     def _note_ended(self) -> None:
-        """Tell the ranks what has ended here; its lock is released when it has ended everywhere."""
+        """Report an ended write to the other ranks; its lock is released when it has ended on all of them."""
         for job in self._jobs.ended():
             assert self._open is not None
             self._count(job.error, self._open)
@@ -106,18 +106,18 @@ class PersistQueue:
             self._open.receipt.release()
             self._open = None
 
-    def _count(self, error: str | None, persist: PersistJob) -> None:
+    def _count(self, error: str | None, job: PersistJob) -> None:
         controller, totals = self._controller, self._controller.totals
-        totals.persisted_pages += persist.written_pages
-        totals.persisted_bytes += persist.written_bytes
-        if persist.is_done:
+        totals.persisted_pages += job.written_pages
+        totals.persisted_bytes += job.written_bytes
+        if job.is_done:
             totals.persisted_boundaries += 1
             return
         if error not in (None, "closed"):
             controller.store.failed(f"persist: {error}")
-            controller.warn("persist", f"{error}", persist.key)
-        reason = persist.failure if error is None else error.split(":")[0]
-        controller.drop(f"persist incomplete: {reason or 'window or state not on host'}", persist.key)
+            controller.warn("persist", f"{error}", job.key)
+        reason = job.failure if error is None else error.split(":")[0]
+        controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", job.key)
 
     def close(self) -> None:
         """Release everything; the jobs have been closed."""

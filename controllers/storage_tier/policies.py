@@ -1,4 +1,4 @@
-"""When a prefetch is worth starting and when a request stops waiting for it; how fast and how much is written to the store."""
+"""Policies: when to prefetch, how long a request waits for it, and how fast and how much is written to the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unified_tree.errors import ConfigurationError
 
 
 class PrefetchMode(Enum):
-    """When a request stops waiting for its prefetch: as soon as it is first asked for, after a time, or when all is there."""
+    """When a request stops waiting for its prefetch: at the first `prefetched`, after a time-out, or at the end."""
 
     BEST_EFFORT = "best_effort"
     TIMEOUT = "timeout"
@@ -21,17 +21,16 @@ class PrefetchPolicy:
     """How prefetches are made.
 
     Attributes:
-        mode: when a request gives up waiting; what has arrived by then is used.
-        min_tokens: a prompt lacks at least so many tokens on device and host, or nothing is asked.
-        max_host_share: of every host pool, the share that open prefetches may hold.
+        mode: when a request stops waiting; what has arrived by then is used.
+        min_tokens: minimum number of tokens missing on device and host for a prefetch.
+        max_host_share: maximum share of every host pool for open prefetches.
         base_s, per_token_s: with TIMEOUT, how long a request waits, from the call of `prefetch` on.
-        batch_pages: pages a read asks for at once; a prefetch can be stopped between two reads.
-        grace_s: how long a stopped prefetch is waited for, so that what it has read is not lost.
-        room_pages: of a prefix, for which host pages are taken at first; once these have been read, for as many as have been
-            read so far. So a prefetch that gives up has evicted little more than it brings.
-        max_open: prefetches that may be under way or wait for another; beyond that none is begun, which is counted.
-        max_outcomes: prefetches whose outcome is kept for the request to ask about; beyond that the oldest is forgotten and
-            counted.
+        batch_pages: pages per read; a prefetch can be stopped between two reads.
+        grace_s: how long to wait for a stopped prefetch, so that what it has read is not lost.
+        room_pages: prefix pages for which host pages are allocated first; after these were read, for as many as have been read
+            so far. So a stopped prefetch has evicted little more than it brings.
+        max_open: maximum number of prefetches that run or wait for another; further ones are dropped and counted.
+        max_outcomes: maximum number of ended prefetches whose outcome is kept; beyond that the oldest is dropped and counted.
     """
 
     mode: PrefetchMode = PrefetchMode.TIMEOUT
@@ -73,14 +72,15 @@ class PrefetchPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistPolicy:
-    """How what is on host goes to the store.
+    """How boundaries on host are written to the store.
 
     Attributes:
-        max_waiting: boundaries that may wait; beyond that the oldest is forgotten and counted.
-        bytes_per_s: how fast the store is written, at most; None for as fast as it goes.
-        batch_pages: pages a write hands over at once.
+        max_waiting: maximum number of waiting boundaries; beyond that the oldest is dropped and counted.
+        bytes_per_s: maximum write rate; None for no limit.
+        batch_pages: pages per write.
         known_pages: how many pages are remembered as stored.
-        recheck_s: how long that is believed; a store evicts what is not read, also the beginning of a long prefix.
+        recheck_s: after how long a remembered page is queried again; a store evicts unread pages, even the beginning of a long
+            prefix.
     """
 
     max_waiting: int = 1024

@@ -1,4 +1,4 @@
-"""One prompt's prefetch as its request sees it: who waits for it, for how long, and what it has brought."""
+"""One prompt's prefetch as its request sees it: who waits for it, for how long, and its result."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Place = tuple[str, bool, int, int, bytes]
 class Prefetch:
     """One prompt's prefetch.
 
-    It either runs `stages` of its own, or follows another prefetch that brings the same page first. When that one has ended,
-    a follower looks again at what it lacks.
+    It either runs its own `stages`, or follows another prefetch that fetches the same first page (single-flight). When that one
+    has ended, a follower checks again what it lacks.
 
     Attributes:
-        number: counted from 0, as they were begun.
-        request: who asked for it.
-        is_wanted: its request may still have a use for it.
-        deadline: when its request stops waiting, in the clock's seconds; None before it is begun.
+        number: counted from 0, in the order of starting.
+        request: its request's name.
+        is_wanted: whether its request may still use it.
+        deadline: when its request stops waiting, in the clock's seconds; None before it starts.
         stopped_at: when its request stopped waiting; None while it waits.
-        tokens: by how many tokens what can be resumed over device and host has grown since the prefetch was asked for.
+        tokens: how many tokens the resumable prefix over device and host has grown since the prefetch was asked for.
         followers: prefetches that wait for this one.
         users: how many of these and itself are wanted; `waiting`: how many of these have not stopped waiting.
-        generation: of the weights when its stages began.
-        stages: the generator that brings it; None for a follower.
-        place: what its stages bring first; None for a follower.
-        found: what the store has; it is stopped once nobody waits any more. None for a follower.
-        ticket: of the vote that its stages come to next, and until that is decided.
-        found_nothing: its look-up went to its end and found nothing to bring.
+        generation: of the weights when its stages started.
+        stages: the generator that fetches it; None for a follower.
+        place: where its stages start; None for a follower.
+        found: what the store has; stopped when no request waits any more. None for a follower.
+        ticket: of its next or current vote.
+        found_nothing: its look-up completed and found nothing.
     """
 
     def __init__(self, number: int, request: Hashable, key: Key) -> None:
@@ -77,14 +77,14 @@ class Prefetch:
         return had
 
     def stop(self, now: float) -> None:
-        """Its request waits no longer. When nobody else waits for the same pages, it ends with what it has. Cost: O(1)."""
+        """Stop waiting. If no other request waits for the same pages, the prefetch ends with what it has. Cost: O(1)."""
         if self.stopped_at is None:
             self.stopped_at = now
             if self.is_wanted:
                 self._wait_no_longer()
 
     def cancel(self) -> None:
-        """Its request has no use for it any more. When nobody else has, what it has read is not used either. Cost: O(1)."""
+        """Cancel it for its request. If no other request wants it, what it has read is discarded. Cost: O(1)."""
         assert self.is_wanted
         self.is_wanted = False
         (self._leader or self).users -= 1
@@ -101,14 +101,14 @@ class Prefetch:
             bringing.found.stop()
 
     def follow(self, leader: Prefetch) -> None:
-        """Wait for another that brings the same page first."""
+        """Wait for another prefetch that fetches the same first page."""
         self._leader = leader
         leader.followers.append(self)
         leader.users += 1
         leader.waiting += not self.is_stopped
 
     def lead(self, found: FoundPrefix, generation: object) -> None:
-        """Its own stages begin, which may be broken off already."""
+        """Start its own stages, which may be stopped already."""
         self._leader = None
         self.found = found
         self.generation = generation
@@ -116,14 +116,14 @@ class Prefetch:
             found.stop()
 
     def would_find_nothing(self, follower: Prefetch) -> bool:
-        """Whether what this one did not find is what a follower lacks: the same first page, or the same prompt."""
+        """Whether a follower lacks what this one did not find: the same first page, or the same prompt."""
         if self.found is None or not self.found_nothing:
             return False
         return self.found.reach_pages == self.found.base_pages or self.key.data == follower.key.data
 
 
 def place_of(key: Key, base: Boundary, page_size: int) -> Place:
-    """Where what a prefetch brings begins: behind `base`, the end of what is on host."""
+    """Where a prefetch starts: behind `base`, the end of the prefix on host."""
     width = key.width_bytes
     first_page = key.data[base.length * width : (base.length + page_size) * width]
     return key.namespace, key.bigram, base.node, base.length, first_page

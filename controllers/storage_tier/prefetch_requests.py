@@ -1,7 +1,7 @@
-"""The requests that prefetches are made for: which wait, for how long, and what came of those that have ended.
+"""The requests of prefetches: which wait, for how long, and the outcomes of those that have ended.
 
-Of a prefetch that has ended only its outcome is kept, until its request asks or too many others have ended. A request that is
-never heard of again runs out of time like any other.
+Of an ended prefetch only the outcome is kept, until its request asks for it or too many others have ended. An abandoned request
+times out like any other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class PrefetchRequests:
-    """By request what becomes of its prefetch.
+    """The prefetches by request.
 
     Args:
         policy: how long a request waits, and how many outcomes are kept.
         clock: seconds.
-        counters: where it is counted when one runs out of time or an outcome is forgotten.
-        may_give_up: whether a request may go on while its prefetch has not ended; not where ranks must do the same.
+        counters: counts time-outs and dropped outcomes.
+        may_give_up: whether a request may continue before its prefetch has ended; False where several ranks must agree.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class PrefetchRequests:
 
     @property
     def ended_count(self) -> int:
-        """Prefetches that have ended and whose outcome is kept."""
+        """How many ended prefetches are kept with their outcome."""
         return len(self._outcomes)
 
     def add(self, prefetch: Prefetch) -> None:
-        """A prefetch was begun. Cost: O(log open) with a time-out, or else O(1)."""
+        """Add a started prefetch. Cost: O(log open) with a time-out, else O(1)."""
         self.open_count += 1
         self._open[prefetch.request] = prefetch
         if self._policy.mode is PrefetchMode.TIMEOUT:
@@ -59,7 +59,7 @@ class PrefetchRequests:
         return prefetch.deadline, prefetch.number, prefetch
 
     def ended(self, prefetch: Prefetch) -> None:
-        """It has ended; its request may ask what came of it, if it still wants to know."""
+        """Keep the outcome of an ended prefetch, if its request may still ask for it."""
         self.open_count -= 1
         self._by_deadline.discard(self._entry(prefetch))
         if self._open.get(prefetch.request) is not prefetch:
@@ -68,10 +68,10 @@ class PrefetchRequests:
         self._outcomes[prefetch.request] = prefetch.tokens
         if len(self._outcomes) > self._policy.max_outcomes:
             del self._outcomes[next(iter(self._outcomes))]
-            self._counters.drop("prefetch forgotten")
+            self._counters.count_drop("prefetch forgotten")
 
     def expire(self) -> None:
-        """Requests that are out of time wait no longer. Cost: O(those), O(log open) each."""
+        """Stop waiting for requests that have timed out. Cost: O(log open) each."""
         now = self._clock()
         while self._by_deadline and self._by_deadline[0][0] <= now:
             self._expire(self._by_deadline[0][2], now)
@@ -79,7 +79,7 @@ class PrefetchRequests:
     def _expire(self, prefetch: Prefetch, now: float) -> None:
         self._by_deadline.discard(self._entry(prefetch))
         if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
-            self._counters.drop("prefetch out of time")
+            self._counters.count_drop("prefetch out of time")
         prefetch.stop(now)
 
     def is_ready(self, request: Hashable) -> bool:
@@ -99,9 +99,9 @@ class PrefetchRequests:
         return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
 
     def stop_waiting(self, request: Hashable) -> int:
-        """A request goes on without waiting. What has been read so far still comes to host, for later requests.
+        """Stop waiting for a request's prefetch. What has been read so far is still grafted, for later requests.
 
-        Returns by how many tokens what it can resume from has grown.
+        Returns how many tokens its resumable prefix has grown.
         """
         tokens = self.tokens_of(request)
         prefetch = self._forget(request)
@@ -110,13 +110,13 @@ class PrefetchRequests:
         return tokens
 
     def cancel(self, request: Hashable) -> None:
-        """A request has no use for it any more; it is dropped, if nobody else has."""
+        """Cancel a request's prefetch, unless other requests want it."""
         prefetch = self._forget(request)
         if prefetch is not None:
             prefetch.cancel()
 
     def _forget(self, request: Hashable) -> Prefetch | None:
-        """Its prefetch, if that has not ended, belongs to no request from now on."""
+        """Forget a request; returns its prefetch if that has not ended."""
         self._outcomes.pop(request, None)
         return self._open.pop(request, None)
 

@@ -1,4 +1,4 @@
-"""Host pages for prefetches: how long a prefix there is room for, and how much of every pool prefetches may come to hold."""
+"""Host pages for prefetches: how long a prefix fits, and how much of every pool prefetches may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PrefetchRoom:
-    """The share of the host pools that open prefetches may hold.
+    """The share of the host pools that open prefetches may use.
 
     Args:
         composition: which components there are.
@@ -39,7 +39,7 @@ class PrefetchRoom:
         self.claims: set[PrefetchClaim] = set()
 
     def claim_longest(self, base_pages: int, lengths: Sequence[int]) -> PrefetchClaim | None:
-        """Claim pages for the longest of some lengths, ascending, that there is room for; None if there is none.
+        """Claim pages for the longest of some ascending lengths that fits; None if none fits.
 
         Optional components that are short get none. Evicts nothing. Cost: O(log lengths).
         """
@@ -54,8 +54,8 @@ class PrefetchRoom:
         self.claims.add(claim)
         return claim
 
-    def take(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
-        """Pages that were claimed; None if a required component is short after all. Optional ones that are get none."""
+    def allocate(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
+        """Allocate claimed pages; None if a required component is short after all. Short optional ones get none."""
         wanted = {name: count for name, count in needs.items() if name in self._required or self._host.fits(name, count)}
         try:
             pages = self._host.allocate_all(wanted)
@@ -65,7 +65,7 @@ class PrefetchRoom:
         return pages
 
     def release(self, claim: PrefetchClaim) -> None:
-        """A claim has ended: the pages that it still has go back to their pools. Idempotent."""
+        """End a claim and free its remaining pages. Idempotent."""
         if claim in self.claims:
             self.claims.remove(claim)
             self._host.free_all(claim.pages)
@@ -98,14 +98,14 @@ class PrefetchRoom:
 
 
 class PrefetchClaim:
-    """The right of one prefetch to so many host pages, and those that it has taken.
+    """A prefetch's claim to a number of host pages, and the pages it has allocated.
 
-    Claiming takes nothing from anybody but other prefetches. Taking evicts what it must.
+    A claim only limits other prefetches. Allocating may evict.
 
     Attributes:
-        sizes: pages claimed, by component; `owed` of these not taken.
-        length_pages: what there is room for.
-        pages: those taken that are not the tree's, by component.
+        sizes: pages claimed, by component; `owed`: those of them not allocated yet.
+        length_pages: the length that fits.
+        pages: allocated pages that are not the tree's, by component.
     """
 
     def __init__(self, room: PrefetchRoom, length_pages: int, sizes: Mapping[str, int]) -> None:
@@ -116,26 +116,28 @@ class PrefetchClaim:
         self.length_pages = length_pages
         self.pages: dict[str, NDArray[np.int64]] = {}
 
-    def take_path(self, names: Sequence[str], page_count: int) -> int:
-        """So many further pages of each of some paths, or half as many, and so on; returns how many, 0 for none.
+    def allocate_path(self, names: Sequence[str], page_count: int) -> int:
+        """Allocate `page_count` more pages of each of some paths, or half as many, and so on; returns how many, 0 for none.
 
         Optional ones that are short get none.
         """
         while page_count:
-            if self._take(dict.fromkeys(names, page_count)):
+            if self._allocate(dict.fromkeys(names, page_count)):
                 return page_count
             page_count //= 2  # what could be evicted stands above what is locked
         return 0
 
-    def take_trailing(self, length_pages: int) -> bool:
-        """The pages for the windows and states of a length, once: they serve every shorter length. False if there are none."""
+    def allocate_trailing(self, length_pages: int) -> bool:
+        """Allocate the pages for the windows and states of a length, once; they suffice for shorter lengths. False if there are
+        none.
+        """
         if not self._has_trailing:
             needs = self._room.trailing_needs(length_pages)
-            self._has_trailing = self._take({name: count for name, count in needs.items() if name in self.sizes})
+            self._has_trailing = self._allocate({name: count for name, count in needs.items() if name in self.sizes})
         return self._has_trailing
 
-    def _take(self, needs: Mapping[str, int]) -> bool:
-        pages = self._room.take(needs)
+    def _allocate(self, needs: Mapping[str, int]) -> bool:
+        pages = self._room.allocate(needs)
         if pages is None:
             return False
         for name, ids in pages.items():
@@ -145,6 +147,6 @@ class PrefetchClaim:
         return True
 
     def submit(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
-        """The first pages of some components belong to the tree now."""
+        """Pass the first pages of some components to the tree."""
         for name, ids in pages.items():
             self.pages[name] = self.pages[name][ids.size :]

@@ -1,13 +1,12 @@
 """The stages of a prefetch, from its look-up to its graft, as one generator.
 
-It yields the jobs that ask the store and the votes in which the ranks agree, and is sent what came of them: of a job its error
-or None, of a vote the lengths that every rank can restore. In between it runs on the caller's thread. Every rank opens the same
-tickets in the same order and votes on each, whatever its own store answered: a job that fails or is broken off votes for
-less. Closing the generator, at any stage, gives back all that it holds.
+It yields the jobs on the store and the votes of the ranks, and is sent their results: of a job its error or None, of a vote the
+lengths that every rank can restore. In between it runs on the caller's thread. Every rank opens the same tickets in the same
+order and votes on each, whatever its own store answered; after a failed or stopped job it votes for less. Closing the generator
+at any stage releases its locks and frees its pages.
 
-Host pages are taken for what is about to be read and nothing else, because taking them evicts what others may need. When nobody
-waits for a prefetch any more it is broken off: its look-up asks nothing more and finds nothing, the paths are read no further,
-and what has been read by then is grafted.
+Host pages are allocated only for what is about to be read, because allocating may evict. When no request waits for a prefetch
+any more, it is stopped: its look-up finds nothing, no more path pages are read, and what has been read is grafted.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Stages: TypeAlias = Generator["Steps | NDArray[np.bool_]", Any, Result]
 
 
 class PrefetchStages:
-    """What the prefetches of a cache go through.
+    """The stages of a cache's prefetches.
 
     Attributes:
-        room: the host pages that they have.
+        room: host pages for them.
     """
 
     def __init__(self, controller: StorageController) -> None:
@@ -51,10 +50,10 @@ class PrefetchStages:
         self.room = PrefetchRoom(controller.composition, controller.host, self._policy.max_host_share)
 
     def run(self, prefetch: Prefetch, found: FoundPrefix, base: Boundary, chain: KeyChain) -> Stages[None]:
-        """Bring to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
+        """Fetch to host what the store has of a prompt beyond `base`, which stays locked until the generator ends.
 
         Args:
-            found: knows what is on host, and is filled by the look-up.
+            found: describes what is on host, and is filled by the look-up.
             chain: names the prompt's pages in the store.
         """
         controller, key = self._controller, prefetch.key
@@ -67,7 +66,7 @@ class PrefetchStages:
                 return
             claim = self.room.claim_longest(found.base_pages, candidates)
             if claim is None:
-                controller.drop("prefetch: no room on host", key)
+                controller.count_drop("prefetch: no room on host", key)
                 return
             fetch = Fetch(controller.composition, found, claim)
             yield from self._read_paths(prefetch, fetch)
@@ -81,14 +80,14 @@ class PrefetchStages:
             if claim is not None:
                 self.room.release(claim)
             if prefetch.ticket is not None:
-                controller.ranks.withdraw(prefetch.ticket)
+                controller.ranks.cancel(prefetch.ticket)
             receipt.release()
 
     def _look_up(self, prefetch: Prefetch, found: FoundPrefix, chain: KeyChain) -> Stages[None]:
-        """Leaves in `found.lengths` what every rank's store has."""
+        """Reduces `found.lengths` to those that every rank's store has."""
         controller, key = self._controller, prefetch.key
         base = found.base_pages * controller.tree.page_size
-        prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
+        prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
         error = yield found.look_up(controller.store, controller.composition, chain)
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
@@ -97,21 +96,21 @@ class PrefetchStages:
         yield from self._agree(prefetch, found, error)
 
     def _read_paths(self, prefetch: Prefetch, fetch: Fetch) -> Stages[None]:
-        """Read a portion at a time, as long as every rank can read on and somebody has a use for it.
+        """Read a portion at a time, as long as every rank can continue and a request wants it.
 
-        Leaves in `found.lengths` those that every rank can still restore.
+        Reduces `found.lengths` to those that every rank can still restore.
         """
         controller, key, found = self._controller, prefetch.key, fetch.found
         can_read_on = True
         while can_read_on:
-            if not fetch.take_portion(self._policy.room_pages):
-                controller.drop("prefetch: no room on host", key)
+            if not fetch.allocate_portion(self._policy.room_pages):
+                controller.count_drop("prefetch: no room on host", key)
                 found.lengths[fetch.arrived_pages + 1 :] = False
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
-            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", fetch.length_pages)
+            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
             error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
-            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.given_pages
+            is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
             if fell_short and not is_stopped:
                 controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
             if fell_short or is_stopped:
@@ -120,9 +119,9 @@ class PrefetchStages:
             can_read_on = bool(found.lengths[fetch.arrived_pages + 1 :].any()) and not self._is_unwanted(prefetch)
 
     def _read_trailing(self, prefetch: Prefetch, fetch: Fetch) -> Stages[int]:
-        """Read the windows and states of the longest length left, and where they fell short on a rank those of the next.
+        """Read the windows and states of the longest length left; if they are incomplete on a rank, those of the next length.
 
-        Returns the length in pages of which everything required has arrived on every rank; 0 if there is none.
+        Returns the length in pages for which everything required has arrived on every rank; 0 if there is none.
         """
         controller, key, found = self._controller, prefetch.key, fetch.found
         trailing = controller.composition.trailing
@@ -131,18 +130,18 @@ class PrefetchStages:
             length = longest(found.lengths)
             if not trailing:
                 return length
-            if not fetch.claim.take_trailing(length):
-                controller.drop("prefetch: no room on host", key)
+            if not fetch.claim.allocate_trailing(length):
+                controller.count_drop("prefetch: no room on host", key)
                 return 0
             found.lengths = found.lengths[: length + 1]
-            prefetch.ticket = controller.ranks.ticket(f"{key.namespace} {key.length}", length)
+            prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", length)
             error = yield fetch.read_trailing(controller.store, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
             yield from self._agree(prefetch, found, error)
             if found.lengths[length:].any() and not self._is_unwanted(prefetch):
                 return length
-            controller.drop("prefetch shortened", key)
+            controller.count_drop("prefetch shortened", key)
         return 0
 
     def _agree_on_optional(self, prefetch: Prefetch, fetch: Fetch, length: int) -> Stages[None]:
@@ -150,7 +149,7 @@ class PrefetchStages:
         optional = self._controller.composition.optional
         if optional:
             arrived = fetch.arrived(length)
-            prefetch.ticket = self._controller.ranks.ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
+            prefetch.ticket = self._controller.ranks.open_ticket(f"{prefetch.key.namespace} {length} optional", len(optional))
             agreed = yield np.array([True, *(name in arrived for name in optional)])
             prefetch.ticket = None
             fetch.left_out = {name for name, is_there in zip(optional, agreed[1:].tolist(), strict=True) if not is_there}
@@ -173,15 +172,15 @@ class PrefetchStages:
             controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
 
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
-        """A job has ended here: of the lengths found leave those that every rank can restore, none if it failed."""
+        """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""
         if error is not None:
             self._controller.warn("prefetch", error, prefetch.key)
-            self._controller.drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
+            self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths
         prefetch.ticket = None
-        found.lengths[: found.had_pages + 1] = False
+        found.lengths[: found.resumable_pages + 1] = False
 
     def _is_unwanted(self, prefetch: Prefetch) -> bool:
-        """Whether nobody has a use for it any more, or what it brings has been invalidated."""
+        """Whether no request wants it any more, or its state was invalidated."""
         return not prefetch.users or prefetch.generation != self._controller.generation(prefetch.key.namespace)

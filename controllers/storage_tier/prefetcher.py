@@ -1,13 +1,13 @@
-"""Prefetches: what a store has of arriving prompts comes to host while they wait for their turn.
+"""The prefetcher: fetches what a store has of arriving prompts to host while they wait to be scheduled.
 
 Each prefetch is a generator (`PrefetchStages.run`) that yields jobs and votes. The `Prefetcher` starts the jobs and casts the
-votes, and goes on with a prefetch when its job has ended or the ranks have decided its vote.
+votes, and resumes a prefetch when its job has ended or the ranks have decided its vote.
 
-A page is fetched once: a prompt that lacks the same page behind the same prefix as another follows that one's prefetch,
-and looks again at what it lacks when that has ended.
+Prefetches are single-flight: a prompt that lacks the same page behind the same prefix as another follows that one's prefetch,
+and checks again what it lacks when that has ended.
 
-Cost: O(what ended or ran out of time) a tick, however many prefetches are open; a prefetch costs its caller a match and a
-graft, and O(log open) with a time-out.
+Cost: O(prefetches that ended or timed out) per tick, however many are open. A prefetch costs its caller a match and a graft,
+and O(log open) with a time-out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prefetcher:
     """All prefetches of a cache.
 
     Attributes:
-        requests: whom they are made for.
+        requests: their requests.
     """
 
     def __init__(self, controller: StorageController) -> None:
@@ -48,7 +48,9 @@ class Prefetcher:
         self._by_place: dict[Place, Prefetch] = {}
         self._by_job: dict[Job, Prefetch] = {}
         self._is_closing = False
-        self.requests = PrefetchRequests(self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_alone)
+        self.requests = PrefetchRequests(
+            self._policy, self._clock, controller.counters, may_give_up=controller.ranks.is_single_rank
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -57,14 +59,14 @@ class Prefetcher:
 
     @property
     def room(self) -> PrefetchRoom:
-        """The host pages that prefetches have."""
+        """The host pages for prefetches."""
         return self._stages.room
 
     def begin(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""
         self.requests.cancel(request)
         if self.requests.open_count >= self._policy.max_open:
-            self._controller.drop("prefetch queue full", key)
+            self._controller.count_drop("prefetch queue full", key)
             return False
         prefetch = Prefetch(next(self._numbers), request, key)
         if not self._start(prefetch):
@@ -73,12 +75,12 @@ class Prefetcher:
         return True
 
     def _start(self, prefetch: Prefetch) -> bool:
-        """Look up what a prompt lacks, or follow the prefetch that brings it; False if that is too little."""
+        """Look up what a prompt lacks, or follow the prefetch that fetches it; False if it lacks too little."""
         controller, key, tree = self._controller, prefetch.key, self._controller.tree
         size = tree.page_size
         limit = (key.length - 1) // size * size
         had = prefetch.measure(tree, limit)
-        gave_up = prefetch.is_stopped and controller.ranks.is_alone
+        gave_up = prefetch.is_stopped and controller.ranks.is_single_rank
         chain = controller.chain(key.namespace)
         if self._is_closing or gave_up or chain is None or limit - had < max(size, self._policy.min_tokens):
             return False
@@ -101,7 +103,7 @@ class Prefetcher:
         return True
 
     def _advance(self, prefetch: Prefetch, answer: Any) -> None:
-        """Go on with a prefetch, up to its next job or vote or to its end."""
+        """Resume a prefetch, up to its next job or vote or to its end."""
         assert prefetch.stages is not None
         try:
             waits_for = prefetch.stages.send(answer)
@@ -114,14 +116,14 @@ class Prefetcher:
             raise
         if isinstance(waits_for, np.ndarray):
             assert prefetch.ticket is not None
-            self._controller.ranks.vote(prefetch.ticket, waits_for, partial(self._advance, prefetch))
+            self._controller.ranks.propose(prefetch.ticket, waits_for, partial(self._advance, prefetch))
         else:
             self._by_job[self._jobs.start(waits_for)] = prefetch
 
     def poll(self) -> None:
-        """Let requests that are out of time wait no longer, and go on with every prefetch whose job has ended.
+        """Expire requests that have timed out, and resume every prefetch whose job has ended.
 
-        Cost: O(those), O(log open) each.
+        Cost: O(log open) each.
         """
         ended = self._jobs.ended()
         self.requests.expire()
@@ -129,13 +131,13 @@ class Prefetcher:
             self._advance(self._by_job.pop(job), job.error)
 
     def _end(self, prefetch: Prefetch) -> None:
-        """A prefetch has ended; those that followed it look again."""
+        """End a prefetch; its followers check again what they lack."""
         if prefetch.place is not None:
             del self._by_place[prefetch.place]
         self.requests.ended(prefetch)
         is_current = prefetch.generation == self._controller.generation(prefetch.key.namespace)
         for follower in prefetch.followers:
-            in_vain = is_current and self._controller.ranks.is_alone and prefetch.would_find_nothing(follower)
+            in_vain = is_current and self._controller.ranks.is_single_rank and prefetch.would_find_nothing(follower)
             if not follower.is_wanted or in_vain or not self._start(follower):
                 self._end(follower)
 

@@ -1,7 +1,7 @@
-"""The storage controller: what a cache has behind its host tier, from the day a store is attached until it is detached.
+"""The storage controller: manages the store behind a cache's host tier, from attach to detach.
 
-Everything that touches the tree happens in the caller's calls; jobs touch the store and the host pages they were given, which
-are pinned or belong to nobody else. What comes from the store is verified before it can be used (`CheckedStorage`).
+The tree changes only in the caller's calls. Jobs access the store and their own host pages, which are locked or not in the
+tree. Pages from the store are verified before they can be used (`CheckedStorage`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _LOG = logging.getLogger("unified_tree.storage_tier")
 
 
 class StorageController:
-    """What one cache reads from a store and writes to it.
+    """Reads and writes the store of one cache.
 
     Args:
         tree: of the cache.
         host: its host pools' free lists.
         tier: settings; its engine and jobs are closed with the controller.
-        counters: where figures go.
-        weights: which version each namespace is in, and what a store calls it.
-        ranks: what must be heard before an answer of the store counts.
+        counters: counts events.
+        weights: the weights version of each namespace, and its name in a store.
+        ranks: agreement with the other ranks, before a result of the store is used.
 
-    Raises ConfigurationError for what the engine cannot keep or was not opened for, pools or memory that do not fit the
-    components, and a weights version that is no string.
+    Raises ConfigurationError for pools that the engine cannot keep or was not opened for, pools or memory that do not fit the
+    components, and a weights version that is not a string.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StorageController:
         self._is_closed = False
 
     def chain(self, namespace: str) -> KeyChain | None:
-        """The keys of a namespace under the weights it has now; None as long as these have no name."""
+        """The key chain of a namespace under its current weights; None while these have no name."""
         version = self._weights.name(namespace)
         return None if version is None else KeyChain(page_size=self.tree.page_size, weights_version=version)
 
@@ -90,29 +90,29 @@ class StorageController:
         return not self._is_closed and self.prefetcher.begin(request, key)
 
     def backed_up(self, boundary: Boundary) -> None:
-        """A boundary came to host."""
+        """A boundary was copied to host."""
         self.persist_queue.add(boundary)
 
-    def drop(self, reason: str, about: Key | Boundary) -> None:
-        """Count what was not done or came to nothing. It is logged at debug level, because it may happen every step."""
-        self.counters.drop(reason)
+    def count_drop(self, reason: str, about: Key | Boundary) -> None:
+        """Count an operation that was dropped or failed, and log it at debug level, because it may happen every step."""
+        self.counters.count_drop(reason)
         _LOG.debug("dropped: %s: %s", reason, about)
 
     def warn(self, what: str, error: str, about: Key) -> None:
-        """Log why a job of some kind broke off, once for each kind of error; a closed store is no error."""
+        """Log why a job of some kind was aborted, once for each kind of error; a closed store is not an error."""
         kind = error.partition(":")[0]
         if kind != "closed" and (what, kind) not in self._warned:
             self._warned.add((what, kind))
             _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, error)
 
     def poll(self) -> None:
-        """Go on with what has been read or written, and begin what is due. Never blocks. Cost: O(what ended and begins)."""
+        """Continue after ended jobs, and start due ones. Never blocks. Cost: O(jobs ended and started)."""
         self.prefetcher.poll()
         self.persist_queue.poll()
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is being read or written, or waits to be."""
+        """Whether a read or a write is running or waiting."""
         return self.prefetcher.is_busy or self.persist_queue.is_busy
 
     def drain(self) -> None:
@@ -124,7 +124,7 @@ class StorageController:
             self.ranks.tick()
 
     def flush(self) -> None:
-        """Store every boundary that is on host, also what came there before this store did, and wait for that. Blocks."""
+        """Store every boundary on host, including those from before the store was attached. Blocks until done."""
         for boundary in self.tree.transfers.boundaries():
             if self.persist_queue.is_full:
                 self.drain()
@@ -132,9 +132,10 @@ class StorageController:
         self.drain()
 
     def close(self) -> None:
-        """Break off what is under way, give everything back, and close the engine. Blocks as long as the engine's calls do.
+        """Abort running jobs, release their locks, free their pages, and close the engine. Blocks as long as the engine's calls
+        do.
 
-        Everything is closed whatever one of them raises, and that is raised at the end. Idempotent.
+        Everything is closed even if a part raises; the error is raised at the end. Idempotent.
         """
         if self._is_closed:
             return
@@ -147,7 +148,7 @@ class StorageController:
             closing.callback(self.tier.reading.close)
 
     def stats(self) -> StorageTierStats:
-        """Totals so far. Cost: O(pools)."""
+        """A snapshot of the totals. Cost: O(pools)."""
         engine = self.tier.engine.stats()
         errors, last_error = self.store.errors
         return StorageTierStats(

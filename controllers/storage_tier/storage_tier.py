@@ -1,4 +1,4 @@
-"""How a cache uses a store behind its host tier, and the one call that opens such a store."""
+"""The settings of a storage tier, and the call that opens one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 class StorageTier:
     """Settings of the storage tier. The cache closes the engine and the jobs when it is closed or the tier is detached.
 
-    `open` makes one from a composition; who gives the fields opens the engine with `stored_pools`.
+    `open` creates one from a composition. To fill the fields yourself, open the engine with `stored_pools`.
 
     Attributes:
-        engine: opened for `pools` and, where lengths need more than paths, for the pool of restore points (`stored_pools`).
-        pools: by component; that of the restore points may be left out.
+        engine: opened for `pools` and, if the model has windows or states, for the pool of restore points (`stored_pools`).
+        pools: by component; the pool of restore points may be left out.
         memory: host pages by component, with room for trailers.
-        weights_version: of the model now; what another version computed is never found.
-        prefetch, persist: when and how much.
+        weights_version: the current version of the model; pages of another version are never found.
+        prefetch, persist: the policies for fetching and for writing.
         written: components whose pages this rank stores; None for all. A replicated pool is stored by one rank.
-        reading, writing: what prefetches and persists run on. Prefetches go side by side, 16 at a time if nothing else is
-            given, for a look-up that takes long must not keep others from theirs; persists are one after another anyway.
+        reading, writing: the job runners of prefetches and of writes. By default 16 prefetches run at a time, so that a slow
+            look-up does not delay others; writes are sequential anyway.
         clock: seconds, for time-outs.
     """
 
@@ -60,23 +60,23 @@ class StorageTier:
         registry: StorageRegistry | None = None,
         **settings: Any,
     ) -> StorageTier:
-        """Open a store for all that a composition keeps, and make its host memory known to the store. Needs no torch.
+        """Open a store for all components of a composition, and register the host memory with it. Needs no torch.
 
-        What the pages hold, and of which rank, is what the composition states. State that is the same on several ranks (MLA's
-        latents) is stored once, by the first of them.
+        The composition declares the page formats and the rank. State that is the same on several ranks (MLA's latents) is
+        stored once, by the first of them.
 
         Args:
             engine: its name in the registry: `file`, `mooncake`, `redis`, …
             composition: of the cache.
-            memory: host pages by component: host pools, `mapped_pages`, or your own.
-            weights_version: of the model now; pages that another version computed are never found.
+            memory: host pages by component: host pools, `mapped_pages`, or a PageMemory of your own.
+            weights_version: the current version of the model; pages of another version are never found.
             options: of the engine: `directory` and `capacity_bytes` of the file engine.
-            registry: other engines than the built-in and installed ones.
+            registry: engines besides the built-in and installed ones.
             settings: the other fields.
 
-        Raises ConfigurationError for memory without room for trailers, for what the engine cannot keep, and for a composition
-        that does not state what its pages hold or, where ranks divide them, of which rank; StorageError where the engine cannot
-        be opened.
+        Raises ConfigurationError for memory without room for trailers, for pools that the engine cannot keep, and for a
+        composition without page formats (or, if ranks divide the state, without a rank). Raises StorageError if the engine
+        cannot be opened.
 
         >>> from unified_tree.components import composition_for
         >>> from unified_tree.controllers.storage_tier import mapped_pages

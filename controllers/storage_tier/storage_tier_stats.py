@@ -1,4 +1,4 @@
-"""What the storage tier counts, and a snapshot of it."""
+"""The counters of the storage tier, and a snapshot of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class StorageTierCounters:
-    """What only grows; see StorageTierStats."""
+    """The accumulating part of StorageTierStats."""
 
     prefetches: int = 0
     joined: int = 0
@@ -27,20 +27,20 @@ class StorageTierCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageTierStats:
-    """Since the tier was attached.
+    """A snapshot; totals count from the attachment of the tier.
 
     Attributes:
-        prefetches: begun; `joined` that waited for another's pages instead. Of both, `prefetches_open` have not ended, and
-            `prefetches_ended` have, and are remembered for their requests.
-        prefetched_tokens: by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
+        prefetches: started; `joined`: those that followed another instead. Of both, `prefetches_open` have not ended;
+            `prefetches_ended` have ended and are kept for their requests.
+        prefetched_tokens: tokens by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
         persisted_boundaries: written whole; `boundaries_waiting` to be written.
         persisted_pages, persisted_bytes: over all components.
         known_pages: pages remembered as stored.
-        pools: what the engine counts, by pool.
+        pools: the engine's statistics, by pool.
         latencies: of its calls, by pool and call (exists, get, put).
-        quarantined: pages that were not what had been put, by pool.
-        errors: calls that failed as a whole; `last_error` what the last one said.
-        is_degraded: the engine says that it cannot be used at present.
+        quarantined: corrupt pages found, by pool.
+        errors: calls that failed as a whole; `last_error`: the last message.
+        is_degraded: whether the engine reports that it cannot be used at present.
     """
 
     prefetches: int

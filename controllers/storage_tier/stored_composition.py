@@ -1,4 +1,4 @@
-"""The pools of a composition as a store sees them: what a length needs of each, and where their host pages lie."""
+"""The pools of a composition for a store: which pages a length needs of each, and where their host pages are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = "restore points"
 
 
 class PageMemory(Protocol):
-    """Where the host pages of a component lie; a HostPool is one."""
+    """The host pages of a component; a HostPool is one."""
 
     @property
     def payload_bytes(self) -> int:
@@ -36,7 +36,7 @@ class PageMemory(Protocol):
 
 @runtime_checkable
 class PooledMemory(PageMemory, Protocol):
-    """Host pages that lie in one buffer and say how; HostPool and MappedPages are such."""
+    """Host pages in one buffer with a known layout, such as HostPool and MappedPages."""
 
     @property
     def layout(self) -> HostLayout:
@@ -85,17 +85,17 @@ class StoredComposition:
     Args:
         components: of the cache.
         page_size: tokens a page.
-        pools: by component, for each; that of the restore points may be among them.
+        pools: one for each component, by name; the pool of restore points may be among them.
         memory: host pages by component, for each.
         written: components whose pages this rank stores; None for all.
 
     Attributes:
         paths, trailing: the pools whose lengths need all pages, and the last ones.
         optional: names of those that a boundary does not need.
-        records: the pool of the restore points; None where every length is a boundary.
+        records: the pool of restore points; None if every length is a boundary.
 
-    Raises ConfigurationError for components without a pool or memory, for pools of components that are not there, and for
-    memory that has no room for the trailer of a stored page, or more: the trailer would be written over the page.
+    Raises ConfigurationError for components without a pool or memory, for pools of unknown components, and for memory whose
+    pages are not a payload and exactly the trailer of a stored page.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class StoredComposition:
 
 
 def stored_pools(composition: Composition, *, layout: HostLayout) -> list[StoredPool]:
-    """What an engine is opened with: a pool a component, and one for restore points where lengths need more than paths.
+    """The pools to open an engine with: one per component, and one for restore points if there are windows or states.
 
     Args:
-        composition: states the format of every component, and of which rank.
+        composition: declares the format of every component, and the rank.
         layout: of the host pools.
 
-    Raises ConfigurationError for a format that is not stated in full.
+    Raises ConfigurationError for an incomplete format.
     """
     headers = format_headers(composition, layout)
     pools = [
@@ -148,9 +148,9 @@ def stored_pools(composition: Composition, *, layout: HostLayout) -> list[Stored
 
 
 def layout_of(memory: Mapping[str, PageMemory]) -> HostLayout:
-    """How host pages lie: as they say themselves, else page first.
+    """The layout of host pages: their own, else page first.
 
-    Raises ConfigurationError where they do not all say the same, or not something that a store takes.
+    Raises ConfigurationError if the layouts differ, or if a store does not accept them.
     """
     said = {name: pages.layout for name, pages in memory.items() if isinstance(pages, PooledMemory)}
     if len(set(said.values())) > 1:
@@ -165,8 +165,9 @@ def layout_of(memory: Mapping[str, PageMemory]) -> HostLayout:
 
 
 def check_memory(names: Sequence[str], pools: Mapping[str, StoredPool], memory: Mapping[str, PageMemory]) -> None:
-    """Raise ConfigurationError unless each of these components has a stored pool and host memory, whose pages are a payload and
-    the trailer of a stored page, and nothing else."""
+    """Raise ConfigurationError unless each of these components has a stored pool and host memory whose pages are exactly a
+    payload and the trailer of a stored page.
+    """
     for what, given in (("a stored pool", set(pools) - {RECORDS}), ("host memory", set(memory))):
         if given != set(names):
             raise ConfigurationError(f"each of {sorted(names)} takes {what}, and nothing else does; given for {sorted(given)}")

@@ -1,6 +1,6 @@
-"""Which pages this process has seen in the store, so that a long prefix is not asked for at each turn.
+"""Which pages this process has seen in the store, so that a long prefix is not queried again at every turn.
 
-A store evicts as it likes, so an entry is believed for a while only, and discarded when a query says otherwise.
+A store may evict any page, so an entry expires, and is discarded when a query does not find the page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 
 class StoredDigests:
-    """Digests whose path pages are in the store, as far as is known: a bounded set. Any thread may use it.
+    """A bounded set of digests whose path pages are believed to be in the store. Thread-safe.
 
     Args:
         capacity: digests; the oldest go first.
@@ -29,9 +29,9 @@ class StoredDigests:
         return len(self._seen)
 
     def leading_count(self, digests: Sequence[bytes]) -> int:
-        """How many digests, from the first on, are all known to be stored. Cost: O(those).
+        """How many leading digests are all known to be stored. Cost: O(that number).
 
-        Each counts by its own entry: a store may evict the beginning of a prefix and keep its end.
+        Each needs its own entry, because a store may evict the beginning of a prefix and keep its end.
         """
         oldest = self._clock() - self._keep_s
         with self._lock:
@@ -42,7 +42,7 @@ class StoredDigests:
         return len(digests)
 
     def add(self, digests: Sequence[bytes]) -> None:
-        """These were stored or found."""
+        """Add digests that were stored or found."""
         now = self._clock()
         with self._lock:
             for digest in digests:
@@ -52,7 +52,7 @@ class StoredDigests:
                 del self._seen[next(iter(self._seen))]
 
     def discard(self, digests: Sequence[bytes]) -> None:
-        """These turned out not to be there."""
+        """Remove digests whose pages were not found."""
         with self._lock:
             for digest in digests:
                 self._seen.pop(digest, None)

@@ -1,16 +1,16 @@
-"""Parts to test with: checks of every seam, engines in virtual time, and a store that goes wrong on purpose.
+"""Tools for tests: contract checks of every protocol, engines in virtual time, and a store with injected faults.
 
-Whoever adds a storage engine, an eviction policy, a transfer engine, a prefix linker or a way to run jobs calls its check from
-the tests of that package. A failure names each clause of the contract that is broken, and says what was wanted and seen:
+To test your own storage engine, eviction policy, transfer engine, prefix linker or job runner, call its check. A failure names
+each broken clause of the contract, with the expected and the actual result:
 
     check_storage_engine(open_engine)     check_policy(factory)     check_transfer_engine(open_engine)
     check_prefix_linker(open_linker)      check_windowed_linker(open_linker)      check_jobs(open_jobs)
 
-For each there is a list of the same checks one by one, to give to `pytest.mark.parametrize`: `storage_engine_checks()`, say.
-Neither torch nor pytest is needed, but for prefix linkers, which fill tensors.
+Each has a list of its single checks for `pytest.mark.parametrize`, such as `storage_engine_checks()`. Only the checks of prefix
+linkers need torch; none needs pytest.
 
-A cache with a host tier needs no torch either: `SimulatedEngine` moves pages in virtual time, by one seed, through movers of
-your own (`Cells`, or any `PageMover`), or, without movers, keeps books alone; `FaultyStorage` spoils what a store says.
+A cache with a host tier needs no torch either. `SimulatedEngine` moves pages in virtual time, from one seed, with your movers
+(`Cells`, or any `PageMover`); without movers it only tracks page ids. `FaultyStorage` injects faults into a store.
 
 >>> from unified_tree import Component, Path
 >>> from unified_tree.controllers import HostTier, PrefixCache

@@ -1,7 +1,7 @@
-"""A store that goes wrong on purpose, around any other. One seed decides what goes wrong, and when.
+"""A wrapper of any store that injects faults. One seed decides which faults, and when.
 
-Every call draws from a generator seeded with the seed and the call's number, so leaving one call's faults away does not
-change the others'. Nothing here makes the engine below inconsistent; it is told less, or says more, than the truth.
+Every call draws from a generator seeded with the seed and the call's number, so removing one call's faults does not change the
+others'. The wrapped engine stays consistent; only calls and replies are altered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unified_tree.errors import ConfigurationError, StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFaults:
-    """Probabilities of what goes wrong, a call or a page at a time.
+    """Probabilities of faults, per call or per page.
 
     Attributes:
         slow: a call waits first.

@@ -1,4 +1,4 @@
-"""What every way to run jobs promises."""
+"""The contract of job runners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_jobs(open_jobs: OpenJobs) -> None:
 
 
 def job_checks() -> list[Check]:
-    """The same, one by one: each is called with new jobs, and closes them."""
+    """The single checks: each is called with new jobs, and closes them."""
     return [
         Check(body)
         for body in (

@@ -1,4 +1,4 @@
-"""What every prefix linker promises: bytes, locks given back, nothing written where it must not be."""
+"""The contract of prefix linkers: correct bytes, released locks, and no writes elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_prefix_linker(open_linker: OpenLinker, *, chunk_tokens: int = 16) -> N
 
 
 def prefix_linker_checks() -> list[Check]:
-    """The same, one by one: each is called with a new LinkerRig, and closes its linker."""
+    """The single checks: each is called with a new LinkerRig, and closes its linker."""
     return [
         Check(body)
         for body in (
@@ -125,7 +125,7 @@ class LinkerRig:
         self.store(self.span(ids, salt, 0, end, pages))
         return ids
 
-    def look_up(self, ids: Ids, salt: str, at_least: int = 0) -> tuple[str, int]:
+    def look_up(self, ids: Ids, salt: str, min_tokens: int = 0) -> tuple[str, int]:
         """A request that has found so much; what was stored just now may take a moment to be found."""
         deadline = time.monotonic() + FOUND_AFTER_S
         while True:
@@ -133,7 +133,7 @@ class LinkerRig:
             self.linker.lookup(name, ids, salt)
             await_until(lambda name=name: self.linker.found(name) is not None, "the answer to a lookup")  # type: ignore[misc]
             found = self.linker.found(name) or 0
-            if found >= at_least or time.monotonic() > deadline:
+            if found >= min_tokens or time.monotonic() > deadline:
                 return name, found
             self.linker.release(name)
 

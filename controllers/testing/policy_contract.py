@@ -1,4 +1,4 @@
-"""What every eviction policy promises, and what the tree relies on."""
+"""The contract of eviction policies, on which the tree relies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_policy(factory: str | PolicyFactory) -> None:
 
 
 def policy_checks() -> list[Check]:
-    """The same, one by one: each is called with a policy's factory."""
+    """The single checks: each is called with a policy's factory."""
     victims = [
         Check(the_victim_has_the_smallest_rank, f"the_victim_has_the_smallest_rank_of_all_that_can_go_{kinds}", kinds=kinds)
         for kinds in COMPOSITIONS

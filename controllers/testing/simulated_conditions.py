@@ -1,4 +1,4 @@
-"""How fast and how badly a simulated engine works."""
+"""The latencies and faults of a simulated engine."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Probabilities of what goes wrong.
+    """Probabilities of faults.
 
     Attributes:
         fails: a stage fails after part of its bytes; the transfer ends with an error.
         late: the completion of a transfer comes `late_ns` after its last bytes; gates do not wait for it.
-        twice: a completion is delivered again later, against the rules: whoever polls must cope.
+        twice: a completion is delivered again later, against the contract, to test the caller.
 
     Raises ConfigurationError for values outside 0 … 1.
     """

@@ -68,7 +68,7 @@ class SimulatedEngine(GuardedEngine):
     def poll(self) -> list[Completion]:
         """See TransferEngine.poll; with `Faults.twice` a completion may come once more."""
         self._advance()
-        completions, repeated = self._ledger.take(), self._repeated
+        completions, repeated = self._ledger.pop_completions(), self._repeated
         self._repeated = []
         for completion in completions:
             random = self._random.pop(completion.ticket)

@@ -1,4 +1,4 @@
-"""Jobs in virtual time, on the caller's thread: one seed decides how long every step takes, so every run can be replayed."""
+"""Jobs in virtual time, on the caller's thread. One seed decides how long every step takes, so every run is reproducible."""
 
 from __future__ import annotations
 

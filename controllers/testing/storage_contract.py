@@ -1,4 +1,4 @@
-"""What every storage engine promises; of one that keeps nothing, what is left of it."""
+"""The contract of storage engines, with a reduced form for engines that keep nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_storage_engine(open_engine: OpenEngine, *, keeps_pages: bool = True, c
 
 
 def storage_engine_checks() -> list[Check]:
-    """The same, one by one: each is called with a StorageRig."""
+    """The single checks: each is called with a StorageRig."""
     return [
         Check(body)
         for body in (

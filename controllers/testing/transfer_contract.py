@@ -1,4 +1,4 @@
-"""What every transfer engine promises. Where nothing is moved only the bookkeeping is looked at."""
+"""The contract of transfer engines. Of an engine that moves nothing only the bookkeeping is checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_transfer_engine(
 
 
 def transfer_engine_checks() -> list[Check]:
-    """The same, one by one: each is called with a new TransferRig, and closes its engine."""
+    """The single checks: each is called with a new TransferRig, and closes its engine."""
     clauses = (
         pages_go_out_and_come_back,
         completions_come_once_and_in_the_order_of_submission,

@@ -1,4 +1,4 @@
-"""What every prefix linker promises that carries windows and states: lengths at which all of it is there, and its bytes."""
+"""The contract of prefix linkers that carry windows and states: they find only resumable lengths, and copy correct bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_windowed_linker(open_linker: Callable[[str], OpenLinker]) -> None:
 
 
 def windowed_linker_checks() -> list[Check]:
-    """The same, one by one: each is called with a new WindowedRig, and closes its linker."""
+    """The single checks: each is called with a new WindowedRig, and closes its linker."""
     bodies = (a_prefix_ends_where_its_window_and_state_are, pages_before_the_beginning_are_not_written, random_prefixes)
     return [Check(body) for body in bodies]
 

@@ -1,7 +1,8 @@
-"""Engines that move pages between device and host: on a CPU thread, on CUDA streams, or, where there are no bytes, not at all.
+"""Transfer engines, which move pages between device and host: on a CPU thread, on CUDA streams, or as bookkeeping only.
 
-A host tier needs no torch. `NullEngine` keeps the books of a cache over page numbers alone; `CpuEngine` moves the bytes of any
-`PageMover`, numpy arrays included; `unified_tree.controllers.testing.SimulatedEngine` does either in virtual time, by a seed.
+Start with `HostTier(engine=...)`. A host tier needs no torch: `NullEngine` tracks page ids and moves no bytes; `CpuEngine`
+moves the bytes of any `PageMover`, numpy arrays included; `unified_tree.controllers.testing.SimulatedEngine` does either in
+virtual time, by a seed. Your own engine implements `TransferEngine`.
 
 >>> from unified_tree import Component, Key, Path
 >>> from unified_tree.controllers import HostTier, PrefixCache

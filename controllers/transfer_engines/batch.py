@@ -1,12 +1,12 @@
 """The transfers of one submission and direction, merged, as the steps that move them.
 
-Copies of one component stand in one list, whichever transfers they belong to, and are cut into chunks of a bounded size: the
-most that has to pass before a cancel takes effect or a load overtakes. Steps are made as they are asked for, so that
-submitting costs nothing by the page.
+Copies of one component are in one list, whichever transfers they belong to, and are divided into chunks. The chunk size bounds
+how long a cancel or an overtaking load waits. Steps are generated on demand, so that the cost of submitting does not grow with
+the pages.
 
-A load's layers come in groups of 1, 1, 2, 4, 8, … as far as a chunk holds that many of all its pages. So the first layer opens
-as soon as it can, and the few pages of a short load do not cost a call a layer, which takes longer than copying them: a layer
-waits for at most as many others behind it as have already come. Large loads go by single layers.
+A load's layers come in groups of 1, 1, 2, 4, 8, … as far as a chunk holds that many of all its pages. So the first layer lands
+as early as possible, and a short load does not cost a call per layer, which would take longer than the copies: a layer waits
+for at most as many later layers as have landed before it. Large loads go layer by layer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batch:
         kind: of all transfers in it.
         movers: by component.
         chunk_blocks: blocks a step, a block being one layer of one page; a step is one page at least.
-        after: goes into every step.
+        after: passed on in every step.
     """
 
     __slots__ = ("_after", "_chunk_blocks", "_copies", "_kind", "_movers")
@@ -71,11 +71,11 @@ class Batch:
                 yield Step(component, mover, layer_ids, through, pieces, lands, self._after)
 
 
-def _groups(layer_ids: list[int], most: int) -> Iterator[list[int]]:
+def _groups(layer_ids: list[int], max_layers: int) -> Iterator[list[int]]:
     """All layers, in groups of at most `most`, none larger than all before it together."""
     begin = 0
     while begin < len(layer_ids):
-        end = begin + min(max(1, begin), most)
+        end = begin + min(max(1, begin), max_layers)
         yield layer_ids[begin:end]
         begin = end
 

@@ -1,7 +1,7 @@
 """Transfers between CPU tensors, on one thread of the engine's own.
 
-One thread, since movers use as many cores as a copy pays for by themselves. It takes the next step from a Schedule, loads
-before backups, so what a load or a cancel waits for is one chunk.
+One thread suffices, because movers use several cores themselves. It runs the next step of a Schedule, loads before backups, so
+a load or a cancel waits for one chunk at most.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class CpuEngine(GuardedEngine):
     """A TransferEngine with a worker thread, which ends with `close`, with the engine, or with the process.
 
-    Other threads than the caller's may wait at gates. A thread that died, by whatever its mover raised or because the process
-    was forked, fails every open and every later transfer; it leaves nobody waiting. `close` and a cancelled transfer wait for
-    the chunk that is being copied. A mover that hangs cannot be interrupted: what waits for its chunk waits.
+    Any thread may call `wait_layer`. If the worker dies, because its mover raised or the process was forked, every open and
+    later transfer fails, and no waiter hangs. `close` and a cancelled transfer wait for the chunk that is being copied. A mover
+    that hangs cannot be interrupted.
 
     Args:
         movers: by component; from now on only the worker calls them.
-        chunk_blocks: the most blocks (a block is one layer of one page) of one call of a mover, one page at least: what a
-            cancel and an overtaking load may have to wait for. Smaller chunks cost some 0.1 ms each.
+        chunk_blocks: maximum number of blocks (a block is one layer of one page) in one call of a mover, but at least one page.
+            A cancel or an overtaking load waits for one such call. Each chunk costs some 0.1 ms.
         remembered: how many transfers `wait_layer` and `wait` know after their completion was polled.
 
     Raises ConfigurationError for numbers that are not positive integers.
@@ -55,7 +55,7 @@ class CpuEngine(GuardedEngine):
         self._changed.notify_all()
 
     def _advance(self) -> None:
-        """Notice a thread that went without a word, as all do in a forked process."""
+        """Detect a thread that ended silently, as all do in a forked process."""
         if not self._thread.is_alive():
             self._worker.die("the transfer thread is gone")
 

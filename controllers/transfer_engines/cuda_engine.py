@@ -1,10 +1,10 @@
 """Transfers between a GPU and pinned host memory: two side streams, events, and no thread.
 
-What has been put on a stream cannot be taken back, and a launch into a full queue blocks. So a Schedule holds the work, and
-each direction's lane gets at most a window of steps, refilled by every call of the engine. Each step is followed by an event;
-events pass in order, so looking at the oldest is enough. A gate puts what it needs on the lane, however far that is,
-and lets the current stream wait for its event; so a forward pass that is launched ahead of the GPU pulls its layers behind it.
-Rejected: all steps at submission, as a cancel would then come too late and a long load would block the launching thread.
+Work on a stream cannot be withdrawn, and a launch into a full queue blocks. So a Schedule holds the work, and each direction's
+lane gets at most a window of steps, refilled by every call of the engine. An event follows each step; events complete in order,
+so only the oldest is polled. `wait_layer` launches all steps that its layer needs and makes the current stream wait for the
+event of the last one. Rejected: launching all steps at submission, because a cancel would come too late and a long load would
+block the launching thread.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ LOADS_FIRST = (EffectKind.LOAD, EffectKind.BACKUP)
 class CudaEngine(GuardedEngine):
     """A TransferEngine on streams; all calls from one thread.
 
-    `submit` is called with the stream current that used the pages last: transfers wait for what is on it by then. It also
-    launches up to a window of steps. `wait_layer` does not block the host: later work of the current stream waits. Whoever goes
-    on by a gate must not rely on the host seeing the bytes; `wait` is for that, and blocks it, as `drain` and `close` do. A
-    cancelled transfer ends once the steps have passed that are on a lane already. Transfers go on only while the engine is
-    called, by any method. If the device fails, all open and later transfers end with that error.
+    Call `submit` while the stream that used the pages last is current: transfers wait for the work on it. It also launches up
+    to a window of steps. `wait_layer` does not block the host: later work of the current stream waits. It does not make the
+    bytes visible to the host; `wait`, `drain` and `close` do, and block. A cancelled transfer ends when its launched steps have
+    completed. Transfers progress only while methods of the engine are called. If the device fails, all open and later transfers
+    end with that error.
 
     Args:
         movers: by component; they put their copies on the current stream.
         lanes: one a direction, from `cuda_lanes`.
-        window_steps: the most steps on a lane.
-        chunk_blocks: the most blocks of one step; see CpuEngine.
+        window_steps: maximum number of steps on a lane.
+        chunk_blocks: maximum number of blocks of one step; see CpuEngine.
         remembered: see CpuEngine.
 
     Raises ConfigurationError for numbers that are not positive integers.
@@ -78,7 +78,7 @@ class CudaEngine(GuardedEngine):
             gates = self._gates.get(ticket, [])
             if 0 < needed <= len(gates):
                 try:
-                    gates[needed - 1].hold_caller()
+                    gates[needed - 1].make_caller_wait()
                     return
                 except RuntimeError as error:
                     self._die(error)
@@ -108,7 +108,7 @@ class CudaEngine(GuardedEngine):
         self._pass(blocking=True)
 
     def _pass(self, *, blocking: bool) -> None:
-        """Account for what has passed and refill the lanes; if `blocking`, wait until at least one step has passed."""
+        """Account for completed steps and refill the lanes; if `blocking`, wait until at least one step has completed."""
         if self._death is not None:
             self._schedule.abandon(self._death)
             return
@@ -173,7 +173,7 @@ class CudaEngine(GuardedEngine):
 
 
 def _outlast(flying: Mapping[EffectKind, deque[tuple[Step, Mark]]]) -> None:
-    """Keep the pools, which the steps hold, until the lanes have passed what an engine left on them when it was collected."""
+    """Keep the pools alive until the lanes have completed the steps that a collected engine left on them."""
     for steps in flying.values():
         if steps:
             steps[-1][1].wait()

@@ -22,8 +22,8 @@ class CudaMark:
         """See Mark.has_passed."""
         return bool(self.event.query())
 
-    def hold_caller(self) -> None:
-        """See Mark.hold_caller."""
+    def make_caller_wait(self) -> None:
+        """See Mark.make_caller_wait."""
         torch.cuda.current_stream(self._device).wait_event(self.event)
 
     def wait(self) -> None:

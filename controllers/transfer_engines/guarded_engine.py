@@ -1,7 +1,7 @@
-"""What the engines have in common: every call of a TransferEngine, its checks, its locking and its waiting.
+"""The common part of all engines: every call of a TransferEngine, with its checks, locking and waiting.
 
-An engine adds how transfers begin, how one is cancelled, what has happened meanwhile, and how to wait for more to happen. The
-ledger says the rest: which tickets are known, which gates are open, which completions are due and in which order.
+An engine adds how transfers start, how one is cancelled, what has happened since, and how to wait for progress. The ledger
+tracks the rest: known tickets, landed layers, and due completions in order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GuardedEngine(ABC):
             return []
         with self._lock:
             self._advance()
-            return self._ledger.take()
+            return self._ledger.pop_completions()
 
     def wait_layer(self, ticket: int, layer_id: int) -> None:
         """See TransferEngine.wait_layer."""
@@ -84,11 +84,11 @@ class GuardedEngine(ABC):
 
     @abstractmethod
     def _begin(self, transfers: Sequence[Transfer]) -> None:
-        """Enter transfers in the ledger and start them. Raises as TransferEngine.submit does, with none of them taken."""
+        """Enter transfers in the ledger and start them. Raises as TransferEngine.submit does, with none of them accepted."""
 
     @abstractmethod
     def _cancel(self, ticket: int, reason: str) -> None:
-        """Have a transfer end soon, if it is open and has not ended."""
+        """Make an open transfer end soon."""
 
     @abstractmethod
     def _advance(self) -> None:
@@ -96,7 +96,7 @@ class GuardedEngine(ABC):
 
     @abstractmethod
     def _await_change(self) -> None:
-        """Return once more has happened, and been told; some transfer is open."""
+        """Wait for progress and report it to the ledger. Called only while a transfer is open."""
 
     def _stop(self) -> None:
         """All open transfers are cancelled: return once nothing of them moves. Idempotent."""

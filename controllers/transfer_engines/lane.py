@@ -1,4 +1,4 @@
-"""What the CUDA engine needs of a stream, so that its scheduling runs and is tested without a GPU."""
+"""The interface of the CUDA engine to a stream, so that its scheduling can be tested without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Mark(Protocol):
         """Whether all work before it is done; does not wait. May raise RuntimeError if the device has failed."""
         ...
 
-    def hold_caller(self) -> None:
+    def make_caller_wait(self) -> None:
         """Let later work of the caller's current stream wait for this point; returns at once."""
         ...
 

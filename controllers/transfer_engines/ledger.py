@@ -1,9 +1,9 @@
-"""Which transfers are open, in which order, and how the last ones ended: the bookkeeping that every engine shares.
+"""The bookkeeping that every engine shares: the open transfers in order, and the outcomes of the last ones.
 
-Open transfers stand in one queue a direction. A transfer that has ended waits there until those before it have, then its
-completion goes to a list that `take` hands over whole; so order costs O(1) a transfer and an idle `take` nothing. The last
-ones that were taken are kept without their page ids: a gate may be asked about a load that has long been polled, and then it
-must know whether that came through. What has been forgotten is refused, never guessed.
+There is one queue of open transfers per direction. An ended transfer waits in it until those before it have ended; then its
+completion goes to the list that `pop_completions` returns. So ordering costs O(1) a transfer, and an idle call nothing. The
+last popped transfers are remembered without their page ids, because `wait_layer` may ask for a load that was polled long ago. A
+forgotten ticket raises an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED = 4096
 
 
 class Ledger:
-    """Every transfer of one engine, from submission until its completion is taken and a while after. Knows no lock.
+    """Every transfer of one engine, from submission until some time after its completion was popped. Not thread-safe.
 
     Args:
         remembered: how many transfers are known after that, one or more.
@@ -40,7 +40,7 @@ class Ledger:
         self._recent: dict[int, Progress] = {}
 
     def enter(self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]]) -> list[Progress]:
-        """Open transfers, `layers` telling the layers of a load; one without pages is over at once.
+        """Open transfers; `layers` returns the layers of a load. One without pages ends at once.
 
         Raises, with nothing changed, as `Transfer.check` and `layers` do, and TransferError for a ticket that was used before.
         """
@@ -72,7 +72,9 @@ class Ledger:
         return progress
 
     def has_landed(self, ticket: int, layer_id: int) -> bool:
-        """Whether a gate may open. Raises TransferError where it never will; see TransferEngine.wait_layer."""
+        """Whether all layers up to this one have landed. Raises TransferError if they never will; see
+        TransferEngine.wait_layer.
+        """
         progress = self.find(ticket)
         if progress.kind is EffectKind.BACKUP:
             raise TransferError(f"transfer {ticket} is a backup; only loads have layers to wait for")
@@ -83,7 +85,7 @@ class Ledger:
         return False
 
     def end(self, progress: Progress) -> None:
-        """Nothing of this transfer moves any more; its error, if any, stands. Must not have ended before."""
+        """End a transfer, of which nothing moves any more. Must not have ended before."""
         assert not progress.has_ended and not progress.running, progress
         progress.has_ended = True
         order = self._order[progress.kind]
@@ -92,8 +94,8 @@ class Ledger:
             self.completions.append(Completion(ticket=first.ticket, error=first.error))
             self._recent[first.ticket] = self.open.pop(first.ticket)
 
-    def take(self) -> list[Completion]:
-        """The completions since the last call, to the caller. Cost: O(those)."""
+    def pop_completions(self) -> list[Completion]:
+        """The completions since the last call. Cost: O(completions)."""
         taken, self.completions = self.completions, []
         while len(self._recent) > self._remembered:
             del self._recent[next(iter(self._recent))]

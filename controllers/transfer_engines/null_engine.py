@@ -1,4 +1,4 @@
-"""An engine that moves nothing: for metadata runs, where a copy costs no time and there are no bytes."""
+"""An engine that moves nothing, for metadata runs: there are no bytes, and a copy takes no time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NullEngine(GuardedEngine):
-    """A TransferEngine whose transfers, of any component, end when they are next asked about: by `poll`, or by waiting.
+    """A TransferEngine whose transfers, of any component, end at the next `poll` or wait.
 
     Args:
         remembered: see CpuEngine.

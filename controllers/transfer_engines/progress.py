@@ -1,4 +1,4 @@
-"""How far one transfer has come."""
+"""The progress of one transfer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unified_tree.effect import EffectKind
 class Progress:
     """A transfer without its page ids, so that it can be remembered after its end.
 
-    It has *stages* that land one after the other: a load one for each layer, a backup a single one for all of it. From the
-    moment it has an error it is *dead*: no more copies of it start, and it ends when none is running.
+    It has *stages* that land one after the other: a load one for each layer, a backup a single one. Once it has an error it is
+    *dead*: no more copies of it start, and it ends when none is running.
 
     Attributes:
         ticket, kind: of the transfer.
@@ -22,7 +22,7 @@ class Progress:
         landed: stages that have landed.
         running: copies that are under way and not accounted for.
         error: what went wrong first.
-        is_cancelled: whether it was the caller who wanted it to end; then no gate opens any more.
+        is_cancelled: whether the caller cancelled it; then `wait_layer` raises.
         has_ended: whether nothing of it moves or will move.
     """
 
@@ -41,7 +41,7 @@ class Progress:
         return bisect_right(self.layer_ids, layer_id)
 
     def land(self, through: int | None) -> None:
-        """A load's stages through a model layer are there, or, for None, a backup."""
+        """Mark a load's stages up to a model layer as landed, or, for None, a backup."""
         self.landed = self.stage_count if through is None else self.stages_through(through)
 
     def fail(self, error: str) -> None:

@@ -1,10 +1,10 @@
-"""What to move next: the part that the CPU and the CUDA engine have in common. It moves nothing and knows no thread.
+"""The schedule of steps, common to the CPU and the CUDA engine. It moves nothing itself and has no thread.
 
-Batches stand in one queue a direction, each a generator of steps. A runner takes a step with `begin`, runs it where it likes,
-reports errors with `fail` and, once the bytes are there, `finish`; steps of one direction finish in the order they began.
-Pieces of dead transfers are left out when a step begins, and a dead transfer ends when none of its pieces is running. That
-one rule covers cancelling before, during and after, failing, and closing. Cost: O(transfers in it) for everything that is
-done to a step; O(1) to cancel.
+There is one queue of batches per direction; each batch is a generator of steps. A runner gets a step with `begin`, runs it,
+reports errors with `fail` and, once the bytes have landed, calls `finish`; steps of one direction finish in the order of
+`begin`. Pieces of dead transfers are left out when a step begins, and a dead transfer ends when none of its pieces is running.
+This rule covers cancelling at any time, failing, and closing. Cost: O(transfers in it) for each operation on a step; O(1) to
+cancel.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Schedule:
         self._layer_ids: dict[tuple[str, ...], tuple[int, ...]] = {}
 
     def submit(self, transfers: Sequence[Transfer], after: object = None) -> None:
-        """Queue transfers. `after` comes back with each of their steps. Raises as TransferEngine.submit does."""
+        """Queue transfers. `after` is passed on in each of their steps. Raises as TransferEngine.submit does."""
         batches: dict[EffectKind, Batch] = {}
         for transfer, progress in zip(transfers, self.ledger.enter(transfers, self._layers_of), strict=True):
             kind = transfer.kind
@@ -61,7 +61,7 @@ class Schedule:
             self._queues[kind].append(batch.steps())
 
     def has_waiting(self, kind: EffectKind) -> bool:
-        """Whether steps may be left to begin; that none is may show only after the next `begin`."""
+        """Whether steps may be left; it may be True until the next `begin` returns None."""
         return bool(self._queues[kind])
 
     def begin(self, kind: EffectKind) -> Step | None:
@@ -85,7 +85,7 @@ class Schedule:
         step.lands = [progress for progress in step.lands if progress not in errors]
 
     def finish(self, step: Step) -> None:
-        """What a step was to move is there, or has failed."""
+        """Finish a step, whose bytes have landed or failed."""
         for progress in step.lands:
             progress.land(step.through)
         for piece in step.pieces:
@@ -95,7 +95,7 @@ class Schedule:
                 self.ledger.end(progress)
 
     def cancel(self, ticket: int, reason: str) -> None:
-        """Let a transfer die, if it is open. Cost: O(1)."""
+        """Cancel a transfer, if it is open. Cost: O(1)."""
         progress = self.ledger.open.get(ticket)
         if progress is None or progress.has_ended:
             return
@@ -105,7 +105,7 @@ class Schedule:
             self.ledger.end(progress)
 
     def abandon(self, reason: str) -> None:
-        """End all open transfers at once: whatever ran their steps is no more."""
+        """End all open transfers at once, because their runner has ended."""
         for queue in self._queues.values():
             queue.clear()
         for progress in list(self.ledger.open.values()):

@@ -33,7 +33,7 @@ class Step:
         through: the model layer through which `lands` have landed then; None for a backup.
         pieces: what to move, of living transfers.
         lands: transfers of which a stage or more have landed once this step and all before it have passed.
-        after: what the caller gave with the batch; see Schedule.submit.
+        after: the caller's object for the batch; see Schedule.submit.
     """
 
     component: str
@@ -45,10 +45,10 @@ class Step:
     after: object
 
     def run(self) -> dict[Progress, str]:
-        """Call the mover; returns what went wrong, by transfer.
+        """Call the mover; returns errors by transfer.
 
-        If the common call fails, each transfer is moved on its own: copying again does no harm, and one with bad pages
-        takes no other along. Catches every Exception of the mover, since this is a thread's or a stream's edge.
+        If the common call fails, each transfer is moved on its own: copies are idempotent, and bad pages of one transfer do not
+        fail another. Catches every Exception of the mover, because this is the edge of a thread or a stream.
         """
         try:
             self._move(self.pieces)

@@ -1,4 +1,4 @@
-"""What a transfer engine is asked to do, and how it says that it has."""
+"""The requests of a transfer engine, and its completions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Transfer:
 
     Attributes:
         ticket: the caller's number for it, never used before with the same engine.
-        kind: which way all its copies go.
+        kind: the direction of all its copies.
         copies: at most one a component, the paths first and then the sidecars. May be empty. A source page may repeat, a target
             page must not. No array may change until the transfer has ended.
     """
@@ -31,7 +31,7 @@ class Transfer:
     def check(self) -> None:
         """Raise PageError for a copy without two int64 arrays of equal size, TransferError for a component named twice.
 
-        Whether the pages exist is for the mover to say. Cost: O(copies).
+        The mover checks whether the pages exist. Cost: O(copies).
         """
         for copy in self.copies:
             for name, ids in (("source", copy.source), ("target", copy.target)):
@@ -50,7 +50,7 @@ class Completion:
 
     Attributes:
         ticket: which.
-        error: None if all of it was copied; else what went wrong, and then what its targets hold is undefined.
+        error: None if all of it was copied; else the reason, and the content of its targets is undefined.
     """
 
     ticket: int

@@ -1,4 +1,4 @@
-"""The seam between the controller and what moves bytes."""
+"""The protocol between the controller and the engine that moves bytes."""
 
 from __future__ import annotations
 
@@ -10,51 +10,54 @@ if TYPE_CHECKING:
 
 
 class TransferEngine(Protocol):
-    """Moves pages between device and host behind the caller's back, and says when it has.
+    """Moves pages between device and host asynchronously, and reports completions.
 
-    The caller guarantees: until a transfer's completion was polled its source pages do not change and its target pages are
-    nobody else's; one thread makes all calls. The engine guarantees: every transfer that `submit` took has exactly one
-    completion; completions of one direction come in the order of submission; when a completion is there, nothing of that
-    transfer is written any more; nothing hangs because a copy failed.
+    The caller guarantees: until a transfer's completion was polled, its source pages do not change and its target pages are
+    used by nothing else; one thread makes all calls. The engine guarantees: every accepted transfer has exactly one completion;
+    completions of one direction come in the order of submission; after a completion, nothing of that transfer is written any
+    more; a failed copy never makes a call hang.
 
-    Loads go before backups that have not started. A load goes by layers, in ascending model layers over all its components:
-    the first on its own, later ones perhaps some together, and those then open or fail together. A backup goes by pages, all
-    layers of some and then of others, the paths first.
+    Loads overtake backups that have not started. A load copies layer by layer, in ascending model layers over all its
+    components: the first alone, later ones possibly in groups, which then land or fail together. A backup copies page by page
+    with all layers, the paths first.
     """
 
     def submit(self, transfers: Sequence[Transfer]) -> None:
-        """Take transfers, meant for one call a tick: those of one direction in it move together, a pool at a time.
+        """Submit transfers, in one call per tick: those of one direction in a call move together, a pool at a time.
 
-        Raises, with none of them taken, as `Transfer.check` does, and TransferError for a ticket that was used before, a
-        component that the engine does not move, and after `close`. An engine that has died takes them and completes them with
-        an error. Never blocks.
-        Cost: O(transfers and their components); what depends on pages is done later.
+        Raises, with none of them accepted, as `Transfer.check` does, and TransferError for a ticket that was used before, a
+        component that the engine does not move, and after `close`. An engine that has died accepts them and completes them with
+        an error. Never blocks. Cost: O(transfers and their components); work per page is done later.
         """
         ...
 
     def poll(self) -> list[Completion]:
-        """What ended since the last call. Never blocks and never raises. Cost: O(completions), and a look at what is open."""
+        """The completions since the last call. Never blocks and never raises. Cost: O(completions), and a check of open
+        transfers.
+        """
         ...
 
     def wait_layer(self, ticket: int, layer_id: int) -> None:
-        """The gate before a model layer: return once every copy of that load for the layers up to this one has landed.
+        """Wait before running a model layer: return once every copy of that load for the layers up to this one has landed.
 
-        For a layer that none of its components keeps those below it count. May be called any number of times, in any
-        order, and also after the load has ended; on a GPU the current stream waits instead of the caller.
+        For a layer that none of its components keeps, the layers below count. May be called any number of times, in any order,
+        and also after the load has ended. On a GPU the current stream waits instead of the caller.
 
-        Raises TransferError if one of those layers failed, if the load was cancelled or is a backup, and for a ticket that
-        the engine does not know: never submitted, or polled so long ago that it was forgotten.
+        Raises TransferError if one of those layers failed, if the load was cancelled or is a backup, and for an unknown ticket:
+        never submitted, or polled so long ago that it was forgotten.
         """
         ...
 
     def cancel(self, ticket: int) -> None:
-        """Stop a transfer as soon as that can be done; it then completes with an error, once nothing of it moves any more.
-        One that ended before keeps its outcome, and one that is not known is left alone. Never blocks."""
+        """Stop a transfer as soon as possible; it completes with an error when nothing of it moves any more. No effect for an
+        ended or unknown one. Never blocks.
+        """
         ...
 
     def wait(self, ticket: int) -> None:
-        """Return once `poll` has this transfer's completion to give, or gave it. Raises TransferError for a ticket that the
-        engine does not know. Does not raise for a transfer that failed; its completion says so."""
+        """Return once `poll` can return this transfer's completion, or has returned it. Raises TransferError for an unknown
+        ticket. Does not raise for a failed transfer; its completion has the error.
+        """
         ...
 
     def drain(self) -> None:
@@ -62,6 +65,7 @@ class TransferEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Cancel what is open, wait for what is in the middle of a copy, and take nothing more. `poll` still gives the
-        completions. Idempotent."""
+        """Cancel all open transfers, wait for running copies, and refuse new transfers. `poll` still returns the completions.
+        Idempotent.
+        """
         ...

@@ -1,10 +1,10 @@
 """The thread that runs a schedule, and what it shares with the thread that asks.
 
-A worker holds the schedule and the movers, never the engine: an engine that nobody holds any more is collected, and its
-finalizer stops the worker. A finalizer may run in any thread at any point, even inside a lock of ours; so it only sets a flag
-and puts to a SimpleQueue, which is made for that, and that queue is what an idle worker sleeps on. The thread is a daemon, as
-a forgotten `close` must not keep the process alive, but it is stopped and joined at exit: a daemon thread that is still inside
-a C++ copy while the interpreter goes down aborts the process.
+A worker refers to the schedule and the movers, never to the engine: an unreferenced engine is collected, and its finalizer
+stops the worker. A finalizer may run in any thread at any point, even inside one of our locks. So it only sets a flag and puts
+to a SimpleQueue, which is reentrant and on which an idle worker waits. The thread is a daemon, so that a forgotten `close` does
+not keep the process alive. It is stopped and joined at exit, because a daemon thread inside a C++ copy at interpreter shutdown
+aborts the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Worker:
     Attributes:
         schedule: what to run.
         changed: the lock and condition.
-        death: why the thread ended, if nobody asked it to.
+        death: why the thread ended unexpectedly.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -62,7 +62,7 @@ class Worker:
         self._wake.put(None)
 
     def die(self, death: str) -> None:
-        """No step will run any more: end all transfers, and let everybody who waits know."""
+        """End all transfers, because no step will run any more, and wake all waiters."""
         with self.changed:
             if self.death is None:
                 self.death = death

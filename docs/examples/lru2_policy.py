@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from unified_tree.eviction_policy import RestoreCost
-from unified_tree.node import Value
+from unified_tree import RestoreCost, Value
 
 
 class Lru2:

@@ -6,8 +6,7 @@ were asked for lately, and lets only those in that it remembers. Paths are alway
 
 from __future__ import annotations
 
-from unified_tree.eviction_policy import RestoreCost
-from unified_tree.node import Value
+from unified_tree import RestoreCost, Value
 
 REMEMBERED = 1 << 14
 

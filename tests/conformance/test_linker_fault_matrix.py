@@ -87,12 +87,12 @@ class Life:
 
     def serve(self, tokens: Tokens) -> int:
         """A request from its arrival to its release, and one that is cancelled; how much was cached, every byte compared."""
-        self.link.arrive("one", Key(tokens))
-        self.link.arrive("cancelled", Key(tokens[::-1].copy()))
+        self.link.lookup("one", Key(tokens))
+        self.link.lookup("cancelled", Key(tokens[::-1].copy()))
         self.tick()
         self.link.release("cancelled")
         ticks = 1
-        while not self.link.ready("one"):
+        while not self.link.is_ready("one"):
             self.tick()
             ticks += 1
             assert not self.time_passes or ticks <= WAIT_TICKS + 2, "a request waits longer than its time-out"
@@ -181,7 +181,7 @@ def test_frozen_and_thawed(daemon: Lmcache, tensors: LinkedTensors) -> None:
         old = one.learn()
         one.forget()
         name = "begun"
-        one.link.arrive(name, Key(old))
+        one.link.lookup(name, Key(old))
         until(lambda: one.linker.found(one.link._requests[name].name) is not None, "it is found")
         daemon.pause()
         one.time_passes = True
@@ -231,11 +231,11 @@ def test_it_says_that_it_has_what_it_has_not(daemon: Lmcache, tensors: LinkedTen
     with life(daemon, tensors) as one:
         old = one.learn()
         one.forget()
-        one.link.arrive("one", Key(old))
+        one.link.lookup("one", Key(old))
         until(lambda: one.linker.found(one.link._requests["one"].name) == FOUND, "it is found")
         daemon.clear()
         one.link.poll()
-        while not one.link.ready("one"):
+        while not one.link.is_ready("one"):
             one.tick()
         assert one.link.counters.retrieves_failed == 1
         with one.cache.acquire(Key(old)) as lease:

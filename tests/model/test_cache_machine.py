@@ -171,7 +171,7 @@ class CacheMachine(RuleBasedStateMachine):
         length = rng.randrange(floor, request.computed + 1)
         whole = length // PAGE_SIZE * PAGE_SIZE
         if all(
-            lease.tables[name].held_from * PAGE_SIZE <= max(0, whole - window) for name, window in self.cache.layout.windows
+            lease.tables[name].first_held * PAGE_SIZE <= max(0, whole - window) for name, window in self.cache.layout.windows
         ):
             try:
                 self.runner.reject(request, length)

@@ -554,7 +554,7 @@ class TreeMachine(RuleBasedStateMachine):
         for flight in list(self.model.flights):
             self.model.aborted(flight.effect, self.tree.transfers.abort(flight.effect))
         for hold in self.receipts:
-            if not hold.receipt.released:
+            if not hold.receipt.is_released:
                 hold.receipt.release()
         self.model.pins.clear()
         for _ in range(2 * self.tree.node_count + 8):  # some calls may only look around

@@ -42,7 +42,7 @@ FAULTS = ("another history", "gone", "another version")
 def break_down(fault: str, cache: StoredCache, consensus: Consensus) -> None:
     match fault:
         case "another history":
-            consensus.fold(b"something else")
+            consensus.record(b"something else")
         case "gone":
             consensus.close()
         case _:

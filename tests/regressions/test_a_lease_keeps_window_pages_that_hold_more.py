@@ -29,7 +29,7 @@ def test_a_lease_keeps_window_pages_that_hold_more() -> None:
     cache.allocate(slow, 7)
     loading = cache.acquire(Key(np.append(TOKENS, 1)))
     cache.drain()
-    assert (slow.cached_tokens, loading.cached_tokens, loading.loading) == (0, 10, False)
+    assert (slow.cached_tokens, loading.cached_tokens, loading.is_loading) == (0, 10, False)
     own = slow.pages("swa").tolist()
     cache.commit(slow, TOKENS[:6], resumable=True)
     assert slow.pages("swa").tolist() == own

@@ -26,17 +26,17 @@ def test_it_computes_instead() -> None:
     commit(cache, np.arange(100, 114))
     cache.drain()
     first = cache.acquire(Key(TOKENS))
-    assert first.loading
+    assert first.is_loading
     cache.poll()
     cache.release(first)
     second = cache.acquire(Key(TOKENS))
-    assert not second.loading
+    assert not second.is_loading
     assert cache.stats().drops["load beside a cancelled one"] == 1
     cache.release(second)
     cache.drain()
     third = cache.acquire(Key(TOKENS))
     assert third.cached_tokens == 12
     cache.drain()
-    assert (third.loading, third.failure) == (False, None)
+    assert (third.is_loading, third.failure) == (False, None)
     cache.release(third)
     cache.close()

@@ -18,7 +18,7 @@ def test_without_a_page_for_the_state_nothing_is_loaded() -> None:
     other = tiered.start("uv")
     dump = tiered.cache.tree.dump()
     request = tiered.start("abcdef")
-    assert (request.lease.cached_tokens, request.lease.loading) == (0, False)
+    assert (request.lease.cached_tokens, request.lease.is_loading) == (0, False)
     assert tiered.cache.tree.dump() == dump
     assert tiered.engine.open == {}
     tiered.runner.finish(other)

@@ -26,11 +26,11 @@ def test_the_other_lease_has_the_trees_pages_at_once(kinds: list[Component]) -> 
     while not cache.cache.prefetched("request"):
         cache.step()
     waiting, other = cache.runner.start(prompt), cache.runner.start(prompt)
-    assert [one.lease.loading for one in (waiting, other)] == [True, True]
+    assert [one.lease.is_loading for one in (waiting, other)] == [True, True]
     cache.runner.commit(running)
     cache.cache.advance(waiting.lease, 40)
     cache.runner.check()
-    assert [one.lease.loading for one in (waiting, other)] == [False, False]
+    assert [one.lease.is_loading for one in (waiting, other)] == [False, False]
     cache.runner.verify(other)
     cache.runner.verify(waiting)
     cache.end()

@@ -25,7 +25,7 @@ def test_it_is_committed() -> None:
     cache.drain()
     cache.device.free_evicted(cache.tree.evict({"full": 20}))
     lease = cache.acquire(Key([1, 2, 3, 9]))
-    assert (lease.cached_tokens, lease.loading) == (3, True)
+    assert (lease.cached_tokens, lease.is_loading) == (3, True)
     cache.wait_layer(lease, 0)
     for other in ([11, 12], [21, 22, 23]):
         publish(cache, other)

@@ -15,18 +15,18 @@ from unified_tree.controllers.cache.generations import Generations
 
 def test_names_do_not_stay() -> None:
     generations = Generations()
-    held = generations.now("held")
+    held = generations.current("held")
     counts = generations.count(100)
     tracemalloc.start()
     for i in range(20_000):
-        generations.now(f"tenant {i}")
+        generations.current(f"tenant {i}")
         generations.end(f"tenant {i}")
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert grown < 64 << 10
-    assert not held.ended
-    assert generations.now("held") is held
+    assert not held.has_ended
+    assert generations.current("held") is held
     assert counts.of("held") != (0, 0), "beyond the bound all count as invalidated"
 
 

@@ -28,7 +28,7 @@ def test_it_computes_instead() -> None:
     commit(cache, np.arange(100, 114))
     for _ in range(2):
         failing = cache.acquire(Key(TOKENS))
-        assert failing.loading
+        assert failing.is_loading
         cache.poll()
         [ticket] = engine.tickets(EffectKind.LOAD)
         engine.fail(ticket)
@@ -36,7 +36,7 @@ def test_it_computes_instead() -> None:
         assert failing.failure is not None
         cache.release(failing)
     computing = cache.acquire(Key(TOKENS), may_load=False)
-    assert (computing.loading, computing.cached_tokens) == (False, 0)
+    assert (computing.is_loading, computing.cached_tokens) == (False, 0)
     assert not engine.open
     cache.allocate(computing, TOKENS.size)
     cache.commit(computing, TOKENS)

@@ -24,8 +24,8 @@ def test_only_what_is_there_is_copied() -> None:
     while not cache.cache.prefetched("request"):
         cache.step()
     loading = cache.runner.start(prompt)
-    assert loading.lease.loading
+    assert loading.lease.is_loading
     cache.runner.commit(running, states=False)
     third = cache.runner.start(prompt)  # reads at once what it copies from
-    assert not third.lease.loading
+    assert not third.lease.is_loading
     cache.end()

@@ -19,7 +19,7 @@ from unified_tree import Component, ConfigurationError, Key, Path
 from unified_tree.components import Composition, composition_for, from_hf_config
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout, mha_format
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, MemoryLinker, linked_pools
 from unified_tree.controllers.prefix_linker.linked_pool import format_digest
@@ -277,8 +277,8 @@ class Linked:
     def serve(self) -> int:
         """How much of the prompt the others have for it; then it computes and offers it."""
         key = Key(LONGER, self.deployment.namespace)
-        self.link.arrive("request", key)
-        while not self.link.ready("request"):
+        self.link.lookup("request", key)
+        while not self.link.is_ready("request"):
             self.link.poll()
         with self.cache.acquire(key, self.link.checkpoints(LONGER.size)) as lease:
             found = lease.cached_tokens

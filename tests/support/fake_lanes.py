@@ -24,7 +24,7 @@ class FakeMark:
             self.lane.run(1)
         return self.lane.done >= self.position
 
-    def hold_caller(self) -> None:
+    def make_caller_wait(self) -> None:
         self.device.check()
         self.device.caller.follow(self)
 

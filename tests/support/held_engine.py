@@ -186,7 +186,7 @@ class Tiered:
 
     def is_loading(self, request: Request) -> bool:
         """Whether its cached pages are on their way still."""
-        return request.lease.loading
+        return request.lease.is_loading
 
     def settle(self) -> None:
         """Whatever is due is copied, and applied."""

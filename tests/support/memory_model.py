@@ -79,7 +79,7 @@ class Runner:
         self.requests.append(request)
         assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
         assert lease.cached_tokens % self.cache.page_size == lease.compute_from % self.cache.page_size == 0
-        if not lease.loading:
+        if not lease.is_loading:
             self.verify(request)
         return request
 
@@ -222,7 +222,7 @@ class Runner:
             return True
         table, size = request.lease.tables[component.shares], self.cache.page_size
         ids = table.slice(0, request.computed // size).tolist()
-        first = max(table.held_from, table.private_from)
+        first = max(table.first_held, table.private_from)
         return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
     def reject(self, request: Request, length: int) -> None:
@@ -244,7 +244,7 @@ class Runner:
             running = [] if lease.state_page is None else [lease.state_page]
             return [*lease.save_pages.values(), *running]
         table = lease.tables[component.name]
-        ids = table.slice(max(table.held_from, table.private_from), table.size).tolist()
+        ids = table.slice(max(table.first_held, table.private_from), table.size).tolist()
         return [page for page in ids if page >= 0]
 
     def in_flight(self, tier: Tier, component: str) -> list[int]:

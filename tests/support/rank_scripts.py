@@ -67,7 +67,7 @@ def random_run(consensus: Consensus, rank: int, *, seed: int, tickets: int, oper
         cancelled = set(agreement.cancelled)
         unvoted = [ticket for ticket in unvoted if ticket not in cancelled]
         agreements.append(plain(agreement))
-        consensus.fold(repr(agreements[-1]).encode())
+        consensus.record(repr(agreements[-1]).encode())
     return agreements
 
 
@@ -122,8 +122,8 @@ def fault_at_fifth_tick(group: Any, rank: int, *, who: int, fault: str, timeout_
             if fault == "close":
                 return (agreed, "closed", "", "", 0.0)
             if fault == "diverge":
-                consensus.fold(b"something else")
-        consensus.fold(b"what all do")
+                consensus.record(b"something else")
+        consensus.record(b"what all do")
         began = time.monotonic()
         try:
             consensus.tick()
@@ -189,7 +189,7 @@ def simulated_server_with_a_fault(group: Any, rank: int, *, seed: int, tick: int
     prompts = 0
     while not told and server.tick < 2 * tick + 40:
         if server.tick == tick and rank == 1:
-            consensus.fold(b"something else")
+            consensus.record(b"something else")
         try:
             prompts += server.cache.prefetch(("open", server.tick), Key([server.tick, *range(30)]))
             server._one_tick()

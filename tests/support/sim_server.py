@@ -228,7 +228,7 @@ class SimServer:
             assert self._books() == before
             return "refused"
         self._remember(namespace, tokens)
-        return "loading" if request.lease.loading else "admitted"
+        return "loading" if request.lease.is_loading else "admitted"
 
     def _books(self) -> tuple[int, list[int], str]:
         """What must not change when a call is refused."""
@@ -261,7 +261,7 @@ class SimServer:
         request = self._pick()
         if request is None:
             return ""
-        was_loading = request.lease.loading
+        was_loading = request.lease.is_loading
         target = self._target(request)
         before = self._books()
         try:
@@ -315,7 +315,7 @@ class SimServer:
             return ""
         length = self.rng.randrange(floor, max(request.computed, lease.length) + 1)
         whole = length // size * size
-        if any(lease.tables[name].held_from * size > max(0, whole - window) for name, window in self.cache.layout.windows):
+        if any(lease.tables[name].first_held * size > max(0, whole - window) for name, window in self.cache.layout.windows):
             return ""
         if length > lease.length:
             return ""
@@ -336,7 +336,7 @@ class SimServer:
 
     def abort(self) -> str:
         """A request is given up, those that are loading rather than others."""
-        loading = [request for request in self.runner.requests if request.lease.loading]
+        loading = [request for request in self.runner.requests if request.lease.is_loading]
         request = self.rng.choice(loading) if loading else self._pick()
         if request is None:
             return ""
@@ -355,7 +355,7 @@ class SimServer:
         """Weights are updated, seldom."""
         if self.rng.random() < 0.7:
             return ""
-        loading = any(request.lease.loading for request in self.runner.requests)
+        loading = any(request.lease.is_loading for request in self.runner.requests)
         self._new_weights(self.rng.choice([None, *self.scenario.namespaces]))
         if self.rng.random() < 0.3:
             if self.rng.random() < 0.5:
@@ -526,7 +526,7 @@ class SimServer:
         if self.scenario.closes_at_work or self.engine.refuses:
             self.cache.close()
             self.runner.check()
-            assert not any(request.lease.loading for request in self.runner.requests)
+            assert not any(request.lease.is_loading for request in self.runner.requests)
             self.cache.poll()
         self.runner.end()
         self.cache.close()

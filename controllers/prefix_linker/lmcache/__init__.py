@@ -1,4 +1,6 @@
-"""LMCache as a prefix linker: a daemon that outlives the server, or in this process. Its package is imported on opening."""
+"""LMCache as a prefix linker: `open_daemon` for a daemon that outlives the server, `open_in_process` for this process. The
+package lmcache is imported when one is opened.
+"""
 
 if __name__ != "unified_tree.controllers.prefix_linker.lmcache":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.prefix_linker.lmcache, not as {__name__}")

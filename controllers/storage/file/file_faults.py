@@ -1,4 +1,4 @@
-"""What fails in a store of files: whether writing or reading fails now, and one line of the log for faults that repeat."""
+"""The faults of a file store: whether writing or reading fails now, and rate-limited logging of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_no_room(error: OSError) -> bool:
 
 
 class FileFaults:
-    """The faults of one engine. Any thread may tell of one.
+    """The faults of one engine. Thread-safe.
 
     Args:
         directory: named in every warning.
@@ -28,18 +28,18 @@ class FileFaults:
 
     @property
     def is_failing(self) -> bool:
-        """Whether what was tried last, of writing or reading, failed."""
+        """Whether the last write or the last read failed."""
         return bool(self._failing)
 
     def failed(self, doing: str, error: OSError | str) -> None:
-        """Note a failure and log it, those of one kind once in a while. `doing` is "write" or "read"."""
+        """Record a failure and log it, rate-limited by kind. `doing` is "write" or "read"."""
         self._failing.add(doing)
         kind = (doing, error.errno if isinstance(error, OSError) else error)
         message = "file storage %s: cannot %s: %s; such pages are misses"
         self._log.warning(kind, message, self._directory, doing, error)
 
     def succeeded(self, doing: str) -> None:
-        """Note that it works, or works again."""
+        """Record a success."""
         if doing in self._failing:
             self._failing.discard(doing)
             self._log.info(("again", doing), "file storage %s: can %s again", self._directory, doing)

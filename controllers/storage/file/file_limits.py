@@ -1,4 +1,4 @@
-"""How long a store of files waits, and how much it does at once."""
+"""The time limits and batch sizes of a file store."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from unified_tree.controllers.storage.setting_checks import BYTES, LONGEST_S, SE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """Limits of one engine; others in the same directory may have others.
+    """Limits of one engine; other engines in the same directory may have different ones.
 
     Attributes:
         open_wait_s: for another process that is opening the directory; then opening it fails.
         write_wait_s: of `put`, `remove` and `clear` for another process that writes; then pages are DROPPED, and until that
             process has released its lock once they are so at once. 0 never waits.
-        held_bytes: written while others are kept from writing; but one value at least.
-        refresh_s: a use is written down when the last one is longer ago: recency is known to so much, and hot values cost no
-            writes. 0 writes every use down.
-        full_pause_s: for so long after the disk was full, new values go where old ones lie; if not even those can be
-            overwritten, nowhere.
+        bytes_per_lock: maximum bytes written while the writer lock is held, but at least one value.
+        refresh_s: a use is recorded only if the last recorded one is longer ago. So recency has this resolution, and hot values
+            cost no writes. 0 records every use.
+        full_pause_s: for so long after the disk was full, new values overwrite old ones; if that fails too, they are dropped.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     open_wait_s: float = 10.0
     write_wait_s: float = 1.0
-    held_bytes: int = 8 << 20
+    bytes_per_lock: int = 8 << 20
     refresh_s: float = 1.0
     full_pause_s: float = 10.0
 
@@ -38,7 +37,7 @@ class FileLimits:
             {
                 "open_wait_s": SECONDS,
                 "write_wait_s": any_wait,
-                "held_bytes": BYTES,
+                "bytes_per_lock": BYTES,
                 "refresh_s": any_wait,
                 "full_pause_s": any_wait,
             },

@@ -24,25 +24,25 @@ _LARGEST_VALUE_BYTES = 1 << 30
 class FileStorage(GuardedStorage):
     """A StorageEngine over files, which evicts the least recently used of 32 values.
 
-    Values are atomic: a process that is killed while writing leaves none, and what was there before. A full disk or an error of
-    the file system is a miss and one logged warning; what stays on the disk stays bounded. The files have holes, for values
-    lie where the kernel can keep them in large pieces; copy them with a program that knows holes. See `pool_table` for the
-    files, `store_directory` for what becomes of tables of another size, of another version or of other pools.
+    Values are atomic: a process that is killed while writing leaves the previous value. A full disk or an error of the file
+    system is a miss and one logged warning; disk use stays bounded. The files are sparse, because values are aligned to large
+    blocks; copy them with a program that supports sparse files. See `pool_table` for the files, `store_directory` for what
+    becomes of tables of another size, of another version or of other pools.
 
     Args:
         pools: what it keeps.
         directory: its path; made, for this user only, if it is not there. Only tables and a file `lock` are written there.
-        capacity_bytes: bound of all tables in the directory, other pools' included; or of each pool by its name, which is the
-            way to be exact. A single number is divided equally among pools with values of 64 KiB and more, and smaller
-            values get as many places as there would be for values of 64 KiB. What the file system takes to note where
-            pieces of its files are, on ext4 4096 bytes for 340 values, is not counted.
+        capacity_bytes: bound of all tables in the directory, other pools' included; or, to be exact, of each pool by its name.
+            A single number is divided equally among pools with values of 64 KiB and more, and smaller values get as many places
+            as there would be for values of 64 KiB. What the file system takes to note where pieces of its files are, on ext4
+            4096 bytes for 340 values, is not counted.
         shares: engines with other pools (other ranks) that divide directory and capacity; each gets as much.
         sync: whether put waits until values would survive a power failure: two flushes of the disk for some pages together.
         clock_ns: nanoseconds since 1970, the same for all processes of the directory.
         limits: how long it waits, and how much it does at once.
 
-    Raises ConfigurationError for options that are not that, for a capacity that does not hold one value of every pool, and
-    when other processes use so much of the directory that the capacity cannot be kept; StorageError, naming the path, where the
+    Raises ConfigurationError for invalid options, for a capacity that does not hold one value of every pool, and if other
+    processes use so much of the directory that the capacity cannot be kept. Raises StorageError, naming the path, if the
     directory cannot be used.
 
     `exists` costs one `pread` of 2 KiB a key. Puts are DROPPED while the disk is full, or while another process writes for

@@ -1,15 +1,14 @@
 """Which tables a directory holds, and who may make, keep or delete one.
 
-All that is decided here happens while `lock` in the directory is held, and only when an engine is opened. Whoever uses a
-table holds a shared lock on its index file for as long, so a table that can be locked for itself alone is nobody's.
+All decisions here are made while `lock` in the directory is held, and only when an engine is opened. A user of a table holds a
+shared lock on its index file, so a table that can be locked exclusively is unused.
 
-- A table is kept if it is as large as this engine would make it, or down to half of that: a small change of the capacity or
-  of the pools loses nothing. Any other is emptied and made anew, unless it is in use and not too large.
-- Tables of pools that this engine was not given, an older model's or another rank's, and tables of another version, count for
-  the bound of the directory with the room they occupy. While it is exceeded, those that nobody uses go, the longest unused
-  first.
-- Files whose names are not those of tables are never touched, nor is what has such a name but is no table of any version: its
-  index file is not there, or begins otherwise than theirs do. It counts for the bound all the same.
+- A table is kept if its size is between half and all of what this engine would create, so a small change of the capacity or of
+the pools loses nothing. Any other is emptied and created anew, unless it is in use and not too large.
+- Tables of other pools (an older model's or another rank's) and of other versions count for the bound of the directory with
+their disk use. While it is exceeded, unused ones are deleted, the longest unused first.
+- Files with other names are never touched, nor files with such a name that are not a table of any version, because the index
+file is missing or begins differently. They count for the bound all the same.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class TableWriter:
         self._lock = WriterLock(pages, settings.limits.write_wait_s)
         self._stride_bytes, self._written_bytes = shape.stride_bytes, shape.written_bytes
         self._padding = bytes(shape.written_bytes - shape.value_bytes)
-        self._step = max(1, settings.limits.held_bytes // shape.written_bytes)
+        self._step = max(1, settings.limits.bytes_per_lock // shape.written_bytes)
 
     def put(self, keys: Sequence[bytes], pages: Sequence[memoryview], seal: Seal | None) -> list[Outcome]:
         """Store values: DONE, PRESENT, DROPPED or FAILED for each; `seal` is called with a page and its key first.

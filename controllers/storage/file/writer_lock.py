@@ -18,11 +18,11 @@ _STEP_S = 0.0005
 
 
 class WriterLock:
-    """The right to write to one table.
+    """The exclusive lock to write to one table.
 
     Args:
         descriptor: of an open file that is locked for nothing else; not owned.
-        wait_s: how long to wait for others; not at all while the last wait was in vain.
+        wait_s: how long to wait for others; 0 after a wait that failed.
     """
 
     def __init__(self, descriptor: int, wait_s: float) -> None:
@@ -33,8 +33,9 @@ class WriterLock:
         self._was_in_vain = False
 
     def acquire(self) -> bool:
-        """Whether the right was got. Raises StorageError in a fork of the process that opened the table, since it would have
-        the lock at the same time as its parent; OSError where the file system has no locks."""
+        """Whether the lock was acquired. Raises StorageError in a fork of the process that opened the table, because parent and
+        child would hold the lock at the same time; OSError if the file system has no locks.
+        """
         if os.getpid() != self._process:
             raise StorageError("this file storage was opened before the process was forked; open it anew in the new process")
         end = time.monotonic() + (0 if self._was_in_vain else self._wait_s)
@@ -51,7 +52,7 @@ class WriterLock:
         return got
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         finally:

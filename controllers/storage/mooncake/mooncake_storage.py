@@ -14,7 +14,7 @@ from unified_tree.controllers.storage.mooncake import mooncake_client as codes
 from unified_tree.controllers.storage.mooncake.mooncake_client import MooncakeClient
 from unified_tree.controllers.storage.mooncake.mooncake_settings import MooncakeSettings
 from unified_tree.controllers.storage.registered_storage import RegisteredStorage
-from unified_tree.controllers.storage.registered_transfer import Way
+from unified_tree.controllers.storage.registered_transfer import Direction
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
@@ -70,7 +70,7 @@ class MooncakeStorage(RegisteredStorage[MooncakeClient]):
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         outcomes, names = [Outcome.MISSING] * len(keys), self._names(pool, keys)
-        for index, code in self._moved(self._read, names, pages, range(len(keys)), Way.FROM_STORE):
+        for index, code in self._moved(self._read, names, pages, range(len(keys)), Direction.FROM_STORE):
             outcomes[index] = self._got(names[index], code, pages[index].nbytes)
         return outcomes
 
@@ -79,7 +79,7 @@ class MooncakeStorage(RegisteredStorage[MooncakeClient]):
         there = self._answered(self._client.exist(names))
         outcomes = [Outcome.PRESENT if code == 1 else Outcome.FAILED for code in there]
         absent = [index for index, code in enumerate(there) if code == 0]
-        for index, code in self._moved(self._client.put_from, names, pages, absent, Way.TO_STORE):
+        for index, code in self._moved(self._client.put_from, names, pages, absent, Direction.TO_STORE):
             outcomes[index] = _PUT.get(code, Outcome.FAILED)
         return outcomes
 

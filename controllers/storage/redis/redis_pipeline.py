@@ -17,14 +17,14 @@ _DOWN = ("CLUSTERDOWN", "LOADING", "MASTERDOWN")
 """Refusals of a server that will serve nobody for a while."""
 
 
-class Trouble(Enum):
-    """Why there is no answer."""
+class NoReply(Enum):
+    """Why there is no reply."""
 
     AWAY = "the server is taken to be away and was not asked"
     LOST = "the server was asked, and what it did is not known"
 
 
-Reply: TypeAlias = "Answer | Trouble"
+Reply: TypeAlias = "Answer | NoReply"
 _Sent = tuple[RedisNode, RespConnection, list[int]]
 
 
@@ -50,7 +50,7 @@ class RedisPipeline:
             pieces: the command of the key at an index.
             pages: for the strings that are answered.
         """
-        replies: list[Reply] = [Trouble.AWAY] * len(names)
+        replies: list[Reply] = [NoReply.AWAY] * len(names)
         asked = list(range(len(names)))
         for _ in range(2):
             sent = self._sent(self._by_owner(names, asked), pieces, replies)
@@ -59,7 +59,7 @@ class RedisPipeline:
             asked = [index for index in asked if _kind(replies[index]) == "MOVED"]
             if not asked or not self._topology.refresh():
                 break
-        if any(isinstance(reply, Trouble) for reply in replies):
+        if any(isinstance(reply, NoReply) for reply in replies):
             self._topology.refresh()
         return replies
 
@@ -76,10 +76,10 @@ class RedisPipeline:
     ) -> list[_Sent]:
         sent = []
         for node, indices in by_owner.items():
-            state = Trouble.LOST if node.breaker.admits() else Trouble.AWAY
+            state = NoReply.LOST if node.breaker.admits() else NoReply.AWAY
             for index in indices:
                 replies[index] = state
-            if state is Trouble.AWAY:
+            if state is NoReply.AWAY:
                 continue
             connection = None
             try:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
-from unified_tree.controllers.storage.redis.redis_pipeline import RedisPipeline, Reply, Trouble
+from unified_tree.controllers.storage.redis.redis_pipeline import NoReply, RedisPipeline, Reply
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.redis.redis_sweep import sweep
 from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
 from unified_tree.controllers.storage.redis.resp_connection import Piece, command
-from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, OtherLength, RespError
+from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, RespError, WrongLength
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
@@ -57,7 +57,7 @@ class RedisStorage(GuardedStorage):
 
     def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
         replies = self._present(self._names(pool, keys))
-        if Trouble.LOST in replies and not any(type(reply) is int for reply in replies):
+        if NoReply.LOST in replies and not any(type(reply) is int for reply in replies):
             raise StorageError(f"redis: no server answers at {self._settings.address}")
         return [reply == 1 for reply in replies]
 
@@ -138,13 +138,13 @@ def _counted_from(start: int, pieces: Callable[[int], list[Piece]]) -> Callable[
 
 
 def _is_strange(reply: Reply) -> bool:
-    return isinstance(reply, OtherLength) or (isinstance(reply, RespError) and reply.text.startswith("WRONGTYPE "))
+    return isinstance(reply, WrongLength) or (isinstance(reply, RespError) and reply.text.startswith("WRONGTYPE "))
 
 
 def _got(reply: Reply) -> Outcome:
     if isinstance(reply, memoryview):
         return Outcome.DONE
-    missing = reply is None or reply is Trouble.AWAY or _is_strange(reply)
+    missing = reply is None or reply is NoReply.AWAY or _is_strange(reply)
     return Outcome.MISSING if missing else Outcome.FAILED
 
 
@@ -154,7 +154,7 @@ def _stored(reply: Reply) -> Outcome:
     if reply is None:
         return Outcome.PRESENT
     full = isinstance(reply, RespError) and reply.text.startswith("OOM ")
-    return Outcome.DROPPED if full or reply is Trouble.AWAY else Outcome.FAILED
+    return Outcome.DROPPED if full or reply is NoReply.AWAY else Outcome.FAILED
 
 
 open_redis = engine_opener("redis", RedisSettings, RedisStorage)

@@ -92,7 +92,7 @@ class RespConnection:
         return not poll.poll(0)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def _ask(self, name: str, *words: bytes) -> None:

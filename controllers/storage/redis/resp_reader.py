@@ -29,13 +29,13 @@ class RespError:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherLength:
+class WrongLength:
     """A string that did not have the length of the page for which it was asked; its bytes were skipped."""
 
     size_bytes: int
 
 
-Answer: TypeAlias = "bytes | int | RespError | OtherLength | memoryview | list[Answer] | None"
+Answer: TypeAlias = "bytes | int | RespError | WrongLength | memoryview | list[Answer] | None"
 """A string, a number, nothing, a refusal, or several. A page that was filled is itself the answer."""
 
 
@@ -92,7 +92,7 @@ class RespReader:
             answer = page
         else:
             self._skip(size)
-            answer = OtherLength(size)
+            answer = WrongLength(size)
         end = bytearray(2)
         self._fill(memoryview(end))
         if end != b"\r\n":

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.registered_storage import RegisteredStorage
-from unified_tree.controllers.storage.registered_transfer import Way
+from unified_tree.controllers.storage.registered_transfer import Direction
 from unified_tree.controllers.storage.simm.simm_client import AWAY, NOT_GOT, SimmClient
 from unified_tree.controllers.storage.simm.simm_settings import SimmSettings
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
@@ -65,7 +65,7 @@ class SimmStorage(RegisteredStorage[SimmClient]):
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         outcomes, names = [Outcome.MISSING] * len(keys), self._names(pool, keys)
         present = [index for index, is_there in enumerate(self._asked(pool, names)) if is_there]
-        for index, code in self._moved(self._client.get_into, names, pages, present, Way.FROM_STORE):
+        for index, code in self._moved(self._client.get_into, names, pages, present, Direction.FROM_STORE):
             outcomes[index] = self._got(names[index], code, pages[index].nbytes)
         return outcomes
 
@@ -76,7 +76,7 @@ class SimmStorage(RegisteredStorage[SimmClient]):
             self._breaker.succeeded()
         outcomes = [Outcome.PRESENT if is_there else Outcome.FAILED for is_there in there]
         absent = [index for index, is_there in enumerate(there) if not is_there]
-        for index, code in self._moved(self._client.put_from, names, pages, absent, Way.TO_STORE):
+        for index, code in self._moved(self._client.put_from, names, pages, absent, Direction.TO_STORE):
             outcomes[index] = Outcome.DONE if code == 0 else Outcome.FAILED
         with self._lock:
             self._stored[pool].update(keys[index] for index in absent if outcomes[index] is Outcome.DONE)
@@ -105,7 +105,7 @@ class SimmStorage(RegisteredStorage[SimmClient]):
             self._breaker.succeeded()
         elif self._breaker.is_open:
             page = memoryview(bytearray(self._pools[pool].value_bytes))
-            for _ in self._moved(self._client.get_into, names, [page], [0], Way.FROM_STORE):
+            for _ in self._moved(self._client.get_into, names, [page], [0], Direction.FROM_STORE):
                 pass
         return there
 

@@ -78,7 +78,7 @@ def test_a_preempted_prefill_goes_on_where_it_stopped(kinds: list[object], compu
     cache.allocate(lease, computed)
     committed = cache.preempt(lease, computed)
     assert committed == computed // 2 * 2
-    assert lease.released
+    assert lease.is_released
     assert not any(pool.leased for pool in cache.stats().pools.values())
     again = cache.acquire(Key(PROMPT))
     has_state = MAMBA in kinds
@@ -106,7 +106,7 @@ def test_a_preemption_that_is_refused_changes_nothing() -> None:
         cache.commit(lease, 8)
         with pytest.raises(LeaseError, match="differ"):
             cache.preempt(lease, PROMPT[:8] + 1)
-        assert not lease.released
+        assert not lease.is_released
         assert used(cache) == before
 
 

@@ -270,11 +270,11 @@ def test_a_lease_is_a_context_manager() -> None:
     cache.allocate(lease, 4)
     with pytest.raises(OutOfPagesError), lease:
         cache.allocate(lease, 400)
-    assert lease.released
+    assert lease.is_released
     assert cache.stats().pools["full"].used == 0
     with cache.acquire(Key(TOKENS[:4])) as lease:
         cache.release(lease)
-    assert lease.released, "released by hand already"
+    assert lease.is_released, "released by hand already"
 
 
 @pytest.mark.parametrize("use", ["allocate", "advance", "commit", "truncate", "release"])

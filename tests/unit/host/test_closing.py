@@ -30,7 +30,7 @@ def test_drain_lets_loads_arrive() -> None:
     tiered.forget()
     request = tiered.start("abcdefghi")
     tiered.cache.drain()
-    assert not request.lease.loading
+    assert not request.lease.is_loading
     tiered.run(request)
     tiered.end()
 

@@ -79,7 +79,7 @@ def test_a_lease_that_is_loading_fails(namespace: str | None, stage: str) -> Non
             tiered.cache.wait_layer(request.lease, 0)
         tiered.bring()
         tiered.cache.poll()
-    assert not request.lease.loading
+    assert not request.lease.is_loading
     assert request.lease.failure is not None
     tiered.runner.finish(request)
     if namespace == "":

@@ -140,7 +140,7 @@ def test_a_load_leaves_room_for_the_running_state() -> None:
     tiered.forget()
     holders = [tiered.start("uv"), tiered.start("xy")]
     request = tiered.start("abcdef")
-    assert (request.lease.loading, request.lease.cached_tokens) == (False, 0)
+    assert (request.lease.is_loading, request.lease.cached_tokens) == (False, 0)
     assert tiered.cache.stats().drops["no room to load"] == 1
     assert len(holders) == 2
     tiered.end()

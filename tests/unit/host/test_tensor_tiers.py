@@ -13,7 +13,7 @@ from unified_tree import ConfigurationError, Key
 from unified_tree.component import Component
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
 from unified_tree.coverage import Path, Point
 from unified_tree.page_format import WHOLE

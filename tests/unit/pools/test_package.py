@@ -36,7 +36,7 @@ def test_formats_layouts_and_sizes_need_no_torch() -> None:
         "pools import HostPool",
         "pools.words import torch_dtype",
         "transfer_engines import cuda_lanes",
-        "host.tensor_tiers import tensor_tiers",
+        "host.tensor_pools import tensor_tiers",
     ],
 )
 def test_without_torch_the_extra_is_named(needed: str) -> None:

@@ -52,11 +52,11 @@ class Rig:
         )
 
     def arrive(self, name: str, ids: Ids, namespace: str = "") -> None:
-        self.link.arrive(name, Key(ids, namespace))
+        self.link.lookup(name, Key(ids, namespace))
 
     def begin(self, name: str, ids: Ids, namespace: str = "") -> Lease:
         """Acquire, see that what is cached is right, compute the rest, commit and store it."""
-        assert self.link.ready(name)
+        assert self.link.is_ready(name)
         lease = self.cache.acquire(Key(ids, namespace), request=name)
         self.check(lease, ids, namespace)
         self.cache.allocate(lease, ids.size)
@@ -163,7 +163,7 @@ def test_a_failed_retrieve_is_computed() -> None:
     second.linker.holds_transfers = second.linker.fails = True
     second.arrive("a", prompt(1))
     second.link.poll()
-    assert not second.link.ready("a")
+    assert not second.link.is_ready("a")
     second.linker.finish()
     second.link.poll()
     lease = second.begin("a", prompt(1))
@@ -203,10 +203,10 @@ def test_a_lookup_that_takes_too_long_is_not_waited_for() -> None:
     rig.linker.holds_lookups = True
     rig.arrive("a", prompt(1))
     rig.link.poll()
-    assert not rig.link.ready("a")
+    assert not rig.link.is_ready("a")
     rig.now = 1.5
     rig.link.poll()
-    assert rig.link.ready("a")
+    assert rig.link.is_ready("a")
     rig.link.release("a")
 
 
@@ -235,7 +235,7 @@ def test_without_room_nothing_is_retrieved() -> None:
     second.cache.allocate(held, 10 * PAGE)
     second.arrive("a", prompt(1))
     second.link.poll()
-    assert second.link.ready("a") and second.link.counters.no_room == 1
+    assert second.link.is_ready("a") and second.link.counters.no_room == 1
     assert not second.memory.locks
     second.cache.release(held)
     second.check_all_free()
@@ -300,8 +300,8 @@ def test_closing_lets_go_of_everything() -> None:
 
 def test_bigrams_are_not_linked() -> None:
     rig = Rig()
-    rig.link.arrive("a", Key(prompt(1), bigram=True))
-    assert rig.link.ready("a") and not rig.link.counters.lookups
+    rig.link.lookup("a", Key(prompt(1), bigram=True))
+    assert rig.link.is_ready("a") and not rig.link.counters.lookups
 
 
 def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
@@ -358,7 +358,7 @@ def test_random_lives(seed: int, record_property: Callable[[str, object], None])
             rig.cache.release(leases.pop(name))
             rig.link.release(name)
         else:
-            for name in [name for name in waiting if rig.link.ready(name)]:
+            for name in [name for name in waiting if rig.link.is_ready(name)]:
                 ids, namespace = waiting[name]
                 pool = rig.cache.stats().pools["full"]
                 if PAGES - pool.leased - pool.protected > ids.size // PAGE + 1:
@@ -435,12 +435,12 @@ def test_beside_a_host_tier_only_what_both_lack_is_retrieved() -> None:
     before = second.link.counters.retrieved_tokens
     second.arrive("b", ids)
     second.link.poll()
-    assert second.link.ready("b") and second.link.counters.retrieved_tokens == before, "it is on host"
+    assert second.link.is_ready("b") and second.link.counters.retrieved_tokens == before, "it is on host"
     second.arrive("c", prompt(1))
     second.link.poll()
     assert second.link.counters.retrieved_tokens == before + 4 * CHUNK, "longer than what is on host"
     lease = second.cache.acquire(Key(prompt(1)))
-    assert lease.cached_tokens == 4 * CHUNK and not lease.loading
+    assert lease.cached_tokens == 4 * CHUNK and not lease.is_loading
     second.check(lease, prompt(1), "")
     second.cache.release(lease)
     second.cache.drain()

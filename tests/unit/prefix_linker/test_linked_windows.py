@@ -66,7 +66,7 @@ class Rig:
 
     def begin(self, name: str, ids: Ids, namespace: str = "", *, without: tuple[str, ...] = ()) -> Lease | None:
         """None for want of pages."""
-        assert self.link.ready(name)
+        assert self.link.is_ready(name)
         checkpoints = self.link.checkpoints(ids.size)
         try:
             lease = self.cache.acquire(Key(ids, namespace), checkpoints, request=name)
@@ -91,7 +91,7 @@ class Rig:
 
     def run(self, name: str, ids: Ids, namespace: str = "", **given: tuple[str, ...]) -> int:
         """A whole request; from which token it went on."""
-        self.link.arrive(name, Key(ids, namespace))
+        self.link.lookup(name, Key(ids, namespace))
         self.link.poll()
         lease = self.begin(name, ids, namespace, **given)
         assert lease is not None
@@ -171,7 +171,7 @@ def test_a_shared_beginning_is_resumed_only_where_it_was_saved(kind: str) -> Non
 def test_a_retrieve_needs_no_more_pages_of_a_window_than_it_keeps() -> None:
     second = warmed("window")
     held = second.cache.device.allocate("swa", COUNTS["swa"] - 2)
-    second.link.arrive("a", Key(np.append(prompt(1), 1)))
+    second.link.lookup("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
     assert second.link.counters.retrieved_tokens == 5 * CHUNK and not second.link.counters.no_room
     second.cache.device.free("swa", held)
@@ -182,9 +182,9 @@ def test_a_retrieve_needs_no_more_pages_of_a_window_than_it_keeps() -> None:
 def test_without_room_nothing_is_retrieved_and_nothing_is_kept(short: str) -> None:
     second = warmed("all")
     held = second.cache.device.allocate(short, COUNTS[short])
-    second.link.arrive("a", Key(np.append(prompt(1), 1)))
+    second.link.lookup("a", Key(np.append(prompt(1), 1)))
     second.link.poll()
-    assert second.link.ready("a") and second.link.counters.no_room == 1
+    assert second.link.is_ready("a") and second.link.counters.no_room == 1
     second.link.release("a")
     second.cache.device.free(short, held)
     second.check_all_free()
@@ -235,7 +235,7 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
                 ids = np.append(ids[: choose.randrange(1, ids.size)], prompt(choose.randrange(5, 8), 20))
             namespace = choose.choice(("", "n"))
             waiting[str(step)] = (ids, namespace)
-            rig.link.arrive(str(step), Key(ids, namespace))
+            rig.link.lookup(str(step), Key(ids, namespace))
         elif act < 0.5:
             rig.linker.finish()
         elif act < 0.55 and waiting:
@@ -260,7 +260,7 @@ def test_random_lives(kind: str, seed: int, record_property: Callable[[str, obje
             name = choose.choice(list(leases))
             rig.end(name, leases.pop(name))
         else:
-            for name in [name for name in waiting if rig.link.ready(name)]:
+            for name in [name for name in waiting if rig.link.is_ready(name)]:
                 ids, namespace = waiting[name]
                 begun = rig.begin(name, ids, namespace)
                 if begun is not None:

@@ -104,7 +104,7 @@ def polled_until(link: LinkedPrefixes, ask: Callable[[], object]) -> None:
 
 
 def settle(link: LinkedPrefixes) -> None:
-    polled_until(link, lambda: link.ready("one"))
+    polled_until(link, lambda: link.is_ready("one"))
 
 
 def test_what_is_stored_outlives_the_server_that_stored_it(server: Lmcache, tensors: LinkedTensors) -> None:
@@ -218,7 +218,7 @@ def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, l
         tensors.spoil(np.arange(PAGES))
         deadline = time.monotonic() + 5
         while True:
-            link.arrive("one", Key(IDS, "tenant"))
+            link.lookup("one", Key(IDS, "tenant"))
             settle(link)
             if turn == 0 or link.counters.retrieved_tokens or time.monotonic() > deadline:
                 break
@@ -246,7 +246,7 @@ def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTen
         salt = link._salt.of("")
         assert put(linker, tensors, salt) is Progress.DONE
         linker.release(find(linker, salt)[0])
-        link.arrive("one", key)
+        link.lookup("one", key)
         name = link._requests["one"].name
         until(lambda: linker.found(name) is not None)
         server.pause()

@@ -42,8 +42,8 @@ def test_a_second_cache_finds_what_the_first_computed(tensors: LinkedTensors, li
         cache = PrefixCache(COMPONENTS, PAGE, {"full": PAGES})
         link = LinkedPrefixes(cache, linker, tensors.linked, weights_version="v1", wait_s=20)
         tensors.spoil(np.arange(PAGES))
-        link.arrive("one", Key(IDS, "tenant"))
-        while not link.ready("one"):
+        link.lookup("one", Key(IDS, "tenant"))
+        while not link.is_ready("one"):
             link.poll()
         with cache.acquire(Key(IDS, "tenant")) as lease:
             assert lease.cached_tokens == turn * 5 * CHUNK

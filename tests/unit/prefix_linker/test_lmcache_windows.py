@@ -125,11 +125,11 @@ class Serving:
 
     def run(self, name: str, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
         """From which token it went on."""
-        self.link.arrive(name, Key(ids))
+        self.link.lookup(name, Key(ids))
 
         def polled() -> bool:
             self.link.poll()
-            return self.link.ready(name)
+            return self.link.is_ready(name)
 
         until(polled)
         lease = self.cache.acquire(Key(ids), self.link.checkpoints(ids.size))

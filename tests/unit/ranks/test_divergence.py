@@ -31,7 +31,7 @@ def ballots(count: int) -> list[Ballot]:
 def test_another_history_names_the_rank() -> None:
     ranks = ballots(4)
     for i, ballot in enumerate(ranks):
-        ballot.history.fold(b"evicted 5" if i != 2 else b"evicted 6")
+        ballot.history.record(b"evicted 5" if i != 2 else b"evicted 6")
     outcomes = exchanged(ranks)
     assert len(set(outcomes)) == 1
     assert "the history of ranks [2], as sent in tick 0, differs from that of [0, 1, 3]" in str(outcomes[0])
@@ -39,18 +39,18 @@ def test_another_history_names_the_rank() -> None:
 
 def test_pieces_of_a_history_are_told_apart() -> None:
     ranks = ballots(2)
-    ranks[0].history.fold(b"ab")
-    ranks[0].history.fold(b"c")
-    ranks[1].history.fold(b"a")
-    ranks[1].history.fold(b"bc")
+    ranks[0].history.record(b"ab")
+    ranks[0].history.record(b"c")
+    ranks[1].history.record(b"a")
+    ranks[1].history.record(b"bc")
     assert "differs" in str(exchanged(ranks)[0])
 
 
 def test_an_old_difference_is_not_forgotten() -> None:
     ranks = ballots(2)
-    ranks[0].history.fold(b"once")
+    ranks[0].history.record(b"once")
     for ballot in ranks:
-        ballot.history.fold(b"and the same ever after")
+        ballot.history.record(b"and the same ever after")
     assert "differs" in str(exchanged(ranks)[0])
 
 

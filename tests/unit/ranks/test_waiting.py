@@ -145,7 +145,7 @@ def test_a_rank_that_sends_nothing_ends_the_agreement() -> None:
             lambda: consensus.open(b"", 0),
             lambda: consensus.finished("load", 0),
             lambda: consensus.cancel(0),
-            lambda: consensus.fold(b""),
+            lambda: consensus.record(b""),
             lambda: consensus.propose(0, everything(0)),
         ]
         for call in calls:
@@ -175,7 +175,7 @@ def test_after_the_end_only_the_end() -> None:
     consensus = LocalConsensus()
     consensus.close()
     consensus.close()
-    for call in (consensus.tick, lambda: consensus.open(b"", 0), lambda: consensus.fold(b"")):
+    for call in (consensus.tick, lambda: consensus.open(b"", 0), lambda: consensus.record(b"")):
         with pytest.raises(RankError, match="closed"):
             call()
 

@@ -278,7 +278,7 @@ def test_how_a_capacity_is_divided() -> None:
         ({"capacity_bytes": 1 << 20, "shares": 0}, "shares must be"),
         ({"capacity_bytes": 1 << 20, "sync": "no"}, "sync must be True or False"),
         ({"capacity_bytes": 1 << 20, "clock_ns": 5}, "clock_ns must be a function"),
-        ({"capacity_bytes": 1 << 20, "limits": {"held_bytes": 1}}, "limits must be FileLimits"),
+        ({"capacity_bytes": 1 << 20, "limits": {"bytes_per_lock": 1}}, "limits must be FileLimits"),
         ({"capacity_bytes": 1 << 20, "directory": ""}, "directory must be a path"),
         ({"capacity_bytes": 1 << 20, "directory": b"bytes"}, "directory must be a path"),
         ({"capacity_bytes": 1 << 20, "directory": "a\0b"}, "directory must be a path"),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from unified_tree.controllers.storage.registered_memory import RegisteredMemory, address_of
-from unified_tree.controllers.storage.registered_transfer import BounceBuffer, RegisteredTransfer, Way
+from unified_tree.controllers.storage.registered_transfer import BounceBuffer, Direction, RegisteredTransfer
 from unified_tree.errors import PageError, StorageError
 
 PAGE = 64
@@ -115,7 +115,7 @@ def test_pages_arrive_where_they_belong_directly_and_bounced() -> None:
             _at(regions, address)[:] = values[index]
         return [100 + index for index in indices]
 
-    answers = dict(transfer.answers(read, pages, Way.FROM_STORE))
+    answers = dict(transfer.answers(read, pages, Direction.FROM_STORE))
     assert answers == {index: 100 + index for index in range(16)}
     assert [bytes(page) for page in pages] == values
     assert [len(call) for call in calls] == [3, 3, 2, 2, 2, 2, 2]
@@ -125,9 +125,9 @@ def test_pages_arrive_where_they_belong_directly_and_bounced() -> None:
         stored.update({index: bytes(_at(regions, address)) for index, address in zip(indices, addresses, strict=True)})
         return [0] * len(indices)
 
-    assert set(dict(transfer.answers(write, [page.toreadonly() for page in pages], Way.TO_STORE)).values()) == {0}
+    assert set(dict(transfer.answers(write, [page.toreadonly() for page in pages], Direction.TO_STORE)).values()) == {0}
     assert [stored[index] for index in range(16)] == values
-    assert list(transfer.answers(read, [], Way.FROM_STORE)) == []
+    assert list(transfer.answers(read, [], Direction.FROM_STORE)) == []
 
 
 def _regions(memory: RegisteredMemory) -> list[tuple[int, memoryview]]:

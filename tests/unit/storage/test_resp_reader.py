@@ -7,7 +7,7 @@ import random
 import pytest
 
 from unified_tree.controllers.storage.redis.resp_connection import command
-from unified_tree.controllers.storage.redis.resp_reader import LINE_BYTES, Answer, OtherLength, RespError, RespReader
+from unified_tree.controllers.storage.redis.resp_reader import LINE_BYTES, Answer, RespError, RespReader, WrongLength
 from unified_tree.errors import StorageError
 
 
@@ -48,7 +48,7 @@ def test_pages_are_filled_whatever_the_pieces() -> None:
             if page.nbytes == len(value):
                 assert answer is page and page == value
             else:
-                assert answer == OtherLength(len(value)) and page == before
+                assert answer == WrongLength(len(value)) and page == before
             assert got.read() == 5
         assert got.is_empty
 

@@ -449,13 +449,13 @@ class Doubting(SingleRank):
         super().__init__()
         self._identities: list[str] = []
 
-    def ticket(self, identity: str, page_count: int) -> int:
+    def open_ticket(self, identity: str, page_count: int) -> int:
         """Numbered, to know it again."""
         del page_count
         self._identities.append(identity)
         return len(self._identities) - 1
 
-    def vote(self, ticket: int, lengths: Any, then: Callable[[Any], None]) -> None:
+    def propose(self, ticket: int, lengths: Any, then: Callable[[Any], None]) -> None:
         """All agree, but on what is optional."""
         then(lengths & (np.arange(len(lengths)) == 0) if self._identities[ticket].endswith("optional") else lengths)
 
@@ -481,12 +481,12 @@ class Interrupted(SingleRank):
         super().__init__()
         self._left = number
 
-    def ticket(self, identity: str, page_count: int) -> int:
+    def open_ticket(self, identity: str, page_count: int) -> int:
         """Raises RankError, once."""
         self._left -= 1
         if self._left == -1:
             raise RankError("gone")
-        return super().ticket(identity, page_count)
+        return super().open_ticket(identity, page_count)
 
 
 def prefetch_to_the_end(cache: StoredCache) -> None:

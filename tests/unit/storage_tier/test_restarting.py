@@ -16,7 +16,7 @@ from unified_tree import Key
 from unified_tree.component import Component
 from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
-from unified_tree.controllers.host.tensor_tiers import TensorTiers, tensor_tiers
+from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
 from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools

@@ -95,7 +95,7 @@ def wrong_pool_size(tree: UnifiedTree) -> None:
 
 
 def ledger_behind(tree: UnifiedTree) -> None:
-    tree.pool("swa").ledger.take(np.array([500]).tobytes())
+    tree.pool("swa").ledger.acquire(np.array([500]).tobytes())
 
 
 def host_count_wrong(tree: UnifiedTree) -> None:
@@ -119,7 +119,7 @@ def child_too_many(tree: UnifiedTree) -> None:
 
 
 def missing_entry(tree: UnifiedTree) -> None:
-    tree.pool("mamba").leave(device(node_at(tree, "abxx"), MAMBA_INDEX))
+    tree.pool("mamba").remove_evictable(device(node_at(tree, "abxx"), MAMBA_INDEX))
 
 
 def ghost_entry(tree: UnifiedTree) -> None:
@@ -127,7 +127,7 @@ def ghost_entry(tree: UnifiedTree) -> None:
 
 
 def locked_but_in_line(tree: UnifiedTree) -> None:
-    tree.pool("mamba").enter(device(node_at(tree, "abcd"), MAMBA_INDEX))
+    tree.pool("mamba").add_evictable(device(node_at(tree, "abcd"), MAMBA_INDEX))
 
 
 def rank_fell(tree: UnifiedTree) -> None:

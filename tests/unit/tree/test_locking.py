@@ -105,7 +105,7 @@ def test_one_component_can_go_early() -> None:
         receipt.release("swa")
     receipt.release("mamba")
     receipt.release("full")
-    assert receipt.released, "nothing is held any more"
+    assert receipt.is_released, "nothing is held any more"
     grove.check()
 
 
@@ -142,7 +142,7 @@ def test_a_foreign_receipt_is_refused() -> None:
     receipt = grove.lock("abcd")
     with pytest.raises(ReceiptError, match="another tree"):
         other.tree.unlock(receipt)
-    assert not receipt.released
+    assert not receipt.is_released
     assert sizes(grove) == (2, 0)
 
 

@@ -1,4 +1,4 @@
-"""Real pools for a cache: a device and a host pool a component, and the engine between them."""
+"""Tensor pools for a cache: a device and a host pool per component, and the engine between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class TensorTiers:
 
     Attributes:
         composition: whose pools they are.
-        device, host: by component. A component that shares device pages has tensors of its own there, under the owner's ids.
+        device, host: pools by component. A component that shares device pages has its own tensors, indexed by the owner's page
+            ids.
         engine: moves pages between them.
     """
 
@@ -36,14 +37,14 @@ class TensorTiers:
     engine: TransferEngine
 
     def host_tier(self, **settings: Any) -> HostTier:
-        """The host tier of a PrefixCache over these pools; `settings` are those of HostTier but for counts and engine."""
+        """The host tier of a PrefixCache over these pools; `settings` are the fields of HostTier except counts and engine."""
         counts = {name: pool.page_count for name, pool in self.host.items()}
         return HostTier(page_counts=counts, engine=self.engine, **settings)
 
     def storage_tier(self, engine: str, *, weights_version: str, **settings: Any) -> StorageTier:
         """The storage tier of a PrefixCache over these pools. Needs the `storage` extra.
 
-        `StorageTier.open` says what may be given and what is raised.
+        See `StorageTier.open` for the arguments and errors.
         """
         from unified_tree.controllers.storage_tier import StorageTier
 
@@ -60,7 +61,7 @@ def tensor_tiers(
 ) -> TensorTiers:
     """Allocate the pools of a composition and the engine for its device: a worker thread, or streams on a GPU.
 
-    Pages hold what the components' formats say; of a component without one, raw bytes, which no store takes.
+    Pages have the components' formats; a component without one gets raw bytes, which no store accepts.
 
     Args:
         device_page_counts: by component with device pages of its own; `Composition.split_budget` proposes them.
@@ -68,7 +69,7 @@ def tensor_tiers(
         layout: of the host pools.
         device: where the device pools live. Host pools are pinned if that is a GPU.
 
-    Raises ConfigurationError for missing counts, and more host memory than there is.
+    Raises ConfigurationError for missing counts, and for more host memory than is available.
 
     >>> from unified_tree.components import composition_for
     >>> from unified_tree.controllers import PrefixCache
