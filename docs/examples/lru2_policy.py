@@ -1,7 +1,7 @@
 """An eviction policy: LRU-2 (O'Neil and others, 1993), which evicts what was used twice the longest time ago.
 
 A package offers it as `lru2 = "lru2_policy:Lru2"` in the entry-point group `unified_tree.policies`; without a package it is
-`policy="lru2_policy:Lru2"`, for a tree, a PrefixCache and `unified-tree replay --policy` alike.
+`policy="lru2_policy:Lru2"`, for a tree, a PrefixCache and `unified-tree replay --policy`, run in this folder, alike.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """An admission policy: a window or state is kept only where the prefix is computed for the second time.
 
-Most prompts are never seen again, and a state may be megabytes. So this one remembers, in a table of fixed size, which places
-were asked for lately, and lets only those in that it remembers. Paths are always kept.
+Most prompts are never seen again, and a state may be megabytes. So this one remembers, in a table of fixed size, which prefixes
+were offered lately, and lets only those in that it remembers. Paths are always kept.
 """
 
 from __future__ import annotations
 
-from unified_tree import RestoreCost, Value
+from zlib import crc32
+
+from unified_tree import RestoreCost
+from unified_tree.node import Node, Root, Value
 
 REMEMBERED = 1 << 14
 
@@ -19,10 +22,10 @@ class SecondTime:
         self.seen = [0] * REMEMBERED
 
     def admits(self, value: Value) -> bool:
-        """Whether a window or state at this place was offered before."""
-        place = hash((value.node.id, value.node.end))
-        known = self.seen[place % REMEMBERED] == place
-        self.seen[place % REMEMBERED] = place
+        """Whether a window or state of this prefix was offered before."""
+        prefix = digest(value.node)
+        known = self.seen[prefix % REMEMBERED] == prefix
+        self.seen[prefix % REMEMBERED] = prefix
         return known
 
     def touched(self, value: Value) -> None:
@@ -34,3 +37,20 @@ class SecondTime:
 
     def evicted(self, value: Value) -> None:
         """Nothing to learn."""
+
+
+def digest(node: Node) -> int:
+    """Of a prefix's namespace and tokens: the same when it comes back after its nodes were evicted or split.
+
+    A node's id would be another then. Two prefixes may have one digest; that costs a policy a wrong guess and nothing else.
+    Cost: O(tokens).
+    """
+    edges = []
+    while not isinstance(node, Root):
+        edges.append(node.edge)
+        assert node.parent is not None
+        node = node.parent
+    value = crc32(repr(node.name).encode())
+    for edge in reversed(edges):
+        value = crc32(edge, value)
+    return value

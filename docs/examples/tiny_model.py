@@ -1,7 +1,7 @@
 """A model of one's own: full attention on every other layer, a window on the rest, written down by hand.
 
 A package offers it as `tiny = "tiny_model:tiny"` in the entry-point group `unified_tree.models`; without a package it is
-`composition_for("tiny_model:tiny")`, and `--model tiny_model:tiny` on the command line.
+`composition_for("tiny_model:tiny")`, and `--model tiny_model:tiny` on the command line, run in this folder.
 """
 
 from __future__ import annotations
