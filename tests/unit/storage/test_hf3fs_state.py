@@ -120,15 +120,16 @@ def test_what_the_disk_did_not_take_is_refused_and_written_before_the_next_chang
     assert held(again) == [*KEYS[1:5], *KEYS[6:40]], "without the page that the refused writer was to have"
     again.close()
     state.lookup("r", epoch, "full", KEYS[1:3], [])
-    before = held(state)
+    lease, _ = state.reserve("r", epoch, "full", [KEYS[55]], [])
     with closing(sqlite3.connect(tmp_path / "state" / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(RefusedError, match="changes are refused"):
-            state.delete("r", epoch, "full", KEYS[1:2], [])
+            state.confirm("r", epoch, "full", lease, [KEYS[55]], bytes([WRITTEN]), [])
         other.execute("ROLLBACK")
+    before = held(state)
     state.close()
     again = made(tmp_path / "state")
-    assert held(again) == [key for key in before if key != KEYS[1]], "what was left to write at the end is written too"
+    assert held(again) == before and before[-3:] == [*KEYS[1:3], KEYS[55]], "what was left to write is written at the end"
     again.close()
 
 

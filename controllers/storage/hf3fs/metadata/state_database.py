@@ -269,11 +269,9 @@ def _readable(path: Path) -> Iterator[None]:
 def _opened(path: Path, sync: bool, commit_wait_s: float) -> sqlite3.Connection:
     if not path.exists():
         _make(path)
-    if not path.stat().st_size:  # SQLite takes an empty file for a new database
-        raise ValueError("it is empty")
     connection = _connected(path, commit_wait_s)
     try:
-        [version] = connection.execute("PRAGMA user_version").fetchone()
+        [version] = connection.execute("PRAGMA user_version").fetchone()  # 0 of an empty file
         if version != _VERSION:
             raise ValueError(f"it is of version {version}, not {_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
