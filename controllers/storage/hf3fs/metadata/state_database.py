@@ -25,7 +25,6 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Shape, StoredNamespace, StoredRank
+from unified_tree.controllers.storage.hf3fs.metadata.write_orders import WriteOrders
 from unified_tree.controllers.storage.setting_checks import MAX_BYTES, SECONDS, Bounds, check_number
 from unified_tree.errors import ConfigurationError, StorageError
 
@@ -92,7 +92,7 @@ class StateDatabase:
         self._unwritten: list[_Change] = []
         self._commits = self._checkpointed_commits = 0
         self._last_number = 0
-        self._orders: dict[int, _WriteOrders] = {}
+        self._orders: dict[int, WriteOrders] = {}
         self._lock = _locked(directory)
         try:
             with _readable(self._path):
@@ -136,7 +136,7 @@ class StateDatabase:
             ]
         )
         self._last_number += len(rows)
-        self._orders |= {of.number: _WriteOrders() for of in opened.namespaces.values()}
+        self._orders |= {of.number: WriteOrders() for of in opened.namespaces.values()}
         return opened
 
     def add(self, namespace: int, pages: Mapping[bytes, int]) -> None:
@@ -192,7 +192,7 @@ class StateDatabase:
 
     def _held(self, namespace: int) -> dict[bytes, int]:
         held: dict[bytes, int] = {}
-        orders = self._orders[namespace] = _WriteOrders()
+        orders = self._orders[namespace] = WriteOrders()
         for order, page, key, checksum in self._connection.execute(_HELD, (namespace,)):
             if checksum != _checksum(namespace, page, key) or orders[page] or key in held:
                 raise ValueError(f"page {page} is damaged")
@@ -216,31 +216,6 @@ class StateDatabase:
                 connection.rollback()
             raise StorageError(f"{self._path} cannot be written: {error}") from error
         self._commits += 1
-
-
-class _WriteOrders:
-    """By page of a namespace, the number of the row that tells of it; rows of greater numbers were written later."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._orders = array("q")
-
-    def __getitem__(self, page: int) -> int:
-        """Of a page that a key has. Of another it is that of its last key, or 0."""
-        return self._orders[page] if page < len(self._orders) else 0
-
-    def put(self, page: int, order: int) -> None:
-        """The row of a page, the last one of all."""
-        assert order > self._last
-        self._last = order
-        if page >= len(self._orders):
-            self._orders.frombytes(bytes(8 * (page + 1 - len(self._orders))))
-        self._orders[page] = order
-
-    def next(self, page: int) -> int:
-        """The number of a new row."""
-        self.put(page, self._last + 1)
-        return self._last
 
 
 def _locked(directory: Path) -> int:
