@@ -14,7 +14,7 @@ def test_random_questions(seed: int, tmp_path: Path, record_property: Callable[[
     world = MetadataWorld(tmp_path / "state", seed)
     for _ in range(500):
         world.step()
-    assert world.evictions and world.kills and world.snapshots and world.changes_in_snapshots
+    assert world.evictions and world.kills and world.checkpoints
     world.end()
     record_property("operations", world.steps)
 

@@ -60,10 +60,9 @@ def test_loopback_needs_none(host: str) -> None:
         ["--port", "65536"],
         ["--port", "-1"],
         ["--host", ""],
-        ["--step-pages", "0"],
-        ["--journal-mib", "-1"],
-        ["--flush-mib", "0"],
-        ["--snapshot-retry-s", "nan"],
+        ["--log-mib", "0"],
+        ["--checkpoint-s", "nan"],
+        ["--commit-wait-s", "0"],
     ],
 )
 def test_options_that_cannot_be(words: list[str], tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from killed_service import LOG, Files, laid_out, left_behind
+
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import RefusedError, Shape
-from unified_tree.controllers.storage.hf3fs.metadata.state_directory import StateDirectory
+from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     BUSY,
     FULL,
@@ -83,8 +86,7 @@ class MetadataWorld:
         self.quiet_until = 0.0
         self.epoch = 0
         self.steps = 0
-        self.evictions = self.kills = self.snapshots = self.changes_in_snapshots = 0
-        self._snapshot: Generator[Callable[[], None], None, None] | None = None
+        self.evictions = self.kills = self.checkpoints = 0
         self._start()
 
     def step(self) -> None:
@@ -104,31 +106,17 @@ class MetadataWorld:
             (self.restart, 0.1),
             (self.kill, 0.2),
             (self.kill_in_a_change, 0.4),
-            (self.snapshot, 4),
-            (self.fail_in_a_snapshot, 0.1),
+            (self.checkpoint, 1),
         )
         [what] = self.random.choices([one for one, _ in choices], [weight for _, weight in choices])
         what()
         self._expire()
         self.check()
 
-    def snapshot(self) -> None:
-        """One step of a snapshot, between which anything may happen."""
-        if self._snapshot is None:
-            self._snapshot = self.state.snapshot()
-        call = next(self._snapshot, None)
-        if call is None:
-            self._snapshot = None
-            self.snapshots += 1
-        else:
-            call()
-            self.changes_in_snapshots += 1
-
-    def fail_in_a_snapshot(self) -> None:
-        """A step cannot be written, so the snapshot is given up."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+    def checkpoint(self) -> None:
+        """What was committed goes from the log to the database."""
+        self.state.checkpoint()
+        self.checkpoints += 1
 
     def some_keys(self) -> list[bytes]:
         return self.random.sample(KEYS, self.random.randrange(1, 5))
@@ -250,36 +238,37 @@ class MetadataWorld:
         is_idle = not self.readings and not any(w.is_known for w in self.writings.values())
         is_idle = is_idle and not any(naive.aside for naive in self.naive.values())
         is_idle = is_idle and self.quiet_until <= self.clock.now
-        self.fail_in_a_snapshot()
         self.state.close()
         self._start()
         if not is_idle:
             self._forget_leases()
 
     def kill(self) -> None:
-        """The service is killed between two changes; maybe between two steps of a snapshot, maybe in one."""
+        """The service is killed between two changes."""
         self.kills += 1
-        half = self.path / "metadata.new"
-        if self._snapshot is not None and half.exists() and self.random.random() < 0.3:
-            half.write_bytes(half.read_bytes()[: self.random.randrange(100)])
-        self._abandon()
-        self._start()
-        self._forget_leases()
+        self._restart_with(left_behind(self.path))
 
     def kill_in_a_change(self) -> None:
-        """The service is killed when only part of a change's record is in the journal; nobody got an answer."""
-        before = {path: path.stat().st_size for path in self.path.glob("journal.*")}
+        """The service is killed when only part of a change is in the log; nobody got an answer."""
+        before = left_behind(self.path)
         name, keys = self.some_namespace(), self.random.sample(KEYS, 10)
         if self.random.random() < 0.3:
             self.state.reserve(RANK, self.epoch, name, keys, [])
         else:
             self.state.delete(RANK, self.epoch, name, keys, [])
+        log, old = left_behind(self.path)[LOG], before[LOG]
+        if log != old:
+            differing = [at for at, (new, was) in enumerate(itertools.zip_longest(log, old)) if new != was]
+            written = self.random.choice(differing)  # the change's last byte at the latest is missing
+            before[LOG] = log[:written] + old[written:]
         self.kills += 1
-        self._abandon()
-        for journal, size in before.items():
-            if journal.stat().st_size > size:
-                with journal.open("r+b") as file:
-                    file.truncate(self.random.randrange(size, journal.stat().st_size))
+        self._restart_with(before)
+
+    def _restart_with(self, files: Files) -> None:
+        """Start a service on what another left behind when it was killed."""
+        self.state.close()
+        shutil.rmtree(self.path)
+        laid_out(files, self.path)
         self._start()
         self._forget_leases()
 
@@ -371,24 +360,15 @@ class MetadataWorld:
 
     def _start(self) -> None:
         draw = lambda: self.random.getrandbits(62)  # noqa: E731
-        directory = StateDirectory(
-            self.path, journal_bytes=self.random.choice((1, 1000)), flush_bytes=self.random.choice((1, 1 << 20))
-        )
-        self._snapshot = None
         self.state = MetadataState(
-            directory,
+            StateDatabase(self.path, sync=self.random.random() < 0.3, log_bytes=self.random.choice((1, 1 << 20))),
             lease_s=LEASE_S,
             aside_s=ASIDE_S,
             draw=draw,
             clock=self.clock,
-            step_pages=self.random.randrange(1, 5),
         )
         known, self.epoch = self.epoch, self.state.open(RANK, SHAPES, self.epoch, may_replace=False)
         assert known in (0, self.epoch), "the rank is the same after a restart"
-
-    def _abandon(self) -> None:
-        """As a kill leaves it: nothing is written any more, and the directory's lock is gone."""
-        self.state.abandon()
 
     def end(self) -> None:
         """Nothing is left over: when all leases are over every page is free or held."""
@@ -398,7 +378,6 @@ class MetadataWorld:
         for namespace in self.state.stats()["ranks"][RANK].values():
             assert namespace["held"] + namespace["free"] == namespace["pages"]
             assert not namespace["read"] and not namespace["aside"] and not namespace["written"]
-        self.fail_in_a_snapshot()
         self.state.close()
         shutil.rmtree(self.path)
 

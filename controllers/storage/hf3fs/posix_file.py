@@ -8,7 +8,6 @@ there.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import threading
@@ -16,10 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from unified_tree.controllers.storage.hf3fs.io_workers import IoBatch, IoWorkers
-from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
-
-_LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
-"""The mount is gone, and a descriptor of before will not come back with it."""
+from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange
 
 
 class PosixFile:
@@ -60,7 +56,7 @@ class PosixFile:
         with self._lock:
             first, self._closed = not self._closed, True
         if first:
-            self._leave()
+            self._release()
 
     def _run(
         self, call: Callable[[FileRange, IoBatch[None]], Ending], ranges: Sequence[FileRange], deadline: float
@@ -97,13 +93,13 @@ class PosixFile:
         try:
             return call(one, batch)
         except OSError as error:
-            if error.errno in _LOST:
+            if error.errno in MOUNT_IS_GONE:
                 self._is_lost = True
             return Ending.FAILED
         finally:
-            self._leave()
+            self._release()
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self._users -= 1
             last = not self._users

@@ -7,7 +7,6 @@ has come, be that calls later, so that a late read lands where nobody looks.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Sequence
@@ -17,9 +16,7 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from unified_tree.controllers.storage.hf3fs.io_workers import close_descriptor
-from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
-
-_LOST = frozenset({errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EBADF, errno.ENXIO, errno.ECONNABORTED})
+from unified_tree.controllers.storage.hf3fs.range_file import MOUNT_IS_GONE, Ending, FileRange
 
 
 class UsrbioFile:
@@ -172,5 +169,5 @@ class _Ring:
                     endings[index] = Ending.DONE
                 else:
                     endings[index] = Ending.FAILED
-                    self.is_lost |= -ended.result in _LOST or (self._is_reading and ended.result == 0)
+                    self.is_lost |= -ended.result in MOUNT_IS_GONE or (self._is_reading and ended.result == 0)
             self._free.append(slot)

@@ -157,29 +157,37 @@ def test_two_services_do_not_share_a_state(tmp_path: Path) -> None:
         MetadataService(tmp_path / "state").stop()
 
 
-@pytest.mark.parametrize("damage", [b"", b"something else", b'{"r0": 3}', None])
-def test_a_damaged_state_is_not_passed_over(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_state_is_not_passed_over(tmp_path: Path) -> None:
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)
         put(engine, *range(10))
         engine.close()
         service.stop()
-    snapshot = tmp_path / "state" / "metadata"
-    whole = bytearray(snapshot.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    snapshot.write_bytes(whole if damage is None else damage)
+    database = tmp_path / "state" / "metadata"
+    whole = database.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(keys(5)[0]) + 7] ^= 1
+    for damaged in (b"", b"something else", b'{"r0": 3}', whole[: len(whole) // 2], bytes(flipped)):
+        database.write_bytes(damaged)
+        refused_to_start(tmp_path / "state")
+        assert database.read_bytes() == damaged
+    database.write_bytes(whole)
+    MetadataService(tmp_path / "state").stop()
+
+
+def refused_to_start(state: Path) -> None:
     module = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
-    words = [sys.executable, "-m", module, "--port", "0", "--state", str(tmp_path / "state")]
+    words = [sys.executable, "-m", module, "--port", "0", "--state", str(state)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "move it away" in done.stderr
 
 
-def test_a_journal_that_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_and_nothing_is_wrong_later(tmp_path: Path) -> None:
     with MetadataService(tmp_path / "state") as service:
         engine = opened(service, tmp_path)
         put(engine, 1)
         limit = "import resource,sys; resource.prlimit(int(sys.argv[1]), resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))"
-        before = max(path.stat().st_size for path in (tmp_path / "state").iterdir())
+        before = (tmp_path / "state" / "metadata-wal").stat().st_size
         subprocess.run([sys.executable, "-c", limit, str(service.process.pid), str(before)], check=True, timeout=60)
         assert put(engine, *range(10, 20)).count(Outcome.DONE) == 0
         assert service.stats()["is_behind"]

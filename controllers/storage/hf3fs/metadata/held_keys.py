@@ -1,10 +1,9 @@
 """Which key holds which page, in order of use, without a structure that must ever be rebuilt as a whole.
 
-By page, in flat arrays: the key, when it was used last (0 where no key holds the page), and the pages used just before and just
-after it. By key, in a dictionary for each first byte, the page. A dictionary is rebuilt when it has grown or changed enough,
-all of it at once; keys are uniformly distributed, so each of these has one 256th of all and is rebuilt at another moment. An
-OrderedDict of two million keys stood still for one to two seconds each time, and the garbage collector went through it;
-dictionaries of bytes and integers it leaves out.
+By page, in flat arrays: the key, and the pages used just before and just after it. By key, in a dictionary for each first
+byte, the page. A dictionary is rebuilt when it has grown or changed enough, all of it at once; keys are uniformly distributed,
+so each of these has one 256th of all and is rebuilt at another moment. An OrderedDict of two million keys stood still for one
+to two seconds each time, and the garbage collector went through it; dictionaries of bytes and integers it leaves out.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ class HeldKeys:
     def __init__(self, held: Iterable[tuple[bytes, int]] = (), room: int = 0) -> None:
         self._shards: list[dict[bytes, int]] = [{} for _ in range(_SHARDS)]
         self._keys = bytearray(KEY_BYTES * room)
-        self._used = array("q", bytes(8 * room))
         self._older, self._newer = array("q", bytes(8 * (room + 1))), array("q", bytes(8 * (room + 1)))
-        self._uses = self._count = 0
+        self._count = 0
         for key, page in held:
             self.add(key, page)
 
@@ -47,12 +45,11 @@ class HeldKeys:
     @property
     def room(self) -> int:
         """Pages that can be held, those from 0 on."""
-        return len(self._used)
+        return len(self._newer) - 1
 
     def grow(self) -> None:
         """Room for one page more."""
         self._keys += _NO_KEY
-        self._used.append(0)
         self._older.append(0)
         self._newer.append(0)
 
@@ -63,25 +60,20 @@ class HeldKeys:
 
     def use(self, pages: Iterable[int]) -> None:
         """These pages, which are held, are used now, one after the other."""
-        older, newer, used, uses = self._older, self._newer, self._used, self._uses
+        older, newer = self._older, self._newer
         for page in pages:
-            uses += 1
-            used[page] = uses
             at, youngest = page + 1, older[_END]
             if at != youngest:
                 before, behind = older[at], newer[at]
                 newer[before], older[behind] = behind, before
                 newer[youngest], older[at] = at, youngest
                 newer[at], older[_END] = _END, at
-        self._uses = uses
 
     def add(self, key: bytes, page: int) -> None:
         """A key that holds no page holds this one, which no key holds, from now on."""
         self._shards[key[0]][key] = page
         self._keys[KEY_BYTES * page : KEY_BYTES * (page + 1)] = key
-        self._uses += 1
         self._count += 1
-        self._used[page] = self._uses
         at, youngest = page + 1, self._older[_END]
         self._newer[youngest], self._older[at] = at, youngest
         self._newer[at], self._older[_END] = _END, at
@@ -92,7 +84,6 @@ class HeldKeys:
         if page >= 0:
             before, behind = self._older[page + 1], self._newer[page + 1]
             self._newer[before], self._older[behind] = behind, before
-            self._used[page] = 0
             self._count -= 1
         return page
 
@@ -108,10 +99,6 @@ class HeldKeys:
         while at != _END:
             yield self._key(at - 1), at - 1
             at = self._newer[at]
-
-    def copied(self, begin: int, end: int) -> tuple[bytes, bytes]:
-        """Of a range of pages the keys, 32 bytes each, and the last uses, an i64 each. Cost: a copy of 40 bytes a page."""
-        return bytes(memoryview(self._keys)[KEY_BYTES * begin : KEY_BYTES * end]), self._used[begin:end].tobytes()
 
     def _key(self, page: int) -> bytes:
         return bytes(self._keys[KEY_BYTES * page : KEY_BYTES * (page + 1)])

@@ -46,7 +46,7 @@ class LeaseBook:
 
     def read(self, table: PageTable, pages: Sequence[int], now: float) -> int:
         """A lease of a reader on pages that are held."""
-        table.pin(pages)
+        table.lock(pages)
         number = self._number()
         self._reading[number] = _Reading(table, pages, now + self.lease_s)
         return number
@@ -56,7 +56,7 @@ class LeaseBook:
         for number in numbers:
             lease = self._reading.pop(number, None)
             if lease is not None:
-                lease.table.unpin(lease.pages)
+                lease.table.unlock(lease.pages)
 
     def write(self, table: PageTable, keys: Sequence[bytes], now: float) -> int:
         """A lease of a writer on keys that were reserved."""

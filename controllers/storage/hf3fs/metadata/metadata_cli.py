@@ -19,7 +19,7 @@ from aiohttp import web
 
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_service import application
 from unified_tree.controllers.storage.hf3fs.metadata.metadata_state import MetadataState
-from unified_tree.controllers.storage.hf3fs.metadata.state_directory import StateDirectory
+from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.server_address import is_loopback
 from unified_tree.errors import ConfigurationError, StorageError
 
@@ -34,16 +34,15 @@ def main(arguments: list[str] | None = None) -> int:
         addresses = _addresses(options.host, options.port)
         check_token(token, addresses)
         state = MetadataState(
-            StateDirectory(
+            StateDatabase(
                 options.state,
                 sync=options.sync,
-                journal_bytes=options.journal_mib << 20,
-                flush_bytes=options.flush_mib << 20,
+                log_bytes=options.log_mib << 20,
+                commit_wait_s=options.commit_wait_s,
             ),
             lease_s=options.lease_s,
             aside_s=options.aside_s,
             draw=lambda: secrets.randbits(62),
-            step_pages=options.step_pages,
         )
     except ConfigurationError as error:
         print(error, file=sys.stderr)
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     try:
-        served = application(state, token, snapshot_retry_s=options.snapshot_retry_s)
+        served = application(state, token, checkpoint_s=options.checkpoint_s)
         asyncio.run(_serve(served, addresses, options.port))
     except ConfigurationError as error:
         print(error, file=sys.stderr)
@@ -88,15 +87,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add("--lease-s", type=float, default=30.0, help="how long readers and writers own their pages")
     add("--aside-s", type=float, default=300.0, help="how long pages rest, after the lease, whose writers vanished")
     add("--sync", action="store_true", help="flush every change to the disk before it is answered")
-    add(
-        "--journal-mib",
-        type=int,
-        default=16,
-        help="a snapshot is due when the journal is longer than this and than two snapshots",
-    )
-    add("--flush-mib", type=int, default=8, help="of a snapshot, between two flushes to the disk")
-    add("--step-pages", type=int, default=1 << 14, help="whose keys are copied for a snapshot between two requests")
-    add("--snapshot-retry-s", type=float, default=1.0, help="between two tries of a snapshot that could not be written")
+    add("--checkpoint-s", type=float, default=1.0, help="between two checkpoints, which flush what was changed")
+    add("--log-mib", type=int, default=64, help="a log longer than this is begun anew, and changes wait for that")
+    add("--commit-wait-s", type=float, default=1.0, help="how long a change waits for the disk before it is refused")
     options = parser.parse_args(arguments)
     if not 0 <= options.port < 1 << 16:
         parser.error(f"--port must be 0 to 65535, not {options.port}")

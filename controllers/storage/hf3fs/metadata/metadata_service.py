@@ -9,7 +9,7 @@
 A refusal is {"error": …}: 400 for what is no request, 401 without the token, 404 for an unknown namespace, 409 for a rank
 that others use otherwise, 410 for another epoch than the rank's, 503 where the state cannot be written.
 
-Snapshots are taken between requests: the event loop copies a part, a thread writes it. So a request waits for one part at most.
+The event loop answers one request after the other. Checkpoints of the database, which wait for the disk, run in a thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -36,30 +36,29 @@ from unified_tree.controllers.storage.hf3fs.metadata_wire import (
     unpack_request,
 )
 from unified_tree.controllers.storage.setting_checks import SECONDS, check_number
-from unified_tree.errors import ConfigurationError
+from unified_tree.errors import ConfigurationError, StorageError
 
 _LARGEST_BODY_BYTES = LARGEST_BATCH * 48 + (8 << 20)
 _BINARY = "application/octet-stream"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(state: MetadataState, token: str = "", *, snapshot_retry_s: float = 1.0) -> web.Application:
+def application(state: MetadataState, token: str = "", *, checkpoint_s: float = 1.0) -> web.Application:
     """The service as an application of aiohttp; the state stays the caller's, who closes it after the application.
 
     Args:
         state: what it serves.
         token: every request but for health must bear it; "" for none, which is for loopback alone.
-        snapshot_retry_s: between two tries of a snapshot that could not be written.
+        checkpoint_s: between two checkpoints, where something changed.
 
     Raises ConfigurationError for a token that no client can send, or an invalid pause.
     """
-    check_number("snapshot_retry_s", snapshot_retry_s, float, SECONDS)
+    check_number("checkpoint_s", checkpoint_s, float, SECONDS)
     if not token.isascii() or not token.isprintable() or token != token.strip():
         raise ConfigurationError("the token must be printable ASCII without white space around it, which what was given is not")
     service = _Service(state)
-    snapshots = _Snapshots(state, snapshot_retry_s)
-    made = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=[_guard(token, snapshots)])
-    made.cleanup_ctx.append(snapshots.running)
+    made = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=[_guard(token)])
+    made.cleanup_ctx.append(lambda _: _checkpoints(state, checkpoint_s))
     made.router.add_get("/health", _health)
     made.router.add_get("/v1/stats", service.stats)
     for name in ("open", "clear", "lookup", "read", "reserve", "confirm", "delete"):
@@ -67,52 +66,24 @@ def application(state: MetadataState, token: str = "", *, snapshot_retry_s: floa
     return made
 
 
-class _Snapshots:
-    """Takes them when they are due, one after the other."""
+async def _checkpoints(state: MetadataState, pause_s: float) -> AsyncIterator[None]:
+    """Take them while the application runs."""
+    ended = asyncio.Event()
 
-    def __init__(self, state: MetadataState, retry_s: float) -> None:
-        self._state = state
-        self._retry_s = retry_s
-        self._due = asyncio.Event()
-        self._ending = asyncio.Event()
+    async def take() -> None:
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), pause_s)
+            with suppress(StorageError):  # the log goes on, and the next one tries again
+                await asyncio.to_thread(state.checkpoint)
 
-    def look(self) -> None:
-        """Something may have changed."""
-        if self._state.is_snapshot_due:
-            self._due.set()
-
-    async def running(self, _: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._run())
-        self.look()
-        yield
-        self._ending.set()
-        self._due.set()
-        await task
-
-    async def _run(self) -> None:
-        while not self._ending.is_set():
-            if self._state.is_snapshot_due and not await self._taken():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ending.wait(), self._retry_s)
-            self._due.clear()
-            self.look()
-            if not self._ending.is_set():
-                await self._due.wait()
-
-    async def _taken(self) -> bool:
-        """Whether a snapshot was written; one that the service's end interrupts was not."""
-        with closing(self._state.snapshot()) as calls:
-            try:
-                for call in calls:
-                    await asyncio.to_thread(call)
-                    if self._ending.is_set():
-                        return False
-            except OSError:
-                return False
-        return True
+    task = asyncio.create_task(take())
+    yield
+    ended.set()
+    await task
 
 
-def _guard(token: str, snapshots: _Snapshots) -> Any:
+def _guard(token: str) -> Any:
     expected = _digest(f"Bearer {token}".encode())
 
     @web.middleware
@@ -126,8 +97,6 @@ def _guard(token: str, snapshots: _Snapshots) -> Any:
             return _refused(error.status, str(error))
         except WireError as error:
             return _refused(400, str(error))
-        finally:
-            snapshots.look()
 
     return guard
 

@@ -1,76 +1,68 @@
 """All that the metadata service knows, and what it answers; without HTTP, and one thread at a time.
 
-Nothing is answered before it is in the journal. Where that cannot be written, changes are refused until a snapshot could
-be: what is on disk then is older than what is in memory, but no page that it gives to a key was given to a writer since.
+Nothing is answered before it is in the database. Where that cannot be written, changes are refused until it can: what is on
+disk then is older than what is in memory, but no page that it gives to a key was given to a writer since.
 
-A snapshot is taken in steps (`snapshot`), between which questions are answered: each copies a few pages' keys here, and writes
-them wherever the caller likes. What changes meanwhile is in the journal that was begun with it.
-
-After a service was killed nobody knows who was reading and writing. For one lease's time no page is then handed out.
+Leases are in memory only. After a service was killed nobody knows who was reading and writing. For one lease's time no page
+is then handed out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from unified_tree.controllers.storage.hf3fs.metadata import change_record
 from unified_tree.controllers.storage.hf3fs.metadata.lease_book import LeaseBook
 from unified_tree.controllers.storage.hf3fs.metadata.page_table import PageTable
-from unified_tree.controllers.storage.hf3fs.metadata.rank_image import RankImage, snapshot_head, snapshot_part
 from unified_tree.controllers.storage.hf3fs.metadata.rank_record import Rank, RefusedError, Shape
-from unified_tree.controllers.storage.hf3fs.metadata.state_directory import StateDirectory
+from unified_tree.controllers.storage.hf3fs.metadata.state_database import StateDatabase
 from unified_tree.controllers.storage.hf3fs.metadata_wire import GONE, PRESENT, UNKNOWN, WRITTEN
 from unified_tree.controllers.storage.setting_checks import LONGEST_S, SECONDS, Bounds, check_number
+from unified_tree.errors import StorageError
 
 
 class MetadataState:
     """Ranks, their namespaces, and the leases on their pages.
 
-    Args:
-        directory: where it is kept; None for nowhere. Closed with the state.
-        lease_s: how long readers and writers own their pages.
-        aside_s: how long pages rest whose writers vanished.
-        draw: random numbers of 62 bits.
-        clock: seconds, which never go back.
-        step_pages: whose keys one step of a snapshot copies, 40 bytes each.
+        Args:
+            database: where it is kept. Closed with the state.
+            lease_s: how long readers and writers own their pages.
+            aside_s: how long pages rest whose writers vanished.
+            draw: random numbers of 62 bits.
+            clock: seconds, which never go back.
 
-    Raises ConfigurationError for invalid numbers, and StorageError where the directory cannot be read.
-    Methods about keys raise RefusedError for a rank or namespace that is not known, and for another epoch than the rank's.
+    <<<<<<< HEAD
+        Raises ConfigurationError for invalid numbers, and StorageError where the directory cannot be read.
+    =======
+        Raises ConfigurationError for invalid numbers, and StorageError where the database cannot be read.
+    >>>>>>> hf3fs
+        Methods about keys raise RefusedError for a rank or namespace that is not known, and for another epoch than the rank's.
     """
 
     def __init__(
         self,
-        directory: StateDirectory | None,
+        database: StateDatabase,
         *,
         lease_s: float,
         aside_s: float,
         draw: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
-        step_pages: int = 1 << 14,
     ) -> None:
         check_number("lease_s", lease_s, float, SECONDS)
         check_number("aside_s", aside_s, float, Bounds(0, LONGEST_S))
-        check_number("step_pages", step_pages, int, Bounds(1, 1 << 24))
-        self._directory = directory
+        self._database = database
         self.lease_s = lease_s
         self._clock = clock
         self._draw = draw
         self._leases = LeaseBook(lease_s, aside_s, draw())
-        self._step_pages = step_pages
-        self._is_snapshotting = False
-        self._failures = 0
-        self._is_behind = False
-        images: Mapping[str, RankImage] = {}
-        is_clean = True
-        if directory is not None:
-            images, is_clean = directory.load()
+        ranks, is_clean = database.load()
         quiet_until = clock() if is_clean else clock() + lease_s
-        self._ranks = {name: Rank.of(image, quiet_until) for name, image in images.items()}
-        self._snapshot_now()
+        self._ranks = {name: Rank(stored, quiet_until) for name, stored in ranks.items()}
+        with suppress(StorageError):  # then changes are refused
+            database.mark(is_clean=False)
+            database.checkpoint()  # a power failure must not take this
 
     def open(self, name: str, shapes: Mapping[str, Shape], seen: int, *, may_replace: bool) -> int:
         """The epoch of a rank whose file has these namespaces.
@@ -122,7 +114,8 @@ class MetadataState:
         given = [key for key, page in zip(keys, answers, strict=True) if page >= 0]
         lease = self._leases.write(table, given, self._clock()) if given else 0
         if evicted:
-            self._log(change_record.removed(rank, namespace, evicted))
+            with _refusing():
+                self._database.remove(self._ranks[rank].numbers[namespace], evicted)
         return lease, answers
 
     def confirm(
@@ -144,7 +137,8 @@ class MetadataState:
             else:
                 table.cancel(key)
         if pages:
-            self._log(change_record.added(rank, namespace, list(pages), list(pages.values())))
+            with _refusing():
+                self._database.add(self._ranks[rank].numbers[namespace], pages)
         return answers
 
     def delete(self, rank: str, epoch: int, namespace: str, keys: Sequence[bytes], ended: Sequence[int]) -> list[int]:
@@ -153,7 +147,8 @@ class MetadataState:
         self._check_writable()
         gone = self._table(rank, epoch, namespace).forget(keys)
         if gone:
-            self._log(change_record.removed(rank, namespace, gone))
+            with _refusing():
+                self._database.remove(self._ranks[rank].numbers[namespace], gone)
         return [GONE] * len(keys)
 
     def clear(self, rank: str, epoch: int, namespace: str) -> int:
@@ -161,56 +156,20 @@ class MetadataState:
         self._begin()
         self._check_writable()
         table = self._table(rank, epoch, namespace)
-        gone = table.forget(table.held_keys())
+        gone = table.forget([key for key, _ in table.items()])
         if gone:
-            self._log(change_record.cleared(rank, namespace))
+            with _refusing():
+                self._database.clear(self._ranks[rank].numbers[namespace])
         return len(gone)
 
     def stats(self) -> dict[str, Any]:
         """Counts and gauges by rank and namespace. Cost: O(namespaces)."""
         self._begin()
-        return {"is_behind": self._is_behind, "ranks": {name: rank.stats() for name, rank in self._ranks.items()}}
+        return {"is_behind": self._database.is_behind, "ranks": {name: rank.stats() for name, rank in self._ranks.items()}}
 
-    @property
-    def is_snapshot_due(self) -> bool:
-        """Whether somebody should take a `snapshot`: the journal is long, or could not be written."""
-        due = self._directory is not None and (self._is_behind or self._directory.is_due)
-        return due and not self._is_snapshotting
-
-    def snapshot(self, *, is_clean: bool = False) -> Generator[Callable[[], None], None, None]:
-        """Take a snapshot: make each call that this yields, then go on; between them the state may be used as ever.
-
-        The calls touch files and nothing else, block, and may be made in any thread. What one raises (OSError) is the caller's,
-        who then closes the iterator: what was on disk before still counts. One snapshot at a time. Cost of a step: a copy of
-        40 bytes for each of `step_pages` pages; of the first: O(namespaces).
-        """
-        directory = self._directory
-        assert directory is not None and not self._is_snapshotting
-        self._is_snapshotting, is_whole, before_bytes, failures = True, False, 0, 0
-        snapshot = directory.new_snapshot()
-        try:
-            yield snapshot.make
-            before_bytes, failures = directory.changed_bytes, self._failures
-            directory.begin(snapshot)
-            tables = [table for rank in self._ranks.values() for table in rank.tables.values()]
-            images = [rank.image(name) for name, rank in self._ranks.items()]
-            ends = [table.saved_pages for table in tables]
-            head = snapshot_head(images, ends, is_clean=is_clean, generation=snapshot.generation)
-            yield partial(snapshot.write, head)
-            for table, end in zip(tables, ends, strict=True):
-                for begin in range(0, end, self._step_pages):
-                    part = snapshot_part(*table.saved(begin, min(begin + self._step_pages, end)))
-                    yield partial(snapshot.write, part)
-            yield snapshot.finish
-            is_whole = True
-        finally:
-            self._is_snapshotting = False
-            snapshot.abandon()
-            if is_whole:
-                directory.finished(snapshot, before_bytes)
-                self._is_behind = self._is_behind and self._failures != failures
-            else:
-                directory.failed()
+    def checkpoint(self) -> None:
+        """Flush the database (`StateDatabase.checkpoint`): in any thread, while the state is used. Raises StorageError."""
+        self._database.checkpoint()
 
     def check(self) -> None:
         """Raise AssertionError where a page is in no place, or in two. Cost: O(pages); for tests."""
@@ -222,19 +181,17 @@ class MetadataState:
         """The tables of a rank, to be looked at."""
         return self._ranks[rank].tables
 
-    def abandon(self) -> None:
-        """Close the directory without writing anything, as a kill would."""
-        if self._directory is not None:
-            self._directory.close()
-
     def close(self) -> None:
-        """Write everything down."""
-        if self._directory is not None:
-            now = self._clock()
-            self._leases.expire(now)
-            is_clean = self._leases.is_empty and all(rank.quiet_until <= now for rank in self._ranks.values())
-            self._snapshot_now(is_clean=is_clean)
-            self._directory.close()
+        """Write down the order of use, and whether the end is a clean one."""
+        now = self._clock()
+        self._leases.expire(now)
+        is_clean = self._leases.is_empty and all(rank.quiet_until <= now for rank in self._ranks.values())
+        with suppress(StorageError):  # then the next service knows what was answered, and is quiet at first
+            for rank in self._ranks.values():
+                for name, table in rank.tables.items():
+                    self._database.reorder(rank.numbers[name], dict(table.items()))
+            self._database.mark(is_clean=is_clean)
+        self._database.close()
 
     def _begin(self, ended: Sequence[int] = ()) -> None:
         self._leases.expire(self._clock())
@@ -250,34 +207,19 @@ class MetadataState:
 
     def _made(self, name: str, shapes: Mapping[str, Shape], quiet_until: float) -> int:
         self._check_writable()
-        rank = Rank(self._draw() or 1, shapes, quiet_until)
+        with _refusing():
+            rank = Rank(self._database.open_rank(name, self._draw() or 1, shapes), quiet_until)
         self._ranks[name] = rank
-        self._log(change_record.opened(rank.image(name)))
         return rank.epoch
 
-    def _log(self, record: bytes) -> None:
-        if self._directory is None:
-            return
-        try:
-            self._directory.append(record)
-        except OSError as error:
-            self._is_behind = True
-            self._failures += 1
-            raise RefusedError(503, f"the journal cannot be written: {error}") from error
-
     def _check_writable(self) -> None:
-        if self._is_behind:
-            raise RefusedError(503, "the state cannot be written to its directory until a snapshot could be; is the disk full?")
+        with _refusing():
+            self._database.write()
 
-    def _snapshot_now(self, *, is_clean: bool = False) -> None:
-        """Before anybody asks anything, and after."""
-        if self._directory is None:
-            return
-        self._is_behind = True
-        self._failures += 1
-        try:
-            with closing(self.snapshot(is_clean=is_clean)) as calls:
-                for call in calls:
-                    call()
-        except OSError:
-            return  # changes are refused until somebody's snapshot is whole
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        raise RefusedError(503, f"{error}; changes are refused until it can: is the disk full?") from error

@@ -8,7 +8,7 @@ is handed to a writer. Keys lie in order of use (`held_keys`), so that a victim 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.controllers.storage.hf3fs.metadata.held_keys import HeldKeys
@@ -34,19 +34,22 @@ class PageTable:
 
     Cost: every method O(1) a key, `reserve` amortized: a page that is being read and stands in the way of an eviction counts as
     used just now.
+
+    Args:
+        page_count: how many there are.
+        held: keys and their pages, the least recently used first.
     """
 
-    def __init__(self, page_count: int, held: Iterable[tuple[bytes, int]] = ()) -> None:
+    def __init__(self, page_count: int, held: Mapping[bytes, int]) -> None:
         self.page_count = page_count
         self.counters = TableCounters()
         self._writing: dict[bytes, int] = {}
         self._readers: dict[int, int] = {}
         self._orphans: set[int] = set()
         self._aside: set[int] = set()
-        given = dict(held)
-        taken = set(given.values())
+        taken = set(held.values())
         self._fresh = max(taken, default=-1) + 1
-        self._held = HeldKeys(given.items(), room=self._fresh)
+        self._held = HeldKeys(held.items(), room=self._fresh)
         self._free = deque(page for page in range(self._fresh) if page not in taken)
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
@@ -57,13 +60,13 @@ class PageTable:
         self.counters.hits += len(pages) - pages.count(NOWHERE)
         return pages
 
-    def pin(self, pages: Iterable[int]) -> None:
+    def lock(self, pages: Iterable[int]) -> None:
         """One more reader for each of these pages that are held."""
         readers = self._readers
         for page in pages:
             readers[page] = readers.get(page, 0) + 1
 
-    def unpin(self, pages: Iterable[int]) -> None:
+    def unlock(self, pages: Iterable[int]) -> None:
         """One reader less; a page without a key is free after its last."""
         for page in pages:
             left = self._readers[page] - 1
@@ -75,13 +78,13 @@ class PageTable:
                 self._orphans.discard(page)
                 self._free.append(page)
 
-    def reserve(self, keys: Sequence[bytes], *, is_quiet: bool = False) -> tuple[list[int], list[bytes]]:
-        """A page to write for each key, or PRESENT, BUSY or FULL; and the keys that were evicted for it.
+    def reserve(self, keys: Sequence[bytes], *, is_quiet: bool = False) -> tuple[list[int], list[int]]:
+        """A page to write for each key, or PRESENT, BUSY or FULL; and those of the pages that a key held until now.
 
         While it is quiet no page is handed out: who had one before the service was started may still be at it.
         """
         answers: list[int] = []
-        evicted: list[bytes] = []
+        evicted: list[int] = []
         is_full = False
         for key in keys:
             [present] = self._held.find([key])
@@ -126,35 +129,20 @@ class PageTable:
         self._aside.remove(page)
         self._free.append(page)
 
-    def forget(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Forget keys; those that were there. A page that is being read is free when it is not any more."""
+    def forget(self, keys: Iterable[bytes]) -> list[int]:
+        """Forget keys; the pages of those that were there. A page that is being read is free when it is not any more."""
         gone = []
         for key in keys:
             page = self._held.remove(key)
             if page != NOWHERE:
                 self._release(page)
-                gone.append(key)
+                gone.append(page)
         self.counters.removed += len(gone)
         return gone
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Keys and their pages, the least recently used first."""
         yield from self._held.items()
-
-    @property
-    def saved_pages(self) -> int:
-        """How many pages `saved` has something to say of: those behind were never handed out."""
-        return self._fresh
-
-    def saved(self, begin: int, end: int) -> tuple[bytes, bytes]:
-        """The keys of a range of pages, 32 bytes each, and their last uses, an i64 each, 0 where no key holds the page. Cost: a
-        copy.
-        """
-        return self._held.copied(begin, end)
-
-    def held_keys(self) -> list[bytes]:
-        """The keys that have a page. Cost: O(keys)."""
-        return [key for key, _ in self._held.items()]
 
     def gauges(self) -> dict[str, int]:
         """How many pages are where; they add up to `pages`, but for `read`, which are held or orphans."""
@@ -185,7 +173,7 @@ class PageTable:
             *never,
         ]
 
-    def _take(self, evicted: list[bytes]) -> int:
+    def _take(self, evicted: list[int]) -> int:
         if self._free:
             return self._free.popleft()
         if self._fresh < self.page_count:
@@ -196,7 +184,7 @@ class PageTable:
             key, page = self._held.oldest()
             if page not in self._readers:
                 self._held.remove(key)
-                evicted.append(key)
+                evicted.append(page)
                 return page
             self._held.use([page])
         return FULL

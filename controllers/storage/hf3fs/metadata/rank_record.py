@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unified_tree.controllers.storage.hf3fs.metadata.page_table import PageTable
-from unified_tree.controllers.storage.hf3fs.metadata.rank_image import NamespaceImage, RankImage
 
 
 class RefusedError(Exception):
@@ -27,37 +26,39 @@ class Shape:
     page_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredNamespace:
+    """A namespace as it is on disk: its number there, and its keys with their pages, the least recently used first."""
+
+    number: int
+    shape: Shape
+    held: dict[bytes, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRank:
+    """A rank as it is on disk, its namespaces in the order of the file."""
+
+    epoch: int
+    namespaces: dict[str, StoredNamespace] = field(default_factory=dict)
+
+
 class Rank:
-    """A rank of this epoch with these namespaces, in the order of the file.
+    """A rank while the service runs.
 
     Args:
+        stored: as it is on disk.
         quiet_until: before that no page is handed out.
-        tables: of namespaces that keep what they have.
     """
 
-    def __init__(
-        self, epoch: int, shapes: Mapping[str, Shape], quiet_until: float, tables: Mapping[str, PageTable] | None = None
-    ) -> None:
-        self.epoch = epoch
-        self.shapes = dict(shapes)
+    def __init__(self, stored: StoredRank, quiet_until: float) -> None:
+        self.epoch = stored.epoch
         self.quiet_until = quiet_until
-        kept = tables or {}
-        self.tables = {name: kept.get(name) or PageTable(shape.page_count) for name, shape in shapes.items()}
-
-    @classmethod
-    def of(cls, image: RankImage, quiet_until: float) -> Rank:
-        """The rank as it was written down."""
-        shapes = {name: Shape(i.format, i.stride_bytes, i.page_count) for name, i in image.namespaces.items()}
-        tables = {name: PageTable(i.page_count, i.held.items()) for name, i in image.namespaces.items()}
-        return cls(image.epoch, shapes, quiet_until, tables)
-
-    def image(self, name: str) -> RankImage:
-        """What is written down, but for the keys. Cost: O(namespaces)."""
-        namespaces = {
-            of: NamespaceImage(format=shape.format, stride_bytes=shape.stride_bytes, page_count=shape.page_count)
-            for of, shape in self.shapes.items()
+        self.numbers = {name: of.number for name, of in stored.namespaces.items()}
+        self.shapes = {name: of.shape for name, of in stored.namespaces.items()}
+        self.tables: Mapping[str, PageTable] = {
+            name: PageTable(of.shape.page_count, of.held) for name, of in stored.namespaces.items()
         }
-        return RankImage(rank=name, epoch=self.epoch, namespaces=namespaces)
 
     @property
     def is_untouched(self) -> bool:
