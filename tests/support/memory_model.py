@@ -232,6 +232,14 @@ class Runner:
         request.computed = min(request.computed, length)
         request.states = {at: page for at, page in request.states.items() if at <= length}
 
+    def serve(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = ()) -> None:
+        """A request that computes its whole prompt at once, publishes it, and is released."""
+        request = self.start(tokens, namespace, checkpoints)
+        self.cache.allocate(request.lease, len(tokens))
+        self.compute(request, len(tokens))
+        self.commit(request)
+        self.finish(request)
+
     def finish(self, request: Request) -> None:
         """Release."""
         self.cache.release(request.lease)
