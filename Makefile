@@ -5,7 +5,8 @@ PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-che
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
 # What compiling can change: the tree with its policies and the page allocator, under all that drives them, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
-    tests/unit/host tests/unit/pools tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py
+    tests/unit/host tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
+    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py
 ARGS ?=
 PEERS ?=
 
