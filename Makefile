@@ -3,12 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
-CORE_TESTS := tests/model tests/conformance tests/regressions tests/unit/tree tests/unit/cache tests/unit/pools tests/unit/testing \
-    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/host tests/sim
-# LMCache's daemon answers too late beside other tests
-DAEMON_TESTS := tests/conformance/test_linker_fault_matrix.py tests/conformance/test_prefix_linkers.py \
-    tests/conformance/test_prefix_linkers_with_windows.py tests/unit/prefix_linker/test_lmcache_daemon.py \
-    tests/unit/prefix_linker/test_lmcache_windows.py tests/unit/replay/test_replay_linked.py
+# What compiling can change: the tree with its policies and the page allocator, under all that drives them, and the C modules.
+CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
+    tests/unit/host tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
+    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py
 ARGS ?=
 PEERS ?=
 
@@ -18,10 +16,9 @@ replay: $(VENV)/.replay  ## replay a workload through every eviction policy: mak
 	$(BIN)/unified-tree replay $(ARGS)
 
 test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
-	$(BIN)/python -m pytest -n auto $(DAEMON_TESTS:%=--ignore=%)
-	$(BIN)/python -m pytest $(DAEMON_TESTS)
+	$(BIN)/python -m pytest -n auto
 	if $(BIN)/python -P -c 'import unified_tree.matching as m, sys; sys.exit(m.__file__.endswith(".py"))'; then \
-	    $(BIN)/pytest -n auto $(CORE_TESTS) $(DAEMON_TESTS:%=--ignore=%); fi
+	    $(BIN)/pytest -n auto $(CORE_TESTS); fi
 
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s

@@ -271,6 +271,7 @@ def test_killed_and_restarted(daemon: Lmcache, tensors: LinkedTensors) -> None:
         assert one.serve(old) == 0
         one.serve(prompt(1))
         until(lambda: not one.linker.is_healthy, "it is noticed")
+        one.settle()  # a store that it never read has failed, so its pages can go
         one.forget()
         assert one.serve(old) == 0
         one.time_passes = False

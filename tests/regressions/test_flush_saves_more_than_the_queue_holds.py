@@ -11,15 +11,6 @@ from unified_tree.controllers import WritePolicy
 TEXTS = [f"{chr(ord('a') + i)}{chr(ord('A') + j)}" * 2 for i in range(5) for j in range(5)]
 
 
-def publish(tiered: Tiered, text: str) -> None:
-    """A request's whole life, without a poll."""
-    request = tiered.start(text)
-    tiered.cache.allocate(request.lease, len(text))
-    tiered.runner.compute(request, len(text))
-    tiered.runner.commit(request)
-    tiered.runner.finish(request)
-
-
 @pytest.mark.parametrize("queue_limit", [1, 2, 7, 24, 4096])
 @pytest.mark.parametrize("max_backup_share", [0.0, 0.25])
 def test_every_boundary_is_saved(queue_limit: int, max_backup_share: float) -> None:
@@ -40,7 +31,7 @@ def test_every_boundary_is_saved(queue_limit: int, max_backup_share: float) -> N
 def test_what_a_full_queue_forgets_is_counted() -> None:
     tiered = Tiered([FULL], queue_limit=2)
     for text in TEXTS[:5]:
-        publish(tiered, text)
+        tiered.publish(text)
     tiered.settle()
     assert tiered.cache.stats().drops["backup queue full"] == 3
     tiered.end()

@@ -19,15 +19,6 @@ def write_back(**options: Any) -> Tiered:
     return Tiered([FULL], write_policy=WritePolicy.WRITE_BACK, max_backup_share=1.0, host=400, **options)
 
 
-def publish(tiered: Tiered, text: str) -> None:
-    """A request's whole life, without a poll."""
-    request = tiered.start(text)
-    tiered.cache.allocate(request.lease, len(text))
-    tiered.runner.compute(request, len(text))
-    tiered.runner.commit(request)
-    tiered.runner.finish(request)
-
-
 @pytest.mark.parametrize("look_at", [1, 3, 64])
 def test_nothing_is_lost_though_more_is_copied_than_it_looks_at(look_at: int) -> None:
     tiered = write_back(device=40, low_water=0.5, look_at=look_at)
@@ -44,7 +35,7 @@ def test_nothing_is_lost_though_more_is_copied_than_it_looks_at(look_at: int) ->
 def test_what_is_locked_does_not_stand_before_the_rest(look_at: int) -> None:
     tiered = write_back(device=170, low_water=1.0, look_at=look_at)
     for text in TEXTS:
-        publish(tiered, text)
+        tiered.publish(text)
     held = [tiered.start(text + "?") for text in TEXTS[:70]]
     for _ in range(12):
         tiered.settle()
@@ -58,7 +49,7 @@ def test_what_the_host_has_no_room_for_does_not_stand_before_the_rest(look_at: i
         [FULL], device=60, host=3, write_policy=WritePolicy.WRITE_BACK, low_water=1.0, max_backup_share=1.0, look_at=look_at
     )
     for text in ("abcdefgh", "ijklmnop", "qrstuvwx", "yz"):
-        publish(tiered, text)
+        tiered.publish(text)
     for _ in range(9):
         tiered.settle()
     assert tiered.on_host() == 1, "three prompts of four pages do not fit, one of one page does"
@@ -72,7 +63,7 @@ def test_states_are_saved_behind_many_that_cannot_be(look_at: int) -> None:
         look_at=look_at, queue_limit=1,
     )  # fmt: skip
     for text in ("abcdefgh", "ijklmnop", "yz"):
-        publish(tiered, text)
+        tiered.publish(text)
     for _ in range(9):
         tiered.settle()
     assert (tiered.on_host(), tiered.on_host("mamba")) == (1, 1)

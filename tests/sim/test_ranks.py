@@ -21,7 +21,7 @@ def one_rank(consensus: Consensus, rank: int, scenario: Scenario) -> SimServer:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_do_the_same_whatever_their_stores_answer(ranks: int) -> None:
-    seeds = SEEDS[: 16 if ranks == 2 else 5]
+    seeds = SEEDS[: 10 if ranks == 2 else 5]
     shapes = [MessageShape(), MessageShape(slots=1, candidates=8, completions=8), MessageShape(slots=3, candidates=16)]
     hits: Counter[int] = Counter()
     for seed in seeds:

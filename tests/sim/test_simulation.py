@@ -1,6 +1,8 @@
 """A whole server over both tiers in virtual time: whatever one seed brings, no byte is wrong and every page comes home.
 
-A failing life names its seed and how to replay it. What was found this way is kept as a test in `regressions`.
+A failing life names its seed and how to replay it. What was found this way is kept as a test in `regressions`. A default run
+lives 150 lives, which are the same every time, and 5 new ones with every commit, of 150 ticks and about two operations a tick,
+each tick checked whole; and 20 more beside a neighbour. `make deep` lives 1,760 others, 160 of them of 1,000 ticks.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from scenario import Scenario
 from sim_server import SimServer
 
 TICKS = 150
-BATCHES = 3
+BATCHES = (1, 2)
 LIVES = 75
 NO_COMMIT = 20_260_000
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -29,6 +31,7 @@ EVENTS = {
     "arrive: loading",
     "step: over a load",
     "step: no room",
+    "step: load failed",
     "abort: while loading",
     "cancel_transfer: BACKUP",
     "drop: backup failed",
@@ -75,18 +78,13 @@ def seed_of_commit() -> int:
     return int(done.stdout.strip()[:8], 16)
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", BATCHES)
 def test_lives(batch: int, record_property: Any) -> None:
     events: Counter[str] = Counter()
     for seed in range(batch * LIVES, (batch + 1) * LIVES):
         events.update(live(seed).events)
     assert {name for name in EVENTS if not events[name]} == set()
     record_property("operations", TICKS * LIVES)
-
-
-def test_some_lives_see_a_load_fail_under_a_commit() -> None:
-    """Only a copy that fails does that; what has arrived stays, whatever is cut and evicted around it."""
-    assert any(live(seed).events["step: load failed"] for seed in range(LIVES, 3 * LIVES))
 
 
 def test_lives_over_a_store_in_files(tmp_path: Path, record_property: Any) -> None:
@@ -110,7 +108,7 @@ def neighbours(seed: int) -> SimServer:
 
 
 def test_neighbours_on_one_store_take_nothing_of_each_other(record_property: Any) -> None:
-    seeds = SEEDS[:16]
+    seeds = SEEDS[:10]
     lives = [neighbours(seed).events for seed in seeds]
     assert sum(life["storage_hits"] > 0 and life["neighbour: storage_hits"] > 0 for life in lives) >= len(seeds) * 2 // 3
     record_property("operations", 2 * RANK_TICKS * len(seeds))
@@ -136,7 +134,7 @@ def test_lives_of_this_commit(record_property: Any) -> None:
 
 def test_one_seed_is_one_history() -> None:
     """In one process, and in others, whose hashes of strings differ."""
-    seeds = [3, 5, 8, 13, 21, 34]
+    seeds = [3, 8, 21, 34]
     here = [SimServer(Scenario.of(seed, TICKS)).run() for seed in seeds]
     assert len(set(here)) == len(here)
     assert here == [SimServer(Scenario.of(seed, TICKS)).run() for seed in seeds]

@@ -162,6 +162,10 @@ class Tiered:
         """Acquire."""
         return self.runner.start([ord(letter) for letter in text], namespace, **options)
 
+    def publish(self, text: str) -> None:
+        """A request's whole life, without a poll."""
+        self.runner.serve([ord(letter) for letter in text])
+
     def run(self, request: Request, output: str = "", *, without: Sequence[str] = ()) -> None:
         """Compute and publish all of a prompt, and then some output."""
         self.bring()

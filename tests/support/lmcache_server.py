@@ -1,23 +1,22 @@
-"""A real `lmcache server` on loopback, a process of its own."""
+"""A real `lmcache server` on loopback, a process of its own (`lmcache_process`)."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 
 import pytest
+from lmcache_process import start_server
 
 CHUNK_TOKENS = 16
 QUIET = pytest.mark.filterwarnings("ignore:.LoggingHandler. in .opentelemetry-sdk. is deprecated:DeprecationWarning")
@@ -25,18 +24,12 @@ QUIET = pytest.mark.filterwarnings("ignore:.LoggingHandler. in .opentelemetry-sd
 MODULES = ("lmcache", "zmq", "msgspec", "numba", "uvicorn", "opentelemetry")
 
 
-def program() -> str | None:
-    """The `lmcache` script, which pip puts beside the interpreter."""
-    beside = Path(sys.executable).with_name("lmcache")
-    return str(beside) if beside.exists() else shutil.which("lmcache")
-
-
 def why_not() -> str | None:
     """Why no daemon can run here; None if it can."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         return f"not installed: {', '.join(missing)}; pip install 'unified-tree[lmcache]', and as its page says"
-    return None if program() is not None else "there is no program `lmcache`"
+    return None
 
 
 def skip_unless_it_runs() -> None:
@@ -61,13 +54,13 @@ def free_port() -> int:
 class Lmcache:
     """Started on entry, killed on exit; the same ports after a restart."""
 
-    def __init__(self, chunk_tokens: int = CHUNK_TOKENS, *, l1_gib: float = 0.25, options: Sequence[str] = ()) -> None:
+    def __init__(self, chunk_tokens: int = CHUNK_TOKENS, *, l1_gib: float = 0.02, options: Sequence[str] = ()) -> None:
         self.port, self._http_port = free_port(), free_port()
         self.chunk_tokens = chunk_tokens
         self._l1_gib = l1_gib
         self.options = options
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        self._process: ForkServerProcess | None = None
 
     def __enter__(self) -> Lmcache:
         self.start()
@@ -83,17 +76,16 @@ class Lmcache:
 
     def start(self) -> None:
         """Blocks until it serves."""
-        command = [
-            *(str(program()), "server", "--host", "127.0.0.1", "--port", str(self.port)),
+        arguments = [
+            *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--http-host", "127.0.0.1", "--http-port", str(self._http_port), "--l1-size-gb", str(self._l1_gib)),
             *("--chunk-size", str(self.chunk_tokens), "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
             *("--disable-observability", *self.options),
         ]
-        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1"}
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True)
-        deadline = time.monotonic() + 60
+        self._process = start_server(arguments, self._log.name)
+        deadline = time.monotonic() + 120
         while not self._serves():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if not self._process.is_alive() or time.monotonic() > deadline:
                 self._log.seek(0)
                 raise RuntimeError(f"lmcache server does not serve: {self._log.read()[-2000:]!r}")
             time.sleep(0.1)
@@ -105,19 +97,22 @@ class Lmcache:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()  # which ends a frozen one, too
-            self._process.wait()
+            self._process.join()
             self._process = None
 
     def pause(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._process.pid}/task")
         while not all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.glob("*/stat")):
             time.sleep(0.001)  # each of its threads stops on its own
 
     def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None and self._process.pid is not None
+        os.kill(self._process.pid, number)
 
     def clear(self) -> None:
         """It forgets everything, also what is locked."""

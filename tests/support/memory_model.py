@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class Runner:
         self.cache = cache
         self.owners = [c for c in components if c.shares is None]
         self.components = components
+        self.optional = [c.name for c in components if c.shares is not None and not c.required]
         self.memory = PageMemory(components) if memory is None else memory
         self.requests: list[Request] = []
         self.hoard: dict[tuple[Tier, str], list[int]] = {}
@@ -161,6 +163,15 @@ class Runner:
             kept = whole and component.name not in without
             self.memory.write(component.name, ids[i], self._content(request, end) if kept else None)
 
+    def extend(self, request: Request, rng: Random, longest: int, letters: int) -> int:
+        """How far the next run goes: a prefill chunk, or some decoded tokens in place of those that were rejected."""
+        if not request.prefilled:
+            end = max(request.computed + rng.randrange(1, longest + 1), request.lease.committed)
+            return min(request.lease.prompt_tokens, end)
+        del request.tokens[request.computed :]
+        request.tokens += [rng.randrange(letters) for _ in range(rng.randrange(1, longest + 1))]
+        return len(request.tokens)
+
     def _holds(self, component: str, page: int, content: Content) -> bool:
         """Whether all layers of a page begin with some content; what follows is of tokens that were rejected."""
         found = [self.memory.read(component, page, layer) for layer in self.memory.layers_of[component]]
@@ -225,12 +236,26 @@ class Runner:
         first = max(table.first_held, table.private_from)
         return all(self._holds(component.name, ids[i], self._content(request, (i + 1) * size)) for i in range(first, len(ids)))
 
+    def may_reject(self, lease: Lease, length: int) -> bool:
+        """Whether no window has moved past what follows `length` tokens."""
+        size = self.cache.page_size
+        whole = length // size * size
+        return all(lease.tables[name].first_held * size <= max(0, whole - window) for name, window in self.cache.layout.windows)
+
     def reject(self, request: Request, length: int) -> None:
         """Take back draft tokens. Raises TransferError, with nothing changed, as `commit` does."""
         self.cache.truncate(request.lease, length)
         del request.tokens[max(length, request.lease.prompt_tokens) :]
         request.computed = min(request.computed, length)
         request.states = {at: page for at, page in request.states.items() if at <= length}
+
+    def serve(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = ()) -> None:
+        """A request that computes its whole prompt at once, publishes it, and is released."""
+        request = self.start(tokens, namespace, checkpoints)
+        self.cache.allocate(request.lease, len(tokens))
+        self.compute(request, len(tokens))
+        self.commit(request)
+        self.finish(request)
 
     def finish(self, request: Request) -> None:
         """Release."""

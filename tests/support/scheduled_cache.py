@@ -7,14 +7,14 @@ how long a request waits is known to the tick on any machine.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from computed_pages import blocks
 from numpy.typing import NDArray
 from watchdog import until
 
@@ -196,7 +196,7 @@ class ScheduledCache:
             self._compare("mamba", copy.source, tokens[: lease.cached_tokens])
 
     def _compare(self, component: str, page: int, prefix: Tokens) -> None:
-        for block, wanted in self._blocks(component, page, prefix):
+        for _, block, wanted in blocks(self.tiers, FORMATS[component], page, prefix):
             assert torch.equal(block, wanted), f"{component} page {page} does not hold the end of {prefix.size} tokens"
 
     def _compute(self, lease: Lease, tokens: Tokens) -> None:
@@ -210,14 +210,5 @@ class ScheduledCache:
             self._write("mamba", page, tokens[:length])
 
     def _write(self, component: str, page: int, prefix: Tokens) -> None:
-        for block, wanted in self._blocks(component, page, prefix):
+        for _, block, wanted in blocks(self.tiers, FORMATS[component], page, prefix):
             block.copy_(wanted)
-
-    def _blocks(self, component: str, page: int, prefix: Tokens) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The parts of a device page, and what a model computes into them."""
-        for layer in FORMATS[component].layer_ids:
-            for part in FORMATS[component].parts:
-                block = self.tiers.device[component].tensor(layer, part.name)[page].reshape(-1).view(torch.uint8)
-                seed = f"{component} {layer} {part.name}".encode() + prefix.tobytes()
-                wanted = hashlib.shake_128(seed).digest(block.numel())
-                yield block, torch.frombuffer(bytearray(wanted), dtype=torch.uint8)

@@ -262,7 +262,7 @@ class SimServer:
         if request is None:
             return ""
         was_loading = request.lease.is_loading
-        target = self._target(request)
+        target = self.runner.extend(request, self.rng, longest=self.scenario.longest_step, letters=self.scenario.letters)
         before = self._books()
         try:
             self.cache.allocate(request.lease, target)
@@ -270,9 +270,8 @@ class SimServer:
             assert self._books() == before
             self.runner.finish(request)
             return "no room"
-        optional = [c.name for c in self.kinds if c.shares is not None and not c.required]
         try:
-            self.runner.compute(request, target, optional if self.rng.random() < 0.3 else [])
+            self.runner.compute(request, target, self.runner.optional if self.rng.random() < 0.3 else [])
             self._publish(request)
         except TransferError:
             return self._retry(request)
@@ -280,15 +279,6 @@ class SimServer:
             self.runner.finish(request)
             return "finished"
         return "over a load" if was_loading else "done"
-
-    def _target(self, request: Request) -> int:
-        rng, s = self.rng, self.scenario
-        if not request.prefilled:
-            end = max(request.computed + rng.randrange(1, s.longest_step + 1), request.lease.committed)
-            return min(request.lease.prompt_tokens, end)
-        del request.tokens[request.computed :]
-        request.tokens += self._letters(rng.randrange(1, s.longest_step + 1))
-        return len(request.tokens)
 
     def _publish(self, request: Request) -> None:
         rng = self.rng
@@ -309,15 +299,12 @@ class SimServer:
         request = self._pick()
         if request is None:
             return ""
-        lease, size = request.lease, self.cache.page_size
+        lease = request.lease
         floor = max(lease.committed, lease.prompt_tokens) if request.prefilled else max(lease.committed, request.computed)
         if floor >= max(request.computed, lease.length):
             return ""
         length = self.rng.randrange(floor, max(request.computed, lease.length) + 1)
-        whole = length // size * size
-        if any(lease.tables[name].first_held * size > max(0, whole - window) for name, window in self.cache.layout.windows):
-            return ""
-        if length > lease.length:
+        if length > lease.length or not self.runner.may_reject(lease, length):
             return ""
         try:
             self.runner.reject(request, length)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool
-from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession
+from unified_tree.controllers.prefix_linker.lmcache.daemon_session import DaemonSession, no_answer
 from unified_tree.controllers.prefix_linker.lmcache.daemon_watch import DaemonWatch
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
 from unified_tree.controllers.prefix_linker.prefix_linker import Progress, Span, check_span
@@ -64,7 +64,7 @@ class DaemonLinker:
         self._lost: list[DaemonSession] = []
         self._watch = DaemonWatch(settings.daemon)
         try:
-            self._session = DaemonSession(settings, pools, self._watch.losses)
+            self._session = self._open()
         except BaseException:
             self._watch.close()
             raise
@@ -224,10 +224,15 @@ class DaemonLinker:
                 self._answers = False
                 self.last_error = str(error)
 
+    def _open(self) -> DaemonSession:
+        """Register with a daemon whose end the watch would see. Raises as DaemonSession. Blocks."""
+        if not self._watch.wait(self._settings.answer_timeout_s):
+            raise no_answer(self._settings)
+        return DaemonSession(self._settings, list(self._pools.values()), self._watch.losses)
+
     def _meet_again(self) -> None:
         """Register with the daemon that has taken the place of the one that ended. Raises LinkError where there is none."""
-        losses = self._watch.losses
-        session = DaemonSession(self._settings, list(self._pools.values()), losses)
+        session = self._open()
         if session.chunk_tokens != self._chunk_tokens:
             session.close(is_lost=False)
             raise LinkError(f"lmcache: the new daemon's chunks are of {session.chunk_tokens} tokens, not {self._chunk_tokens}")

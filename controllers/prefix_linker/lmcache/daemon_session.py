@@ -75,7 +75,7 @@ class DaemonSession:
                 engine_group_infos=[group.info for group in self._groups],
             )
         except TimeoutError as error:
-            raise self._no_answer() from error
+            raise no_answer(self.settings) from error
         if addresses != [tensor.data_ptr() for tensor in self._tensors.values()]:
             raise ConfigurationError(
                 "lmcache: the daemon cannot map the device pools: call share_pools on them before anything else uses them"
@@ -86,7 +86,7 @@ class DaemonSession:
         try:
             return future.result(timeout=self.settings.answer_timeout_s)
         except TimeoutError as error:
-            raise self._no_answer() from error
+            raise no_answer(self.settings) from error
 
     def ping(self) -> bool:
         """Whether the daemon answers in time. Blocks."""
@@ -136,7 +136,7 @@ class DaemonSession:
         try:
             chunk_tokens = int(self.client.get_chunk_size().result(timeout=self.settings.answer_timeout_s))
         except TimeoutError as error:
-            raise self._no_answer() from error
+            raise no_answer(self.settings) from error
         page_tokens = self.pools[0].page_tokens
         if chunk_tokens % page_tokens:
             raise ConfigurationError(
@@ -144,11 +144,13 @@ class DaemonSession:
             )
         return chunk_tokens
 
-    def _no_answer(self) -> LinkError:
-        return LinkError(
-            f"lmcache: no answer from {self.settings.daemon} within {self.settings.answer_timeout_s} s: "
-            "check `daemon`, and that `lmcache server` runs there"
-        )
+
+def no_answer(settings: LmcacheSettings) -> LinkError:
+    """The error of a daemon that does not answer in time."""
+    return LinkError(
+        f"lmcache: no answer from {settings.daemon} within {settings.answer_timeout_s} s: "
+        "check `daemon`, and that `lmcache server` runs there"
+    )
 
 
 def _ids(span: Span) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ memory is gone; and only of such a one is it certain that it writes to nobody's 
 from __future__ import annotations
 
 import threading
+import time
 from importlib import import_module
-from typing import Any
 
 
 class DaemonWatch:
@@ -22,20 +22,30 @@ class DaemonWatch:
         self._zmq = import_module("zmq")
         self._lock = threading.Lock()
         self._losses = 0
+        self._is_connected = False
         self._is_closed = False
         self._socket = self._zmq.Context.instance().socket(self._zmq.DEALER)
         self._socket.setsockopt(self._zmq.LINGER, 0)
-        self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_DISCONNECTED)
+        events = self._zmq.EVENT_HANDSHAKE_SUCCEEDED | self._zmq.EVENT_DISCONNECTED
+        self._monitor = self._socket.get_monitor_socket(events)
         self._socket.connect(f"tcp://{address}")
 
     @property
     def losses(self) -> int:
         """How often the connection has broken. Cost: microseconds."""
         with self._lock:
-            while not self._is_closed and self._monitor.poll(0):
-                self._parsed(self._monitor)
-                self._losses += 1
+            self._read()
             return self._losses
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the daemon is connected by then. The end of one that was not would go unnoticed. Blocks."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._read()
+                if self._is_connected or time.monotonic() > deadline:
+                    return self._is_connected
+            time.sleep(0.002)
 
     def close(self) -> None:
         """Let go."""
@@ -45,5 +55,8 @@ class DaemonWatch:
             self._monitor.close(0)
             self._socket.close(0)
 
-    def _parsed(self, monitor: Any) -> None:
-        import_module("zmq.utils.monitor").recv_monitor_message(monitor)
+    def _read(self) -> None:
+        parse = import_module("zmq.utils.monitor").recv_monitor_message
+        while not self._is_closed and self._monitor.poll(0):
+            self._is_connected = parse(self._monitor)["event"] == self._zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._losses += not self._is_connected

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from computed_pages import COMPOSITION, FORMATS, PAGE, blocks
 
 from unified_tree import ConfigurationError, Key
-from unified_tree.component import Component
-from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
-from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
-from unified_tree.coverage import Path, Point
-from unified_tree.page_format import WHOLE
+from unified_tree.controllers.pools import HostLayout
 
-PAGE = 4
-FORMATS: dict[str, PageFormat] = {
-    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8, shard=WHOLE),
-    "indexer": indexer_format("indexer", layer_ids=(0, 2), page_size=PAGE, key_dim=8, shard=WHOLE),
-    "mamba": state_format("mamba", layer_ids=(1, 3), conv_shape=(6, 3), state_shape=(2, 4, 4), shard=WHOLE),
-}
-COMPOSITION = Composition(
-    name="tiny hybrid",
-    page_size=PAGE,
-    components=(
-        Component(name="full", coverage=Path(), format=FORMATS["full"]),
-        Component(name="indexer", coverage=Path(), shares="full", format=FORMATS["indexer"]),
-        Component(name="mamba", coverage=Point(), format=FORMATS["mamba"]),
-    ),
-)
 DEVICE = {"full": 12, "mamba": 6}
 
 
@@ -48,51 +29,31 @@ def tiers(request: pytest.FixtureRequest) -> Iterator[TensorTiers]:
     made.engine.close()
 
 
-def expected(component: str, layer: int, part: str, prefix: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """What a model would have computed into a page: bytes that follow from everything before its end."""
-    digest = hashlib.shake_128(f"{component} {layer} {part}".encode() + prefix.tobytes()).digest(
-        like.numel() * like.element_size()
-    )
-    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-
-
-def blocks(tiers: TensorTiers, component: str, page: int) -> Iterator[tuple[int, str, torch.Tensor]]:
-    page_format = FORMATS[component]
-    for layer in page_format.layer_ids:
-        for part in page_format.parts:
-            yield layer, part.name, tiers.device[component].tensor(layer, part.name)[page]
-
-
-def as_bytes(block: torch.Tensor) -> torch.Tensor:
-    return block.reshape(-1).view(torch.uint8)
-
-
 def compute(tiers: TensorTiers, lease: Lease, tokens: np.ndarray) -> None:
     """Write what the lease's pages must hold, from where it starts."""
     for component in ("full", "indexer"):
         for i, page in enumerate(lease.pages(component)[lease.compute_from // PAGE :].tolist(), lease.compute_from // PAGE):
-            for layer, part, block in blocks(tiers, component, page):
-                as_bytes(block).copy_(expected(component, layer, part, tokens[: (i + 1) * PAGE], block))
+            for _, block, wanted in blocks(tiers, FORMATS[component], page, tokens[: (i + 1) * PAGE]):
+                block.copy_(wanted)
     for length, page in lease.save_pages.items():
-        for layer, part, block in blocks(tiers, "mamba", page):
-            as_bytes(block).copy_(expected("mamba", layer, part, tokens[:length], block))
+        for _, block, wanted in blocks(tiers, FORMATS["mamba"], page, tokens[:length]):
+            block.copy_(wanted)
 
 
 def check(cache: PrefixCache, tiers: TensorTiers, lease: Lease, tokens: np.ndarray) -> int:
     """Compare every cached byte, each layer behind its gate; returns how many blocks that were."""
+    cached = [
+        *((name, page, (i + 1) * PAGE)
+          for name in ("full", "indexer") for i, page in enumerate(lease.pages(name)[: lease.cached_tokens // PAGE].tolist())),
+        *(("mamba", copy.source, lease.cached_tokens) for copy in lease.state_copies),
+    ]  # fmt: skip
     compared = 0
-    for wanted in range(4):
-        cache.wait_layer(lease, wanted)
-        for component in ("full", "indexer"):
-            for i, page in enumerate(lease.pages(component)[: lease.cached_tokens // PAGE].tolist()):
-                for layer, part, block in blocks(tiers, component, page):
-                    if layer == wanted:
-                        assert torch.equal(as_bytes(block), expected(component, layer, part, tokens[: (i + 1) * PAGE], block))
-                        compared += 1
-        for copy in lease.state_copies:
-            for layer, part, block in blocks(tiers, "mamba", copy.source):
-                if layer == wanted:
-                    assert torch.equal(as_bytes(block), expected("mamba", layer, part, tokens[: lease.cached_tokens], block))
+    for gate in range(4):
+        cache.wait_layer(lease, gate)
+        for name, page, length in cached:
+            for layer, block, wanted in blocks(tiers, FORMATS[name], page, tokens[:length]):
+                if layer == gate:
+                    assert torch.equal(block, wanted)
                     compared += 1
     return compared
 

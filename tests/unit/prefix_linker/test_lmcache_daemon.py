@@ -125,6 +125,17 @@ def test_without_a_daemon_the_error_says_what_to_check(tensors: LinkedTensors) -
         open_daemon(tensors.linked, daemon=address, model="tests", answer_timeout_s=0.3)
 
 
+def test_a_daemon_that_is_killed_at_once_is_noticed(tensors: LinkedTensors) -> None:
+    """A link stands only where its end would be seen."""
+    with Lmcache() as server:
+        for _ in range(3):
+            linker = opened(server, tensors)
+            server.kill()
+            until(lambda linker=linker: not linker.is_healthy, 5)  # type: ignore[misc]
+            linker.close()
+            server.start()
+
+
 def test_a_killed_daemon_is_noticed_and_the_next_one_is_picked_up(tensors: LinkedTensors) -> None:
     with Lmcache() as server:
         linker = opened(server, tensors)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from rank_threads import RankThreads, reduce_messages
 
-import unified_tree.controllers.ranks as package
 from unified_tree.controllers.ranks import Consensus, Finished, LocalConsensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError, TicketError
@@ -178,19 +175,3 @@ def test_after_the_end_only_the_end() -> None:
     for call in (consensus.tick, lambda: consensus.open(b"", 0), lambda: consensus.record(b"")):
         with pytest.raises(RankError, match="closed"):
             call()
-
-
-def test_agreeing_alone_needs_no_torch() -> None:
-    code = (
-        "import sys; from unified_tree.controllers.ranks import LocalConsensus; LocalConsensus().tick(); "
-        "assert 'torch' not in sys.modules; from unified_tree.controllers.ranks import DistributedConsensus; "
-        "assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_what_is_exported_is_there() -> None:
-    assert package.__all__ == sorted(package.__all__)
-    assert all(getattr(package, name).__doc__ for name in package.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Vote'"):
-        package.Vote  # noqa: B018

@@ -284,17 +284,6 @@ def test_time_limits_of_the_environment_are_left_alone(monkeypatch: pytest.Monke
     assert os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] == "10", "the rest is set, and always before the client is imported"
 
 
-def test_importing_the_registry_imports_no_engine() -> None:
-    import subprocess
-
-    code = (
-        "import sys, unified_tree.controllers.storage as s; s.StorageRegistry().names; "
-        "assert not [m for m in sys.modules if 'mooncake' in m]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    assert "mooncake" in StorageRegistry().names
-
-
 def test_a_failed_setup_is_an_error_and_the_client_is_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

@@ -169,11 +169,7 @@ def test_bandwidth_is_bounded_by_pauses() -> None:
 def test_the_queue_is_bounded_and_the_oldest_goes() -> None:
     cache = StoredCache([FULL], persist=PersistPolicy(max_waiting=2))
     for turn in range(6):
-        request = cache.runner.start([turn] * 9, str(turn))
-        cache.cache.allocate(request.lease, 9)
-        cache.runner.compute(request, 9)
-        cache.runner.commit(request)
-        cache.runner.finish(request)
+        cache.runner.serve([turn] * 9, str(turn))
     controller = cache.cache.controller
     assert controller is not None
     controller.drain()
@@ -189,11 +185,7 @@ def test_the_queue_is_bounded_and_the_oldest_goes() -> None:
 
 def test_a_boundary_that_is_gone_when_its_turn_comes_is_dropped() -> None:
     cache = StoredCache([FULL])
-    request = cache.runner.start(PROMPT)
-    cache.cache.allocate(request.lease, 41)
-    cache.runner.compute(request, 41)
-    cache.runner.commit(request)
-    cache.runner.finish(request)
+    cache.runner.serve(PROMPT)
     controller = cache.cache.controller
     assert controller is not None
     controller.drain()
@@ -206,11 +198,7 @@ def test_a_boundary_that_is_gone_when_its_turn_comes_is_dropped() -> None:
 
 def test_the_pages_being_written_are_pinned() -> None:
     cache = StoredCache([FULL, MAMBA], persist=PersistPolicy(batch_pages=1))
-    request = cache.runner.start(PROMPT, checkpoints=[40])
-    cache.cache.allocate(request.lease, 41)
-    cache.runner.compute(request, 41)
-    cache.runner.commit(request)
-    cache.runner.finish(request)
+    cache.runner.serve(PROMPT, checkpoints=[40])
     while not cache.store.calls:
         cache.step()
     cache.forget()
@@ -226,11 +214,7 @@ def test_the_pages_being_written_are_pinned() -> None:
 @pytest.mark.parametrize("way", ["detached", "replaced", "closed"])
 def test_a_persist_may_be_broken_off_at_any_step(steps: int, way: str) -> None:
     cache = StoredCache(SETS["everything"], persist=PersistPolicy(batch_pages=2))
-    request = cache.runner.start(PROMPT, checkpoints=[40])
-    cache.cache.allocate(request.lease, 41)
-    cache.runner.compute(request, 41)
-    cache.runner.commit(request)
-    cache.runner.finish(request)
+    cache.runner.serve(PROMPT, checkpoints=[40])
     cache.step(steps)
     if way == "closed":
         cache.cache.close()
@@ -288,11 +272,7 @@ def test_a_state_that_is_not_on_host_leaves_the_path() -> None:
 
 def test_invalidated_boundaries_are_not_stored() -> None:
     cache = StoredCache([FULL])
-    request = cache.runner.start(PROMPT)
-    cache.cache.allocate(request.lease, 41)
-    cache.runner.compute(request, 41)
-    cache.runner.commit(request)
-    cache.runner.finish(request)
+    cache.runner.serve(PROMPT)
     controller = cache.cache.controller
     assert controller is not None
     controller.drain()

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
 import torch
+from computed_pages import COMPOSITION, FORMATS, PAGE, blocks
 from kinds import SETS
 from stored_cache import EAGER, StoredCache
 
 from unified_tree import Key
-from unified_tree.component import Component
-from unified_tree.components import Composition
 from unified_tree.controllers import Lease, PrefixCache
 from unified_tree.controllers.host.tensor_pools import TensorTiers, tensor_tiers
-from unified_tree.controllers.pools import HostLayout, PageFormat, indexer_format, mha_format, state_format
+from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.storage import FileStorage
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 from unified_tree.controllers.storage_tier.stored_composition import RECORDS
-from unified_tree.coverage import Path, Point
-from unified_tree.page_format import WHOLE
 
-PAGE = 4
-FORMATS: dict[str, PageFormat] = {
-    "full": mha_format("full", layer_ids=(0, 2), page_size=PAGE, kv_heads=2, head_dim=8, shard=WHOLE),
-    "indexer": indexer_format("indexer", layer_ids=(0, 2), page_size=PAGE, key_dim=8, shard=WHOLE),
-    "mamba": state_format("mamba", layer_ids=(1, 3), conv_shape=(6, 3), state_shape=(2, 4, 4), shard=WHOLE),
-}
-COMPOSITION = Composition(
-    name="tiny hybrid",
-    page_size=PAGE,
-    components=(
-        Component(name="full", coverage=Path(), format=FORMATS["full"]),
-        Component(name="indexer", coverage=Path(), shares="full", format=FORMATS["indexer"]),
-        Component(name="mamba", coverage=Point(), format=FORMATS["mamba"]),
-    ),
-)
 DEVICE = {"full": 40, "mamba": 6}
 PROMPT = np.arange(81)
 
@@ -65,25 +45,16 @@ class Server:
             )
         )
 
-    def blocks(self, component: str, page: int, prefix: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The parts of a device page, and what a model computes into them."""
-        for layer in FORMATS[component].layer_ids:
-            for part in FORMATS[component].parts:
-                block = self.tiers.device[component].tensor(layer, part.name)[page].reshape(-1).view(torch.uint8)
-                seed = f"{component} {layer} {part.name}".encode() + prefix.tobytes()
-                wanted = hashlib.shake_128(seed).digest(block.numel())
-                yield block, torch.frombuffer(bytearray(wanted), dtype=torch.uint8)
-
     def compute(self, tokens: np.ndarray, checkpoint: int) -> None:
         """A request runs through its prompt; what it published is stored."""
         with self.cache.acquire(Key(tokens), [checkpoint]) as lease:
             self.cache.allocate(lease, len(tokens))
             for component in ("full", "indexer"):
                 for i, page in enumerate(lease.pages(component)[lease.compute_from // PAGE :], lease.compute_from // PAGE):
-                    for block, wanted in self.blocks(component, int(page), tokens[: (i + 1) * PAGE]):
+                    for _, block, wanted in blocks(self.tiers, FORMATS[component], int(page), tokens[: (i + 1) * PAGE]):
                         block.copy_(wanted)
             for length, page in lease.save_pages.items():
-                for block, wanted in self.blocks("mamba", page, tokens[:length]):
+                for _, block, wanted in blocks(self.tiers, FORMATS["mamba"], page, tokens[:length]):
                     block.copy_(wanted)
             self.cache.commit(lease, tokens, dict(lease.save_pages))
         self.cache.flush()
@@ -103,10 +74,10 @@ class Server:
     def compare(self, lease: Lease, tokens: np.ndarray) -> None:
         for component in ("full", "indexer"):
             for i, page in enumerate(lease.pages(component)[: lease.cached_tokens // PAGE].tolist()):
-                for block, wanted in self.blocks(component, page, tokens[: (i + 1) * PAGE]):
+                for _, block, wanted in blocks(self.tiers, FORMATS[component], page, tokens[: (i + 1) * PAGE]):
                     assert torch.equal(block, wanted), (component, i)
         for copy in lease.state_copies:
-            for block, wanted in self.blocks("mamba", copy.source, tokens[: lease.cached_tokens]):
+            for _, block, wanted in blocks(self.tiers, FORMATS["mamba"], copy.source, tokens[: lease.cached_tokens]):
                 assert torch.equal(block, wanted)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -177,18 +175,6 @@ class WritesTooMuch(MemoryLinker):
 def test_a_broken_linker_is_found() -> None:
     with pytest.raises(AssertionError, match=r"- pages before the beginning are not written: .* wrote to a page of no token"):
         check_prefix_linker(lambda pools: WritesTooMuch(pools, 16, 1000))
-
-
-def test_the_package_needs_neither_torch_nor_pytest() -> None:
-    code = "import sys, unified_tree.controllers.testing; assert not {'torch', 'pytest'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_what_is_exported_is_there() -> None:
-    assert list(package.__all__) == sorted(package.__all__)
-    assert all(hasattr(package, name) for name in package.__all__)
-    with pytest.raises(AttributeError, match="nothing_such"):
-        _ = package.nothing_such
 
 
 def test_a_check_has_a_name_and_says_its_clause() -> None:

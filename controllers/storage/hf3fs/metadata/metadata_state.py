@@ -26,19 +26,15 @@ from unified_tree.errors import StorageError
 class MetadataState:
     """Ranks, their namespaces, and the leases on their pages.
 
-        Args:
-            database: where it is kept. Closed with the state.
-            lease_s: how long readers and writers own their pages.
-            aside_s: how long pages rest whose writers vanished.
-            draw: random numbers of 62 bits.
-            clock: seconds, which never go back.
+    Args:
+        database: where it is kept. Closed with the state.
+        lease_s: how long readers and writers own their pages.
+        aside_s: how long pages rest whose writers vanished.
+        draw: random numbers of 62 bits.
+        clock: seconds, which never go back.
 
-    <<<<<<< HEAD
-        Raises ConfigurationError for invalid numbers, and StorageError where the directory cannot be read.
-    =======
-        Raises ConfigurationError for invalid numbers, and StorageError where the database cannot be read.
-    >>>>>>> hf3fs
-        Methods about keys raise RefusedError for a rank or namespace that is not known, and for another epoch than the rank's.
+    Raises ConfigurationError for invalid numbers, and StorageError where the database cannot be read.
+    Methods about keys raise RefusedError for a rank or namespace that is not known, and for another epoch than the rank's.
     """
 
     def __init__(

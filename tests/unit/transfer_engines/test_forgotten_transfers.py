@@ -1,30 +1,14 @@
-"""The package: what it exports, what it needs, and how long it remembers."""
+"""How long engines remember transfers that have ended."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-import unified_tree.controllers.transfer_engines as package
 from unified_tree.controllers.testing.transfer_rig import transfer
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
-
-
-def test_only_lanes_need_torch() -> None:
-    code = "import sys, unified_tree.controllers.transfer_engines; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_what_is_exported_is_there() -> None:
-    assert list(package.__all__) == sorted(package.__all__)
-    assert all(hasattr(package, name) for name in package.__all__)
-    with pytest.raises(AttributeError, match="nothing_such"):
-        _ = package.nothing_such
 
 
 def test_what_is_forgotten_is_refused_and_not_guessed() -> None:

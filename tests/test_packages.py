@@ -1,0 +1,79 @@
+"""What packages export is there, and importing one brings nothing heavy with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+PACKAGES = (
+    "unified_tree",
+    "unified_tree.components",
+    *(f"unified_tree.controllers{name}" for name in (
+        "", ".debugging", ".pools", ".prefix_linker", ".prefix_linker.lmcache", ".ranks", ".reference_engine", ".storage",
+        ".storage_tier", ".testing", ".transfer_engines",
+    )),
+)  # fmt: skip
+HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache"}
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None\ntry: from unified_tree.controllers.{} import {}\nexcept ImportError as error: "
+)
+NAMES_THE_EXTRA = (
+    WITHOUT_TORCH + "assert \"need torch: pip install 'unified-tree[tensors]'\" in str(error)\nelse: raise AssertionError"
+)
+IMPORTS = [
+    *(
+        f"import sys, {package}; assert not {HEAVY} & set(sys.modules)"
+        for package in PACKAGES
+        if not package.endswith("reference_engine")  # which runs models
+    ),
+    "import sys; from unified_tree.controllers.pools import HostLayout, PageMover, formats_of, host_memory_available, "
+    "propose_page_counts; assert 'torch' not in sys.modules; from unified_tree.controllers.pools import PagePair; "
+    "assert 'torch' in sys.modules",
+    "import sys; from unified_tree.controllers.ranks import LocalConsensus; LocalConsensus().tick(); "
+    "assert 'torch' not in sys.modules; from unified_tree.controllers.ranks import DistributedConsensus; "
+    "assert 'torch' in sys.modules",
+    "import sys, unified_tree.controllers.storage as s; assert 'mooncake' in s.StorageRegistry().names; "
+    "assert not [m for m in sys.modules if 'mooncake' in m]",
+    *(
+        NAMES_THE_EXTRA.format(module, name)
+        for module, name in (
+            ("pools", "HostPool"),
+            ("pools.words", "torch_dtype"),
+            ("transfer_engines", "cuda_lanes"),
+            ("host.tensor_tiers", "tensor_tiers"),
+        )
+    ),
+]
+FORKS = """
+import json, os, sys, traceback, numpy
+for code in json.load(sys.stdin):
+    child = os.fork()
+    if not child:
+        try:
+            exec(code, {})
+        except BaseException:
+            print(code, traceback.format_exc(), sep="\\n", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print("all were tried")
+"""
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_is_exported_is_there(name: str) -> None:
+    package = import_module(name)
+    assert len(package.__all__) == len(set(package.__all__))
+    assert all(hasattr(package, exported) for exported in package.__all__)
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = package.nothing_such
+
+
+def test_imports_bring_nothing_heavy_with_them() -> None:
+    """Each in a process of its own, forked from one that has imported numpy alone."""
+    command = [sys.executable, "-c", FORKS]
+    done = subprocess.run(command, input=json.dumps(IMPORTS), capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "all were tried\n", done.stdout
