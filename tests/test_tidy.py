@@ -14,10 +14,6 @@ from types import ModuleType
 
 import pytest
 
-import unified_tree
-import unified_tree.components
-import unified_tree.controllers
-
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("unified_tree", "components", "controllers", "tests", "benches")
 TREE = sorted((ROOT / "unified_tree").glob("*.py"))
@@ -25,6 +21,28 @@ SOURCES = [path for folder in FOLDERS[1:] for path in sorted((ROOT / folder).rgl
 LIBRARY = [*TREE, *sorted((ROOT / "components").rglob("*.py")), *sorted((ROOT / "controllers").rglob("*.py"))]
 TEXT_LETTERS = set("…→·\u00d7Σ²³µ∞")
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK", "WI" + "P")) + r")\b")
+RIDDLES = (
+    "as good as once",
+    "nobody's worry",
+    "told apart by neither",
+    "anything that is not that",
+    "for good.",
+    "that cannot be.",
+    "its own word",
+    "hang up",
+    "let go",
+    "the seam",
+    "where figures go",
+)
+"""Phrases of our own making for which the field has a term: idempotent, invalid, trusted, close, release, protocol."""
+MAX_WORDS = 45
+PACKAGES = [
+    "unified_tree",
+    "unified_tree.components",
+    "unified_tree.controllers",
+    *(f"unified_tree.controllers.{path.parent.name}" for path in sorted((ROOT / "controllers").glob("*/__init__.py"))),
+    "unified_tree.controllers.prefix_linker.lmcache",
+]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|opt|tmp|mnt)/\w")
 
 
@@ -77,6 +95,31 @@ def test_public_names_are_documented(path: Path) -> None:
     assert path.name == "__init__.py" or ast.get_docstring(tree), "the module says nothing about itself"
 
 
+def sentences(docstring: str) -> Iterator[str]:
+    """The sentences of a docstring; entries of lists and clauses between semicolons count as such, examples are left out."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=    \S[^\n]*: )|\n(?=\s*- )", docstring.split(">>> ", maxsplit=1)[0]):
+        yield from re.split(r"(?<=[.!?;])\s+", paragraph.strip())
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_docstrings_are_short_sentences_in_common_terms(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = [*public_definitions(tree), ("the module", tree)]
+    docstrings = {name: ast.get_docstring(node) or "" for name, node in documented}
+    riddles = {
+        name: riddle for name, text in docstrings.items() for riddle in RIDDLES if riddle in " ".join(text.lower().split())
+    }
+    assert not riddles, "say it with the field's term"
+    del docstrings["the module"]
+    long = [
+        f"{name}: {sentence}"
+        for name, text in docstrings.items()
+        for sentence in sentences(text)
+        if len(sentence.split()) > MAX_WORDS
+    ]
+    assert not long, "a sentence that must be read twice"
+
+
 @pytest.mark.parametrize("path", TREE, ids=relative)
 def test_the_tree_imports_neither_what_builds_on_it_nor_torch(path: Path) -> None:
     allowed = {"__future__", "mypy_extensions", "numpy", "unified_tree", *sys.stdlib_module_names}
@@ -116,10 +159,30 @@ def test_bookkeeping_needs_no_torch(modules: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("package", [unified_tree, unified_tree.components, unified_tree.controllers])
-def test_public_lists_are_sorted_and_true(package: ModuleType) -> None:
-    assert len(package.__all__) == len(set(package.__all__))
-    assert all(hasattr(package, name) for name in package.__all__)
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_exports_what_it_lists_and_says_what_is_there(name: str) -> None:
+    package = importlib.import_module(name)
+    listed = getattr(package, "__all__", [])
+    assert len(listed) == len(set(listed))
+    assert all(hasattr(package, each) for each in listed)
+    assert len((package.__doc__ or "").split()) > 20, "where does one start?"
+
+
+def test_documentation_imports_from_packages() -> None:
+    """A reader of the documentation never has to know which module of a package defines a name."""
+    texts = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.py"), ROOT / "README.md"]
+    imported = {
+        (relative(path), module, name.split(" as ")[0].strip(" ()"))
+        for path in texts
+        for module, names in re.findall(
+            r"^from (unified_tree[\w.]*) import ([^#\n]+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for name in names.split(",")
+    }
+    assert imported
+    for path, module, name in sorted(imported):
+        assert module in PACKAGES, f"{path}: {module}"
+        assert name in importlib.import_module(module).__all__, f"{path}: {module}.{name}"
 
 
 @pytest.mark.parametrize("path", [path for path in LIBRARY if ">>> " in path.read_text(encoding="utf-8")], ids=relative)

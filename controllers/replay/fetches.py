@@ -91,7 +91,7 @@ class Fetches:
         """The cache persists on its own what was published."""
 
     def leave(self, entry: ServedRequest) -> None:
-        """A request is over; what was prefetched for it and never acquired is let go."""
+        """A request is over; what was prefetched for it and never acquired is released."""
         if self._storage is not None:
             self._cache.cache.cancel(entry.request.index)
 

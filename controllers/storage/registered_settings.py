@@ -23,7 +23,7 @@ class RegisteredSettings:
     retry_pause_s: float = 1.0
 
     def _check(self, engine: str, bounds: Mapping[str, Bounds]) -> None:
-        """Raise ConfigurationError for values that cannot be; `bounds` are of the other numbers."""
+        """Raise ConfigurationError for invalid values; `bounds` are of the other numbers."""
         own = {"bounce_bytes": BYTES, "batch_bytes": BYTES, "retry_pause_s": SECONDS}
         check_settings(engine, self, {**own, **bounds})
         check_key_prefix(engine, self.key_prefix)

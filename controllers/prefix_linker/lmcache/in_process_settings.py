@@ -1,4 +1,4 @@
-"""What LMCache in this process is told."""
+"""The settings of LMCache in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InProcessSettings:
         memory_bytes: for prefixes in host memory.
         engine_file: LMCache's own file of settings, for a disk or a remote tier; its `chunk_size` and `max_local_cpu_size` win.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     model: str

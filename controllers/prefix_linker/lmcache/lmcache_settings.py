@@ -1,4 +1,4 @@
-"""What a link to an LMCache daemon is told."""
+"""The settings of a link to an LMCache daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LmcacheSettings:
         probe_attempts, probe_pause_s: how often, and with which pauses, a daemon for windows and states is asked for what it
             was tried with (`group_probe`): it finds what was stored a moment later.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     daemon: str

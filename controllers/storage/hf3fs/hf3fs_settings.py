@@ -53,7 +53,7 @@ class Hf3fsSettings:
         close_wait_s: how long closing a file is waited for; a frozen mount holds up even that.
         ended_leases: reads whose end the service has not been told yet; of more the oldest end by themselves, with their lease.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     metadata: str

@@ -104,7 +104,7 @@ class MetadataClient:
             del self._ended[: -self._ended_leases]  # a service that is away forgets them itself
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connections.retire()
 
     @property

@@ -1,4 +1,4 @@
-"""The seam between the engine and the file of a rank: read and write these ranges of it."""
+"""The interface between the engine and the file of a rank: read and write these ranges of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Mooncake engine is told."""
+"""The settings of a Mooncake engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MooncakeSettings(RegisteredSettings):
         transfer_timeout_s: without a byte from a peer. The same for MC_TCP_PROGRESS_TIMEOUT_SEC and MC_TCP_STATUS_TIMEOUT_SEC.
         setup_attempts: to register with the master, some seconds each; MC_STORE_CLIENT_SETUP_RETRIES wins.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     master: str

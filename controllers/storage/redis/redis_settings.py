@@ -1,4 +1,4 @@
-"""What a Redis engine is told."""
+"""The settings of a Redis engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RedisSettings:
         batch_bytes: of pages in one pipeline to one server.
         scan_keys: that a server looks at in one step of `clear`; it serves others between the steps.
 
-    Raises ConfigurationError for values that cannot be, and for those that would be ignored.
+    Raises ConfigurationError for invalid values, and for those that would be ignored.
     """
 
     address: str

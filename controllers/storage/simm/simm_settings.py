@@ -1,4 +1,4 @@
-"""What a SiMM engine is told."""
+"""The settings of a SiMM engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SimmSettings(RegisteredSettings):
         request_timeout_ms: of one request of the client.
         connect_timeout_s: to see whether the manager listens, before the client is made.
 
-    Raises ConfigurationError for values that cannot be.
+    Raises ConfigurationError for invalid values.
     """
 
     manager_address: str

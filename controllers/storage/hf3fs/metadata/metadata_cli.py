@@ -27,7 +27,7 @@ TOKEN_VARIABLE = "unified_tree__hf3fs__token"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve; 0 after a signal, 1 where the state or the address cannot be used, 2 for options that cannot be."""
+    """Serve; 0 after a signal, 1 where the state or the address cannot be used, 2 for invalid options."""
     options = _options(arguments)
     token = os.environ.get(TOKEN_VARIABLE, "")
     try:

@@ -51,7 +51,7 @@ def application(state: MetadataState, token: str = "", *, snapshot_retry_s: floa
         token: every request but for health must bear it; "" for none, which is for loopback alone.
         snapshot_retry_s: between two tries of a snapshot that could not be written.
 
-    Raises ConfigurationError for a token that no client can send, or a pause that cannot be.
+    Raises ConfigurationError for a token that no client can send, or an invalid pause.
     """
     check_number("snapshot_retry_s", snapshot_retry_s, float, SECONDS)
     if not token.isascii() or not token.isprintable() or token != token.strip():

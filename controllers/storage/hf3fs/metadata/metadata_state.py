@@ -38,7 +38,7 @@ class MetadataState:
         clock: seconds, which never go back.
         step_pages: whose keys one step of a snapshot copies, 40 bytes each.
 
-    Raises ConfigurationError for numbers that cannot be, and StorageError where the directory cannot be read.
+    Raises ConfigurationError for invalid numbers, and StorageError where the directory cannot be read.
     Methods about keys raise RefusedError for a rank or namespace that is not known, and for another epoch than the rank's.
     """
 

@@ -38,7 +38,7 @@ class StateDirectory:
         journal_bytes: a snapshot is due when the journal is longer than this and than two snapshots.
         flush_bytes: of a snapshot, between two flushes to the disk.
 
-    Raises StorageError where it cannot be used, or another service does; ConfigurationError for sizes that cannot be.
+    Raises StorageError where it cannot be used, or another service does; ConfigurationError for invalid sizes.
     """
 
     def __init__(self, path: Path, *, sync: bool = False, journal_bytes: int = 16 << 20, flush_bytes: int = 8 << 20) -> None:
