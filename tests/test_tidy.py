@@ -20,6 +20,28 @@ SOURCES = [path for folder in FOLDERS[1:] for path in sorted((ROOT / folder).rgl
 LIBRARY = [*TREE, *sorted((ROOT / "components").rglob("*.py")), *sorted((ROOT / "controllers").rglob("*.py"))]
 TEXT_LETTERS = set("…→·\u00d7Σ²³µ∞")
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK", "WI" + "P")) + r")\b")
+RIDDLES = (
+    "as good as once",
+    "nobody's worry",
+    "told apart by neither",
+    "anything that is not that",
+    "for good.",
+    "that cannot be.",
+    "its own word",
+    "hang up",
+    "let go",
+    "the seam",
+    "where figures go",
+)
+"""Phrases of our own making for which the field has a term: idempotent, invalid, trusted, close, release, protocol."""
+MAX_WORDS = 45
+PACKAGES = [
+    "unified_tree",
+    "unified_tree.components",
+    "unified_tree.controllers",
+    *(f"unified_tree.controllers.{path.parent.name}" for path in sorted((ROOT / "controllers").glob("*/__init__.py"))),
+    "unified_tree.controllers.prefix_linker.lmcache",
+]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|opt|tmp|mnt)/\w")
 
 

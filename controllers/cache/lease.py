@@ -183,7 +183,7 @@ class Lease:
         - `allocate` only adds at the end, `truncate` only removes there, `advance` only sets a window's front to -1.
         - `commit` may swap pages for the tree's: of a path none before page `committed // page_size`, `committed` being
           what it was before the call; of a window any.
-        - While the lease is `loading`, `poll` may swap all before `cached_tokens`.
+        - While the lease `is_loading`, `poll` may swap all before `cached_tokens`.
 
         Raises LeaseError for a component without a page table and after `release`, TransferError if its load failed. Cost: a
         copy of the ids from `first_page` on. Of 128k tokens at a token a page that is 1 MiB and takes 28 microseconds, at 16

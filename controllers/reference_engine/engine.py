@@ -1,9 +1,8 @@
 """Continuous batching on one thread: each step runs one chunk of the prompt, or one token, of every running request.
 
-What the cache wants of a scheduler, in order: `prefetch` at arrival, `acquire` once it is `prefetched` (and run no token before
-`compute_from`), copy the state that it names, wait at the gates of what is loading, `allocate` before each chunk, end chunks
-where states are to be saved, `commit` what is computed, `advance` as decoding moves on, and `release`. When pages run out, the
-youngest request is preempted.
+A scheduler's calls, in order: `prefetch` at arrival; `acquire` once it is `prefetched`; run no token before `compute_from`;
+make the lease's `state_copies`; `wait_layer` while it is loading; `allocate` before each chunk; end chunks at `save_at`;
+`commit` what is computed; `advance` during decoding; `release`. When pages run out, the youngest request is preempted.
 """
 
 from __future__ import annotations

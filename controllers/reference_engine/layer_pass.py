@@ -1,4 +1,4 @@
-"""What connects one layer's cache to the pools: state in before a run, new state out after it."""
+"""The connection of one layer's cache to the pools: it reads state before a run, and writes new state after it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A run that has computed, and written nothing yet.
+    """A completed run whose state is not written yet.
 
     Attributes:
         start: the position of its first token.

@@ -1,4 +1,4 @@
-"""What a client asks for, and how far it has got."""
+"""A client's request, and its progress."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Running:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """A prompt to go on from.
+    """A prompt to continue.
 
     Attributes:
         prompt: token ids.

@@ -1,4 +1,4 @@
-"""A store that keeps nothing: L3 switched off, with the same calls."""
+"""A store that keeps nothing: the null implementation of StorageEngine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Movers whose pages are one number a layer, so that where every byte came from can be read off. They need no torch."""
+"""Movers whose pages are one number per layer, so that tests can see where every byte came from. They need no torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cells:
             self.device[index, target] = self.host[index, source]
 
     def put(self, *, device: bool, pages: Ids, values: Ids) -> None:
-        """Write pages, [layer, page], as whoever owns them would."""
+        """Write pages, [layer, page], as their owner would."""
         (self.device if device else self.host)[:, pages] = values
 
     def _check(self, layer_id: int | None, source: Ids, target: Ids) -> None:

@@ -1,4 +1,4 @@
-"""What a check is, and how its clause is said when it is broken.
+"""Checks, and the message of a broken clause.
 
 A check is a function of a rig: its name is the clause of the contract, its docstring says the clause in full. It raises
 AssertionError with the clause, what the contract wants and what was seen, also under `python -O`.
@@ -81,7 +81,7 @@ def refusal(error: type[Exception], words: str, what: str) -> Iterator[None]:
 
 
 def await_until(ask: Callable[[], object], what: str) -> None:
-    """Return once `ask` says yes. Raises AssertionError when it has not for twenty seconds."""
+    """Return once `ask` returns True. Raises AssertionError after twenty seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while not ask():
         expect(time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s")

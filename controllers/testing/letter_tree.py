@@ -1,4 +1,4 @@
-"""A tree whose keys are texts, a token a letter, with a supply of pages: none is given out twice, so each can be told apart."""
+"""A tree whose keys are texts, a token per letter, with a supply of distinct page ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LetterTree:
         self._next = {component.name: 100 * (i + 1) for i, component in enumerate(components)}
 
     def fresh(self, component: str, count: int) -> NDArray[np.int64]:
-        """Page ids not given out before: 100, 101, … for the first component, 200, … for the second."""
+        """New page ids: 100, 101, … for the first component, 200, … for the second."""
         first = self._next[component]
         self._next[component] += count
         return np.arange(first, first + count)

@@ -1,4 +1,4 @@
-"""Device pools with real bytes for prefix linkers: each page holds what only its prefix, component and layer could."""
+"""Device pools with real bytes for prefix linkers: the content of a page depends on its prefix, component and layer."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class LinkedTensors:
         self.spoil(np.arange(page_count))
 
     def write(self, tokens: NDArray[np.int64], salt: str, ids: NDArray[np.int64], first: int = 0) -> None:
-        """What a model would: pages `ids` hold the pages from `first` on of these tokens."""
+        """Write, as a model would, the pages from `first` on of these tokens into pages `ids`."""
         for index, page in enumerate(ids.tolist(), first):
             for pool in self.linked:
                 for number, tensor in enumerate(pool.tensors):
                     tensor[page] = self._content(tokens, salt, index, pool.name, number, tensor)
 
     def spoil(self, ids: NDArray[np.int64]) -> None:
-        """Fill pages with what no prefix has."""
+        """Fill pages with bytes of no prefix."""
         for pool in self.linked:
             for tensor in pool.tensors:
                 tensor[torch.from_numpy(ids)] = 0xEE
@@ -102,7 +102,7 @@ class LinkedTensors:
         )
 
     def is_spoilt(self, ids: NDArray[np.int64]) -> bool:
-        """Whether nobody has written to these pages."""
+        """Whether these pages were not written since `spoil`."""
         return all(bool((tensor[torch.from_numpy(ids)] == 0xEE).all()) for pool in self.linked for tensor in pool.tensors)
 
     def pages(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

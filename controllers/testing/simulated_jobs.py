@@ -17,7 +17,7 @@ class SimulatedJobs:
 
     Args:
         seed: decides the duration of every step.
-        clock: moved by whoever runs the simulation; `wait` moves it, too.
+        clock: advanced by the simulation; `wait` advances it, too.
         step_ns: virtual time of a step, drawn evenly from 1 to 1 + `spread` times this.
         max_concurrent: jobs side by side, others wait for their turn; None for no limit.
     """

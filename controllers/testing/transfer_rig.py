@@ -40,7 +40,7 @@ class TransferRig:
         cells: by component of `LAYERS`, something with the attributes and the method `put` of `Cells`, of `PAGES` pages.
         moves_bytes: False of an engine that moves nothing, of which only the bookkeeping is looked at.
         ends_in_submit: whether transfers have ended when `submit` returns, so that none can be cancelled.
-        catch_up: makes the host wait for what the engine made the caller's stream wait for.
+        catch_up: makes the host wait for the caller's current stream.
         pass_time: lets some time pass, where the engine's is virtual.
     """
 

@@ -1,9 +1,9 @@
 """A prefix linker over an LMCache daemon on this machine, which maps the device pools and copies on its own.
 
-A lookup takes locks at the daemon; a retrieve takes those of what it reads, and `release` frees the others. A thread
-asks the daemon every so often whether it is there. If it does not answer, nothing more is asked of it, and what runs goes on
-running: it may be frozen, and write later. If the connection breaks it has ended, and what ran has failed. The next daemon at
-the same address gets the pools registered anew.
+A lookup locks chunks at the daemon; a retrieve consumes the locks of what it reads, and `release` frees the others. A heartbeat
+thread checks the daemon. While it does not answer, no requests are sent, and running transfers stay RUNNING: the daemon may be
+frozen, and write later. If the connection breaks, the daemon has ended, and running transfers have failed. The pools are
+registered anew with the next daemon at the same address.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DaemonLinker:
         settings: where, and how long to wait.
 
     Attributes:
-        last_error: why the daemon could not be met again, the last time that it was tried; "" for never.
+        last_error: why the last attempt to reconnect to the daemon failed; "" if none did.
 
     Raises ConfigurationError for pools or a daemon that do not fit, or without the package; LinkError where none answers.
     """

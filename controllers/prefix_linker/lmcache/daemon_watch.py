@@ -1,7 +1,7 @@
 """Tells a daemon that has ended from one that does not answer.
 
-Both look the same to whoever asks a question. But the kernel closes the connections of a process that has ended, after its
-memory is gone; and only of such a one is it certain that it writes to nobody's pages any more.
+To a request both look the same. But the kernel closes the connections of a process that has ended, after its memory is freed;
+only then is it certain that the daemon writes to no page any more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 
 
 class DaemonWatch:
-    """A connection that says nothing, to see it break. Any thread may ask.
+    """An idle connection whose break shows that the daemon has ended. Thread-safe.
 
     Args:
         address: "host:port".
@@ -48,7 +48,7 @@ class DaemonWatch:
             time.sleep(0.002)
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         with self._lock:
             self._is_closed = True
             self._socket.disable_monitor()

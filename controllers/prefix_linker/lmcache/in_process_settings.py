@@ -1,4 +1,4 @@
-"""What LMCache in this process is told."""
+"""The settings of LMCache in this process."""
 
 from __future__ import annotations
 

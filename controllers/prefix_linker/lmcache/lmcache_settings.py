@@ -1,4 +1,4 @@
-"""What a link to an LMCache daemon is told."""
+"""The settings of a link to an LMCache daemon."""
 
 from __future__ import annotations
 

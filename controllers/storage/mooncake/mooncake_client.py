@@ -1,7 +1,7 @@
-"""The part of Mooncake's client that is used, made safe: it is called only between a setup that succeeded and its close.
+"""A safe wrapper of Mooncake's client: it is called only between a successful setup and its close.
 
-The client kills the process when it is called before or after. It reads its time limits from the environment, and waits
-without limit where there are none; they are set before it is first imported, unless they are set already.
+The client aborts the process when it is called before or after. It reads its time limits from the environment, and waits
+without limit if there are none; they are set before its first import, unless they are set already.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MASTER_AWAY = frozenset({RPC_FAILED, RPC_TIMED_OUT})
 
 
 class MooncakeClient:
-    """Set up with the master, or not made at all. The caller sees to it that nothing is called after `close`.
+    """A client that is set up with the master. The caller must not call anything after `close`.
 
-    Raises ConfigurationError where the package is missing, StorageError where the master does not take this client.
+    Raises ConfigurationError if the package is missing, StorageError if the master refuses this client.
     """
 
     def __init__(self, settings: MooncakeSettings) -> None:

@@ -1,4 +1,4 @@
-"""What a Mooncake engine is told."""
+"""The settings of a Mooncake engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server, the connections to it, and whether it is taken to be away."""
+"""One server: its connections, and whether it is believed to be unreachable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from unified_tree.controllers.storage.redis.resp_connection import RespConnectio
 
 
 class RedisNode:
-    """Lends connections, each to one thread; as many as are asked for at once.
+    """Provides connections, each to one thread, without a limit on their number.
 
     Args:
         address: of the server.
-        settings: how to get in.
+        settings: credentials and time limits.
         tls: see RespConnection.
     """
 
@@ -25,21 +25,21 @@ class RedisNode:
         self._connections = ConnectionPool(lambda: RespConnection(address, settings, tls))
 
     def acquire(self) -> RespConnection:
-        """A connection, an old one if it still stands. Raises as RespConnection."""
+        """A connection, an idle one if it is still open. Raises as RespConnection."""
         return self._connections.acquire()
 
     def release(self, connection: RespConnection) -> None:
-        """All answers were read."""
+        """Return a connection on which all replies were read."""
         self.breaker.succeeded()
         self._connections.release(connection)
 
     def lost(self, connection: RespConnection | None = None) -> None:
-        """The connection failed, or could not be made; the others will not do either."""
+        """Report a connection that failed or could not be opened; idle ones are closed too."""
         self.breaker.failed()
         if connection is not None:
             connection.close()
         self._connections.close_idle()
 
     def retire(self) -> None:
-        """Hang up what is idle, and what is released later. Nothing is acquired any more."""
+        """Close idle connections now, and others when they are released. Nothing is acquired any more."""
         self._connections.retire()

@@ -1,4 +1,4 @@
-"""One command a key, sent to all servers that keep the keys before any answer is read."""
+"""One command per key, sent to all servers of the keys before any reply is read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RedisPipeline:
     def replies(
         self, names: Sequence[bytes], pieces: Callable[[int], list[Piece]], pages: Sequence[memoryview] | None = None
     ) -> list[Reply]:
-        """One for each key, in their order; what a key's server says of it after it moved once.
+        """One reply for each key, in their order; a key that has moved is retried once.
 
         Args:
             names: the keys.

@@ -1,4 +1,4 @@
-"""What a Redis engine is told."""
+"""The settings of a Redis engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in Redis or Valkey, each a string. What is kept how long is the server's own: its memory limit, its policy, a TTL.
+"""Pages in Redis or Valkey, each a string. The server decides what it keeps how long: memory limit, eviction policy, TTL.
 
 A key is the prefix, the first 8 bytes of the pool's format digest and the key, the latter two in hex, with colons between.
 """

@@ -1,4 +1,4 @@
-"""Which server keeps a key: the one that there is, or that of the key's slot in a cluster.
+"""Which server keeps a key: the only one, or the owner of the key's slot in a cluster.
 
 https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec: 16384 slots, a key's being its CRC16 modulo
 that. Ours hold no braces, so all of the key counts.
@@ -27,12 +27,12 @@ def slot_of(name: bytes) -> int:
 
 
 class RedisTopology:
-    """The servers, and who keeps what. Any thread may ask.
+    """The servers and their slots. Thread-safe.
 
     Args:
         settings: where they are.
 
-    Raises StorageError where no address lets us in, ConfigurationError where a cluster is not one, or the reverse.
+    Raises StorageError if no address accepts us, ConfigurationError if `cluster` does not match the server.
     """
 
     def __init__(self, settings: RedisSettings) -> None:
@@ -53,7 +53,7 @@ class RedisTopology:
             raise StorageError(f"redis: no server lets us in: {'; '.join(troubles)}")
 
     def owner(self, name: bytes) -> RedisNode | None:
-        """Who keeps a key; None where nobody does."""
+        """The server of a key; None if no server has its slot."""
         owners = self._owners
         return owners[0] if len(owners) == 1 else owners[slot_of(name)]
 
@@ -63,10 +63,10 @@ class RedisTopology:
         return list(dict.fromkeys(node for node in self._owners if node is not None))
 
     def refresh(self) -> bool:
-        """Ask a server that is there who keeps what now, at most once a pause; whether that was done.
+        """Ask a reachable server for the current slots, at most once per pause; whether that was done.
 
-        The addresses of the settings are asked too, so that a cluster is found again that moved away altogether. Only a
-        cluster changes. Cost: a round trip; nothing where it is too early or another thread is at it.
+        The addresses of the settings are asked too, in case all known nodes have moved. No effect without a cluster. Cost: a
+        round trip; nothing if it is too early or another thread does it.
         """
         if not self._settings.cluster or not self._lock.acquire(blocking=False):
             return False
@@ -82,12 +82,12 @@ class RedisTopology:
             self._lock.release()
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for node in (*self._nodes.values(), *self._seeds.values()):
             node.retire()
 
     def _read(self, candidates: list[RedisNode]) -> list[str]:
-        """Learn from the first that answers; else why not, an item each."""
+        """Read the slots from the first server that answers; else returns an error for each."""
         troubles = []
         words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
         for node in candidates:

@@ -1,4 +1,4 @@
-"""One connection to one server: pages are sent from where they lie and received where they belong."""
+"""One connection to one server, which sends pages from host memory and receives them into it without a copy."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def command(*words: Piece) -> list[Piece]:
 
 
 class RespConnection:
-    """Connected and let in, or not made at all. One thread at a time. After any error it must be closed.
+    """An open and authenticated connection. One thread at a time. After any error it must be closed.
 
     Args:
         address: of the server, as in the settings.
         settings: how to get in.
         tls: for the encryption, see `tls_context`; None for none. A unix socket has none.
 
-    Raises OSError or StorageError where the server is away or does not let us in.
+    Raises OSError or StorageError if the server is unreachable or refuses us.
     """
 
     def __init__(self, address: str, settings: RedisSettings, tls: ssl.SSLContext | None) -> None:
@@ -59,7 +59,7 @@ class RespConnection:
             raise
 
     def expect(self, deadline: float) -> None:
-        """Everything from now on must be over at this time of `time.monotonic`; then TimeoutError."""
+        """Set the deadline of all following calls, in `time.monotonic`; after it they raise TimeoutError."""
         self._deadline = deadline
 
     def send(self, pieces: Sequence[Piece]) -> None:
@@ -84,7 +84,7 @@ class RespConnection:
         return self._reader.read(page)
 
     def is_quiet(self) -> bool:
-        """Whether nothing lies there that nobody asked for, such as the end of the connection."""
+        """Whether nothing unexpected waits to be read, such as the end of the connection."""
         if not self._reader.is_empty or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return False
         poll = select.poll()

@@ -1,4 +1,4 @@
-"""Answers of a Redis server, version 2 of its protocol, the large ones straight into pages.
+"""Reads replies of a Redis server (protocol RESP2), large ones straight into pages.
 
 https://redis.io/docs/latest/develop/reference/protocol-spec: a line that begins with its kind, and for strings as many bytes as
 it says. A server that says anything else is not believed another word: StorageError, after which the connection is of no use.

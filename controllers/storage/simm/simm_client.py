@@ -75,7 +75,7 @@ class SimmClient:
         self._module.deregister_mr(region)
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Which are there; those that cannot be asked for are not."""
+        """Which keys exist; False for those that could not be asked for."""
         return list(self._store.mexists(list(keys)))
 
     def put_from(self, keys: Sequence[str], addresses: Sequence[int], size_bytes: int) -> list[int]:

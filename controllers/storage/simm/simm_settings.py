@@ -1,4 +1,4 @@
-"""What a SiMM engine is told."""
+"""The settings of a SiMM engine."""
 
 from __future__ import annotations
 
