@@ -70,7 +70,7 @@ def open_storage(
 
     Raises ConfigurationError and StorageError as the engine.
     """
-    engine, pools = open_engine(settings, composition, row=row, content=content, page_bytes=page_bytes)
+    engine, pools = open_engine(settings, composition, row=row, content=content, page_bytes=page_bytes, clock=clock)
     true_bytes = {component.name: component.page_bytes for component in composition.components}
     meter = MeteredStorage(engine, true_bytes)
     reading, writing = (PacedJobs(clock, meter, settings.cost) for _ in range(2))
@@ -88,8 +88,14 @@ def open_storage(
 
 
 def open_engine(
-    settings: StorageSettings, composition: Composition, *, row: str, content: str, page_bytes: Mapping[str, int]
+    settings: StorageSettings,
+    composition: Composition,
+    *,
+    row: str,
+    content: str,
+    page_bytes: Mapping[str, int],
+    clock: VirtualClock,
 ) -> tuple[StorageEngine, list[StoredPool]]:
     """The engine of a row's part of the store, and the pools it was opened for. Arguments and errors as of `open_storage`."""
     pools = stored_pools(moved_composition(composition, page_bytes, content), layout=HostLayout.PAGE_FIRST_DIRECT)
-    return StorageRegistry().open(settings.engine, pools, **settings.row_options(row, pools)), pools
+    return StorageRegistry().open(settings.engine, pools, **settings.row_options(row, pools, clock)), pools

@@ -75,7 +75,8 @@ def check_room(
 def check_opens(composition: Composition, storage: StorageSettings, verification: Verification, row: str) -> None:
     """Find out before the replay whether a row's part of the store can be opened. Raises as `stand_up`."""
     moved_bytes = _moved_bytes(composition, verification)
-    engine, _ = open_engine(storage, composition, row=row, content=_content(verification), page_bytes=moved_bytes)
+    content = _content(verification)
+    engine, _ = open_engine(storage, composition, row=row, content=content, page_bytes=moved_bytes, clock=VirtualClock())
     engine.close()
 
 

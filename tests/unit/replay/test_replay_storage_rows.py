@@ -29,6 +29,7 @@ from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.file.table_shape import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
+from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.errors import ConfigurationError, StorageError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
@@ -273,6 +274,6 @@ def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.Monk
 
 def test_settings_that_no_engine_takes_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="a=b"):
-        StorageSettings(engine="null", place="x", size_bytes=None, page_counts={}).row_options("lru", [])
+        StorageSettings(engine="null", place="x", size_bytes=None, page_counts={}).row_options("lru", [], VirtualClock())
     with pytest.raises(ConfigurationError, match="rate"):
         StorageCost(bytes_per_s=0)
