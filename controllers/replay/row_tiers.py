@@ -41,8 +41,9 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTiers:
-    """A host tier, what paces it, where bytes lie, a store, and a linker; each None where there is none."""
+    """A host tier, what paces it, where bytes lie, a store, and a linker; each None where there is none. They share a clock."""
 
+    clock: VirtualClock
     host: HostTier | None = None
     engine: PacedEngine | None = None
     stores: PageStores | None = None
@@ -133,7 +134,7 @@ def stand_up(
     if verification is Verification.OFF:
         stores = None  # what the linker moves is nobody's to see
     if host is None:
-        return RowTiers(stores=stores, link=link)
+        return RowTiers(clock=clock, stores=stores, link=link)
     engine = PacedEngine(
         NullEngine() if stores is None else CpuEngine(stores.movers),
         clock,
@@ -143,7 +144,7 @@ def stand_up(
     )
     tier = HostTier(page_counts=dict(host_counts), engine=engine, write_policy=host.write_policy, load_cost=host.load_cost)
     if storage is None:
-        return RowTiers(host=tier, engine=engine, stores=stores, link=link)
+        return RowTiers(clock=clock, host=tier, engine=engine, stores=stores, link=link)
     opened = open_storage(
         storage,
         composition,
@@ -152,9 +153,9 @@ def stand_up(
         content=_content(verification),
         page_bytes=moved_bytes,
         memory={name: ChunkedPages(size) for name, size in moved_bytes.items()} if stores is None else stores.memory,
-        clock=engine.clock,
+        clock=clock,
     )
-    return RowTiers(host=tier, engine=engine, stores=stores, storage=opened)
+    return RowTiers(clock=clock, host=tier, engine=engine, stores=stores, storage=opened)
 
 
 def _is_bounded(composition: Composition, device_counts: Mapping[str, int]) -> bool:
