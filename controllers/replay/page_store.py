@@ -7,8 +7,7 @@ rows have them) and pools that nothing moves are arrays in chunks; they need no 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -22,7 +21,6 @@ from unified_tree.page_format import WHOLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.components import Composition
     from unified_tree.controllers.pools import DevicePool, PageMover
     from unified_tree.controllers.replay.page_content import Bytes
     from unified_tree.controllers.storage_tier import PageMemory
@@ -110,21 +108,6 @@ def raw_layers(component: str, page_bytes: int) -> PageFormat:
     layer_ids = (0, 1) if page_bytes % 2 == 0 else (0,)
     part = Part("raw", "uint8", (page_bytes // len(layer_ids),))
     return PageFormat(component=component, layer_ids=layer_ids, parts=(part,), slots_per_page=1, shard=WHOLE)
-
-
-def moved_composition(composition: Composition, page_bytes: Mapping[str, int], content: str) -> Composition:
-    """A composition that states the pages which a replay really moves in place of the model's.
-
-    Its name says what they stand for, so replays of models that differ in their true formats share nothing.
-
-    Args:
-        page_bytes: of the pages that move, by component.
-        content: what kind of bytes they hold.
-    """
-    true = sha256(repr([(c.name, c.page_bytes, c.format) for c in composition.components]).encode()).hexdigest()[:16]
-    name = f"replay of {composition.name}, {content}, true pages {true}"
-    moved = composition.with_formats({name: raw_layers(name, size) for name, size in page_bytes.items()})
-    return replace(moved, name=name)
 
 
 def make_stores(

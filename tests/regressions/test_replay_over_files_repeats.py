@@ -18,10 +18,10 @@ from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.storage_settings import StorageSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.storage import FileStorage
 
 GIB = 1 << 30

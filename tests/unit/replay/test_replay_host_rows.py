@@ -21,9 +21,9 @@ from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import TransferError

@@ -19,10 +19,10 @@ from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.storage_settings import StorageCost, StorageSettings, table_bytes
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
