@@ -119,7 +119,8 @@ class Arguments:
         if host_gib is None and set(pages) != names:
             for name, option in OF_HOST.items():
                 if self._given[name] is not None:
-                    raise click.UsageError(f"{option} needs a host tier: give --host-gib, or --host-pages for all of {names}")
+                    pools = ", ".join(sorted(names))
+                    raise click.UsageError(f"{option} needs a host tier: give --host-gib, or --host-pages for all of {pools}")
             return None
         size_bytes = int(host_gib * GIB) if host_gib is not None else 0
         if set(pages) == names:

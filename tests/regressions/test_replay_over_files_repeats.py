@@ -10,52 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay_rows import figures, wrong_bytes
+from replay_rows import GIB, figures, host_of, row_of, store_of, wrong_bytes
 
 from unified_tree.components import composition_for
-from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.host_settings import HostSettings
-from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
-from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.replay.plan import Plan
 from unified_tree.controllers.replay.server_settings import ServerSettings
-from unified_tree.controllers.replay.storage_settings import StorageSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.storage import FileStorage
 
-GIB = 1 << 30
 COMPOSITION = composition_for("gpt-oss-20b")
 SLEEP_S = 2.5
 """In all: more than the second after which a use is noted."""
 
 
-def plan_over(directory: Path) -> Plan:
-    """A store with far less room than the workload fills, behind a host tier that forgets soon."""
-    host_bytes, store_bytes, device_bytes = GIB // 2, 2 * GIB, GIB // 2
-    options = SyntheticOptions(request_count=60, session_gap_s=4, system_tokens=(500, 3000), max_context_tokens=16_000)
-    return Plan(
-        workload=synthetic_workload(options),
-        composition=COMPOSITION,
-        device_bytes=device_bytes,
-        settings=ServerSettings(concurrency=4, chunk_tokens=2048),
-        host=HostSettings(page_counts=propose_page_counts(COMPOSITION, host_bytes=host_bytes), size_bytes=host_bytes),
-        storage=StorageSettings(
-            engine="file",
-            place=str(directory),
-            size_bytes=store_bytes,
-            page_counts=propose_page_counts(COMPOSITION, host_bytes=store_bytes),
+def run(directory: Path) -> list[object]:
+    """The figures of two replays, one after the other, over one store, which has far less room than the workload fills."""
+    plan = Plan(
+        workload=synthetic_workload(
+            SyntheticOptions(request_count=60, session_gap_s=4, system_tokens=(500, 3000), max_context_tokens=16_000)
         ),
+        composition=COMPOSITION,
+        device_bytes=GIB // 2,
+        settings=ServerSettings(concurrency=4, chunk_tokens=2048),
+        host=host_of(COMPOSITION, 0.5),
+        storage=store_of(COMPOSITION, 2, "file", str(directory)),
         verification=Verification.SHRUNK,
     )
-
-
-def run(directory: Path) -> list[object]:
-    """The figures of two replays, one after the other, over one directory."""
-    plan = plan_over(directory)
-    page_counts = split_for_server(COMPOSITION, plan.device_bytes, plan.settings)
-    spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=page_counts)
-    rows = [run_row(plan, spec) for _ in range(2)]
+    rows = [row_of(plan) for _ in range(2)]
     assert [wrong_bytes(row) for row in rows] == [0, 0]
     return [figures(row) for row in rows]
 
