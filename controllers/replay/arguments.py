@@ -20,11 +20,11 @@ from unified_tree.controllers.replay.multiturn import MULTITURN, MultiturnOption
 from unified_tree.controllers.replay.options import DEFAULT_MODEL, MULTITURN_COUNTS, SIZE_RATIO
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.plan import Plan
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.storage_settings import BOUNDED, StorageCost, StorageSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.trace import TraceOptions, read_trace
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.policies import POLICIES
@@ -119,7 +119,8 @@ class Arguments:
         if host_gib is None and set(pages) != names:
             for name, option in OF_HOST.items():
                 if self._given[name] is not None:
-                    raise click.UsageError(f"{option} needs a host tier: give --host-gib, or --host-pages for all of {names}")
+                    pools = ", ".join(sorted(names))
+                    raise click.UsageError(f"{option} needs a host tier: give --host-gib, or --host-pages for all of {pools}")
             return None
         size_bytes = int(host_gib * GIB) if host_gib is not None else 0
         if set(pages) == names:

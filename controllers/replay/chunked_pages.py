@@ -1,4 +1,4 @@
-"""Host pages in chunks that never move, so that a store can be handed the memory of a page in a pool without end."""
+"""Pages of one tier in chunks that never move: a pool without end, the memory of whose pages a store can be handed."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def _part(name: str) -> Callable[[RowResult], Floats]:
 
 
 def _turns_s(row: RowResult, *, later: bool) -> float | None:
-    chosen = _latency_s(row)[row.served["is_later_turn"] == later]
+    turns = row.served["turn"]
+    chosen = _latency_s(row)[turns > 1 if later else turns == 1]
     return float(chosen.mean()) if chosen.size else None
 
 
@@ -251,7 +252,7 @@ SECTIONS = (
         Column("modelled_ttft_s_p50", "p50", SECONDS, _percentile(_latency_s, 50), "Median."),
         Column("modelled_ttft_s_p99", "p99", SECONDS, _percentile(_latency_s, 99), "99th percentile."),
         Column("modelled_ttft_s_first_turns", "first\nturns", SECONDS, lambda r: _turns_s(r, later=False),
-               "Mean of agents' first requests."),
+               "Mean of agents' first requests; none where the trace does not say whose they are."),
         Column("modelled_ttft_s_later_turns", "later\nturns", SECONDS, lambda r: _turns_s(r, later=True),
                "Mean of those after."),
         Column("modelled_fetch_s_mean", "storage\nwait", SECONDS, _mean(_part("fetch")), "Until the store has answered."),

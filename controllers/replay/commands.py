@@ -16,15 +16,17 @@ from unified_tree.controllers.replay.composition_tables import print_models
 from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
 from unified_tree.controllers.replay.plan import RowKind, report_specs, sweep_specs
 from unified_tree.controllers.replay.report import print_columns, print_header, print_rows
+from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.row_processes import run_rows
-from unified_tree.controllers.replay.row_tiers import Verification, check_links, check_opens, check_room
+from unified_tree.controllers.replay.row_tiers import check_tiers
 from unified_tree.controllers.replay.text_table import report_console
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.errors import UnifiedTreeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from unified_tree.controllers.replay.plan import Plan, RowSpec
+    from unified_tree.controllers.replay.plan import Plan
 
 WRONG_BYTES = 1
 BAD_INPUT = 2
@@ -82,7 +84,7 @@ def replay_command(**given: Any) -> int:
     one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory
     jobs = arguments.jobs or (1 if one_by_one else os.cpu_count() or 1)
     sweep = sweep_specs(policies, plan) if files.plot is not None else []
-    _check_tiers(plan, specs[0], min(jobs, len(specs) + len(sweep)))
+    check_tiers(RowPlan.of(plan, specs[0]), min(jobs, len(specs) + len(sweep)))
     console = report_console()
     print_header(console, plan, page_counts)
     with _progress_bar(plan, len(specs) + len(sweep)) as progress:
@@ -95,16 +97,6 @@ def replay_command(**given: Any) -> int:
     if wrong_bytes:
         click.echo(f"error: {wrong_bytes:,} bytes were not what had been computed for their prefix", err=True)
     return WRONG_BYTES if wrong_bytes else 0
-
-
-def _check_tiers(plan: Plan, spec: RowSpec, rows_at_once: int) -> None:
-    """Find out before the replay whether a row's tiers can be made."""
-    is_linked = plan.linker is not None
-    check_room(plan.composition, spec.page_counts, plan.host, plan.verification, rows_at_once, is_linked=is_linked)
-    if plan.linker is not None:
-        check_links(plan.composition, plan.linker, spec.page_counts, plan.verification, spec.store_name)
-    if plan.storage is not None:
-        check_opens(plan.composition, plan.storage, plan.verification, spec.store_name)
 
 
 @contextmanager

@@ -1,99 +1,207 @@
-"""The prefetches of a simulated server's cache, in steps of its clock, and the requests that wait for them."""
+"""What is brought for requests that have arrived and are not in the queue yet: by nobody, by a store, by a linker.
+
+Times are in steps of the server's clock. `Fetches` keeps who waits and until when; where something is behind the cache, a
+subclass says what is asked, and when the answer is there.
+"""
 
 from __future__ import annotations
 
+from math import inf, isfinite
 from typing import TYPE_CHECKING
+
+from unified_tree.controllers.replay.step_clock import earliest
+from unified_tree.keys import Key
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.prefix_linker import LinkedPrefixes
+    from unified_tree.controllers.replay.row_link import RowLink
     from unified_tree.controllers.replay.row_storage import RowStorage
     from unified_tree.controllers.replay.served_request import ServedRequest
+    from unified_tree.controllers.replay.step_clock import StepClock
     from unified_tree.controllers.replay.timed_cache import TimedCache
-
-NS_PER_S = 1e9
 
 
 class Fetches:
-    """Requests that have arrived and are not in the queue yet, for a store may have something of their prompts.
+    """Requests that wait between their arrival and the queue; without a store or a linker nobody does."""
 
-    Args:
-        cache: asked for prefetches.
-        storage: the store behind it; None without one, and then nobody waits here.
-        step_ms: of the server.
-    """
+    is_on = False
+    """Whether there is a store or a linker."""
 
-    def __init__(self, cache: TimedCache, storage: RowStorage | None, step_ms: float) -> None:
-        self._cache = cache
-        self._storage = storage
-        self._step_ns = round(step_ms * 1e6)
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
         self._waiting: list[tuple[float, ServedRequest]] = []  # (when it stops waiting in seconds, request), by arrival
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a store."""
-        return self._storage is not None
-
     def begin(self, entry: ServedRequest) -> bool:
         """A request has arrived. Whether it waits here."""
-        if self._storage is None:
+        patience_s = self._ask(entry)
+        if patience_s is None:
             return False
-        request = entry.request
-        if not self._cache.prefetch(request.index, request.tokens()[: entry.target]):
-            return False
-        tier = self._storage.tier
-        self._waiting.append((tier.clock() + tier.prefetch.patience_s(entry.target), entry))
+        self._waiting.append((self._clock.virtual_s + patience_s, entry))
         return True
-
-    @property
-    def next_transfer(self) -> int | None:
-        """Nothing that a store does takes device pages."""
-        return None
-
-    def poll(self, step: int) -> bool:
-        """The cache's own poll does all that is to do. Whether any transfer has ended."""
-        del step
-        return False
 
     def take_ready(self) -> list[ServedRequest]:
         """Those that need not wait any more, by arrival. To be asked after every poll."""
-        if not self._waiting:
-            return []
-        ready = [entry for _, entry in self._waiting if self._cache.prefetched(entry.request.index)]
+        ready = [entry for _, entry in self._waiting if self._is_ready(entry)]
         if ready:
             self._waiting = [waiting for waiting in self._waiting if waiting[1] not in ready]
         return ready
 
-    def next_step(self, step: int) -> int | None:
-        """The step at which the store goes on, or somebody stops waiting; None if neither."""
-        if self._storage is None:
-            return None
-        next_ns = self._storage.next_event_ns
-        steps = [] if next_ns is None else [-(-next_ns // self._step_ns)]
-        if self._waiting:
-            deadline = min(deadline for deadline, _ in self._waiting) * NS_PER_S / self._step_ns
-            if deadline != float("inf"):
-                steps.append(max(step + 1, -int(-deadline // 1)))
-        return min(steps, default=None)
+    @property
+    def next_step(self) -> int | None:
+        """The step at which the store or linker goes on, or somebody stops waiting; None if neither."""
+        deadline_s = min((deadline_s for deadline_s, _ in self._waiting), default=inf)
+        deadline = max(self._clock.step + 1, self._step_ready(deadline_s)) if isfinite(deadline_s) else None
+        return earliest(self._clock.step_at(self._next_event_ns), deadline)
+
+    @property
+    def next_transfer(self) -> int | None:
+        """The step at which something may end that has taken device pages; None if there is no such thing."""
+        return None
+
+    def poll(self) -> bool:
+        """Bring what the cache's own poll does not up to the virtual clock. Whether a transfer of device pages has ended."""
+        return False
 
     def checkpoints(self, entry: ServedRequest) -> tuple[int, ...]:
-        """A store takes every boundary."""
+        """Where windows and states should be saved beside the usual places."""
         del entry
         return ()
 
     def fetched_tokens(self, entry: ServedRequest) -> int:
-        """By how many tokens the host's prefix became longer for this request."""
-        return self._cache.cache.prefetched_tokens(entry.request.index)
+        """By how many tokens the cache's prefix became longer for this request."""
+        del entry
+        return 0
 
     def committed(self, entry: ServedRequest, lease: Lease) -> None:
-        """The cache persists on its own what was published."""
+        """Something was computed and published."""
 
-    def leave(self, entry: ServedRequest) -> None:
-        """A request is over; what was prefetched for it and never acquired is released."""
-        if self._storage is not None:
-            self._cache.cache.cancel(entry.request.index)
+    def release(self, entry: ServedRequest) -> None:
+        """A request is over."""
 
     def finish(self) -> None:
-        """The cache's drain does all that is to do."""
+        """Let all end that a server waits for which stops in good order."""
+
+    def _ask(self, entry: ServedRequest) -> float | None:
+        """Ask for what there is of a prompt: how many seconds to wait for it at most; None for not at all."""
+        del entry
+        return None
+
+    def _is_ready(self, entry: ServedRequest) -> bool:
+        """Whether a request that waits need not any more."""
+        raise AssertionError(f"{entry} waits for nobody")
+
+    @property
+    def _next_event_ns(self) -> int | None:
+        """When the store or linker goes on; None if it has nothing to do."""
+        return None
+
+    def _step_ready(self, deadline_s: float) -> int:
+        """The first step at which a request with this deadline is ready."""
+        return self._clock.step_reaching(deadline_s)
+
+
+class StoreFetches(Fetches):
+    """Prefetches from a store to host. The cache's own `poll` and `drain` bring them on, and it persists what was published.
+
+    Args:
+        cache: asked for prefetches.
+        storage: behind it.
+    """
+
+    is_on = True
+
+    def __init__(self, clock: StepClock, cache: TimedCache, storage: RowStorage) -> None:
+        super().__init__(clock)
+        self._cache = cache
+        self._storage = storage
+
+    def fetched_tokens(self, entry: ServedRequest) -> int:
+        """See Fetches; the prefix on host."""
+        return self._cache.cache.prefetched_tokens(entry.request.index)
+
+    def release(self, entry: ServedRequest) -> None:
+        """See Fetches; what was prefetched and never acquired is freed."""
+        self._cache.cache.cancel(entry.request.index)
+
+    def _ask(self, entry: ServedRequest) -> float | None:
+        return self._storage.tier.prefetch.patience_s(entry.target) if self._cache.prefetch(entry) else None
+
+    def _is_ready(self, entry: ServedRequest) -> bool:
+        return self._cache.prefetched(entry)
+
+    @property
+    def _next_event_ns(self) -> int | None:
+        return self._storage.next_event_ns
+
+
+class LinkFetches(Fetches):
+    """Lookups and retrieves of a linker, straight to the device; what has been computed is offered to it.
+
+    Args:
+        link: of the server's cache.
+        row: what it was made of.
+    """
+
+    is_on = True
+
+    def __init__(self, clock: StepClock, link: LinkedPrefixes, row: RowLink) -> None:
+        super().__init__(clock)
+        self._link = link
+        self._row = row
+
+    @property
+    def next_transfer(self) -> int | None:
+        """See Fetches."""
+        return self._clock.step_at(self._next_event_ns) if self._row.linker.transfers else None
+
+    def poll(self) -> bool:
+        """See Fetches."""
+        transfers = self._row.linker.transfers
+        self._link.poll()
+        return self._row.linker.transfers < transfers
+
+    def checkpoints(self, entry: ServedRequest) -> tuple[int, ...]:
+        """See Fetches; where the linker can store."""
+        shared = entry.request.shared_tokens
+        wanted = {*self._link.checkpoints(shared), *self._link.checkpoints(entry.target)}
+        if wanted and not shared:
+            wanted.add(entry.target)  # which is the usual place without any
+        return tuple(sorted(wanted))
+
+    def fetched_tokens(self, entry: ServedRequest) -> int:
+        """See Fetches; the prefix on device."""
+        return self._link.retrieved_tokens(entry.request.index)
+
+    def committed(self, entry: ServedRequest, lease: Lease) -> None:
+        """See Fetches; it is offered."""
+        self._link.store(entry.request.index, lease)
+
+    def release(self, entry: ServedRequest) -> None:
+        """See Fetches."""
+        self._link.release(entry.request.index)
+
+    def finish(self) -> None:
+        """See Fetches: all stores."""
+        virtual = self._clock.virtual
+        while (due_ns := self._next_event_ns) is not None:
+            virtual.advance(max(0, due_ns - virtual.now))
+            self._link.poll()
+
+    def _ask(self, entry: ServedRequest) -> float | None:
+        index = entry.request.index
+        self._link.lookup(index, Key(entry.prompt()))
+        return None if self._link.is_ready(index) else self._row.wait_s
+
+    def _is_ready(self, entry: ServedRequest) -> bool:
+        return self._link.is_ready(entry.request.index)
+
+    @property
+    def _next_event_ns(self) -> int | None:
+        return self._row.linker.next_event_ns
+
+    def _step_ready(self, deadline_s: float) -> int:
+        return self._clock.step_past(deadline_s)

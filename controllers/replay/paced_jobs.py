@@ -2,7 +2,8 @@
 
 The bytes of all jobs pass one after the other, call by call, in the order in which the calls are due; their latencies pass
 side by side. The calls themselves are made at once, on the caller's thread, when their time has come. So a history is the same
-in every run that finds the same in the store.
+in every run in which the store gives the same answers. The library's own stores, in memory and in files, do: they evict by
+the order of calls and by the virtual clock. A store with a server may not, since it evicts and gives up by its own clock.
 """
 
 from __future__ import annotations

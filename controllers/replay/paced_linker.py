@@ -1,8 +1,9 @@
 """A prefix linker whose calls take as long as those of one of some rate and latency would, on the replay's virtual clock.
 
 The peer is real, and each call is made and waited for at the moment it is due, on the caller's thread. So calls come in the
-order of the virtual clock, a lookup finds what had been stored by then, and a history is the same in every run that
-finds the same at the peer. Lookups take a latency; the bytes of retrieves pass one after the other, and those of stores.
+order of the virtual clock, a lookup finds what had been stored by then, and a history is the same in every run in which the
+peer gives the same answers. It may not, since it evicts, and makes known what was stored, by its own clock. Lookups take a
+latency; the bytes of retrieves pass one after the other, and those of stores.
 """
 
 from __future__ import annotations

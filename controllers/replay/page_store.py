@@ -1,15 +1,13 @@
 """Where the bytes of a verified replay lie: per component a store of device pages and, with a host tier, what moves them.
 
 Pools with a page count on both tiers are the library's own tensors, moved by a PagePair. Pools without end (the references'
-rows have them) and pools that nothing moves are plain arrays that grow; they need no torch.
+rows have them) and pools that nothing moves are arrays in chunks; they need no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from threading import Lock
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,7 +21,6 @@ from unified_tree.page_format import WHOLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.components import Composition
     from unified_tree.controllers.pools import DevicePool, PageMover
     from unified_tree.controllers.replay.page_content import Bytes
     from unified_tree.controllers.storage_tier import PageMemory
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-FIRST_PAGES = 256
 NEEDS_TORCH = "--verify with a host tier, or a linker, moves tensors and needs torch; run: pip install 'unified-tree[tensors]'"
 
 
@@ -47,35 +43,8 @@ class PageStore(Protocol):
         ...
 
 
-class GrowingPages:
-    """Pages of one tier in an array that grows when a page beyond its end is written. Safe to use from two threads."""
-
-    def __init__(self, page_bytes: int, page_count: int | None) -> None:
-        self._lock = Lock()
-        self._rows: Bytes = np.zeros((page_count or FIRST_PAGES, page_bytes), np.uint8)
-
-    def read(self, ids: Ids) -> Bytes:
-        """See PageStore; a page never written is all zero."""
-        with self._lock:
-            self._reach(ids)
-            return self._rows[ids]
-
-    def write(self, ids: Ids, content: Bytes) -> None:
-        """See PageStore."""
-        with self._lock:
-            self._reach(ids)
-            self._rows[ids] = content
-
-    def _reach(self, ids: Ids) -> None:
-        needed = int(ids.max()) + 1 if ids.size else 0
-        if needed > len(self._rows):
-            grown = np.zeros((max(needed, 2 * len(self._rows)), self._rows.shape[1]), np.uint8)
-            grown[: len(self._rows)] = self._rows
-            self._rows = grown
-
-
-class GrowingPair:
-    """A PageMover between two tiers of growing pages; one layer, 0."""
+class ChunkedPair:
+    """A PageMover between two tiers of pages without end; one layer, 0."""
 
     layer_ids: tuple[int, ...] = (0,)
 
@@ -141,21 +110,6 @@ def raw_layers(component: str, page_bytes: int) -> PageFormat:
     return PageFormat(component=component, layer_ids=layer_ids, parts=(part,), slots_per_page=1, shard=WHOLE)
 
 
-def moved_composition(composition: Composition, page_bytes: Mapping[str, int], content: str) -> Composition:
-    """A composition that states the pages which a replay really moves in place of the model's.
-
-    Its name says what they stand for, so replays of models that differ in their true formats share nothing.
-
-    Args:
-        page_bytes: of the pages that move, by component.
-        content: what kind of bytes they hold.
-    """
-    true = sha256(repr([(c.name, c.page_bytes, c.format) for c in composition.components]).encode()).hexdigest()[:16]
-    name = f"replay of {composition.name}, {content}, true pages {true}"
-    moved = composition.with_formats({name: raw_layers(name, size) for name, size in page_bytes.items()})
-    return replace(moved, name=name)
-
-
 def make_stores(
     page_bytes: Mapping[str, int],
     device: Mapping[str, int | None],
@@ -181,12 +135,12 @@ def make_stores(
         if count is not None and (host_count is not None or (host is None and prepare is not None)):
             bounded[name] = (count, host_count)
             continue
-        pages = GrowingPages(page_bytes[name], count)
+        pages = ChunkedPages(page_bytes[name])
         stores.device[name] = pages
         if host is not None:
             behind = ChunkedPages(page_bytes[name])
             stores.host[name] = stores.memory[name] = behind
-            stores.movers[name] = GrowingPair(pages, behind)
+            stores.movers[name] = ChunkedPair(pages, behind)
     if bounded:
         _add_tensors(stores, bounded, prepare)
     return stores

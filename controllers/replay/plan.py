@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.row_tiers import Verification
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.errors import ConfigurationError
 from unified_tree.policies import policy_factory
 

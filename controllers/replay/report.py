@@ -32,21 +32,25 @@ REFERENCES = {
 def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -> None:
     """What is replayed on what, how memory is split, and how fast everything is taken to be."""
     workload, composition, settings = plan.workload, plan.composition, plan.settings
-    console.print(f"[bold]{workload.name}[/]: {len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens")
+    _print_about(console, workload.name, f"{len(workload.requests):,} requests, {workload.prompt_tokens:,} prompt tokens")
     for note in workload.notes:
         console.print(f"  {note}")
-    console.print(
-        f"[bold]{composition.name}[/]: pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
+    _print_about(
+        console,
+        composition.name,
+        f"pages of {composition.page_size} tokens, {plan.device_bytes / GIB:.4g} GiB for the "
         f"cache; {settings.concurrency} requests at once, {settings.chunk_tokens:,} prompt tokens a step of "
-        f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}"
+        f"{settings.step_ms:g} ms, arrival times scaled by {settings.time_scale:g}",
     )
     print_device_split(console, composition, plan.device_bytes, page_counts)
     if plan.host is not None:
         cost = plan.host.load_cost
-        console.print(
-            f"[bold]host[/]: {plan.host.size_bytes / GIB:.4g} GiB, {plan.host.write_policy.value}; a simulated bus of "
+        _print_about(
+            console,
+            "host",
+            f"{plan.host.size_bytes / GIB:.4g} GiB, {plan.host.write_policy.value}; a simulated bus of "
             f"{cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a transfer; what takes less than "
-            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded"
+            f"computing at {cost.flops_per_s / 1e12:g} TFLOP/s is loaded",
         )
         print_host_split(console, composition, plan.host.page_counts)
     if plan.storage is not None:
@@ -58,10 +62,16 @@ def print_header(console: Console, plan: Plan, page_counts: Mapping[str, int]) -
         _print_peer(console, "linker", plan.linker, "as much as it holds, of real and small pages")
 
 
+def _print_about(console: Console, name: str, what: str, style: str = "bold") -> None:
+    console.print(Text.assemble((name, style), ": ", what))
+
+
 def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSettings, size: str) -> None:
-    console.print(
-        f"[bold]{kind}[/]: {size}; modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and "
-        f"{peer.cost.latency_s * 1e6:g} µs a call; prefetch {peer.prefetch.mode.value}"
+    _print_about(
+        console,
+        kind,
+        f"{size}; modelled at {peer.cost.bytes_per_s / 1e9:g} GB/s each way and {peer.cost.latency_s * 1e6:g} µs a call; "
+        f"prefetch {peer.prefetch.mode.value}",
     )
     console.print(f"  {peer.spec}", soft_wrap=True)
     console.print()
@@ -89,7 +99,7 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
         _print_model(console, plan, plan.settings.prefill_flops_per_s)
     for row in rows:
         if row.policy in REFERENCES:
-            console.print(f"[dim]{row.policy}[/]: {REFERENCES[row.policy]}")
+            _print_about(console, row.policy, REFERENCES[row.policy], "dim")
     console.print("What each column means: unified-tree columns")
 
 
@@ -110,9 +120,12 @@ def _print_model(console: Console, plan: Plan, flops_per_s: float) -> None:
             stated.append(f"storage {cost.bytes_per_s / 1e9:g} GB/s each way and {cost.latency_s * 1e6:g} µs a call")
     scores = "attention scores included" if plan.composition.attention_costs else "attention scores left out: not known here"
     console.print(
-        f"[bold]Modelled[/], not measured, from {', '.join(stated)}. Prompts are computed first come, first served, at most "
-        f"{plan.settings.chunk_tokens:,} tokens a step of {plan.settings.step_ms:g} ms, {scores}; every running answer gains "
-        "a token a step, whatever else is done."
+        Text.assemble(
+            ("Modelled", "bold"),
+            f", not measured, from {', '.join(stated)}. Prompts are computed first come, first served, at most "
+            f"{plan.settings.chunk_tokens:,} tokens a step of {plan.settings.step_ms:g} ms, {scores}; every running answer "
+            "gains a token a step, whatever else is done.",
+        )
     )
 
 

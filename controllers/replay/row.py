@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
-from unified_tree.controllers.replay.linked_fetches import LinkedFetches
+from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_counters import RowCounters
+from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.row_result import RowResult, StoreTraffic, VerifiedStats
 from unified_tree.controllers.replay.row_tiers import RowTiers, stand_up
 from unified_tree.controllers.replay.server import Server
+from unified_tree.controllers.replay.step_clock import StepClock
 from unified_tree.controllers.replay.timed_cache import TimedCache
+from unified_tree.controllers.replay.traffic import Traffic
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unified_tree.components import Composition
+    from unified_tree.controllers.prefix_linker import LinkedPrefixes
 
 
 def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = None) -> RowResult:
@@ -32,15 +35,15 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     start_s = perf_counter()
     workload = plan.workload
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
-    composition = plan.composition.path_only() if spec.kind is RowKind.PATH_ONLY else plan.composition
-    page_counts, tiers = make_tiers(plan, spec, composition)
+    row = RowPlan.of(plan, spec)
+    tiers = stand_up(row)
     with ExitStack() as open_things:
         cache = open_things.enter_context(
             closing(
                 PrefixCache(
-                    composition.components,
-                    composition.page_size,
-                    page_counts or None,
+                    row.composition.components,
+                    row.composition.page_size,
+                    row.page_counts or None,
                     policy=clairvoyance or spec.policy,
                     host=tiers.host,
                     storage=None if tiers.storage is None else tiers.storage.tier,
@@ -55,17 +58,13 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             clairvoyance.attach(cache)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
-        timed = TimedCache(cache)
-        max_tokens = _max_tokens(composition, spec)
-        pace = PrefillPace(plan.settings, composition)
-        linked = None
-        if link is not None and tiers.link is not None:
-            linked = LinkedFetches(link, tiers.link, plan.settings.step_ms)
-        server = Server(timed, workload, plan.settings, counters, max_tokens, tiers, pages, pace, linked)
-        server.run()
-        virtual_s = server.now_s
-        if linked is not None:
-            linked.finish()
+        timed = TimedCache(cache, pages, row.max_tokens)
+        clock = StepClock(plan.settings, tiers.clock)
+        fetches = _fetches(clock, timed, tiers, link)
+        traffic = Traffic(timed, clock, tiers.engine, fetches)
+        Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
+        virtual_s = clock.now_s
+        fetches.finish()
         if tiers.storage is not None:
             timed.polled.ns -= tiers.storage.reading.spent_ns + tiers.storage.writing.spent_ns
             cache.drain()  # a server that stops in good order writes what waits, and a later replay finds it
@@ -90,47 +89,22 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             polled_ns=timed.polled.ns,
             virtual_s=virtual_s,
             wall_s=wall_s,
-            traffic=_traffic(tiers),
+            traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
 
 
-def _traffic(tiers: RowTiers) -> StoreTraffic | None:
+def _fetches(clock: StepClock, cache: TimedCache, tiers: RowTiers, link: LinkedPrefixes | None) -> Fetches:
+    if link is not None and tiers.link is not None:
+        return LinkFetches(clock, link, tiers.link)
+    return Fetches(clock) if tiers.storage is None else StoreFetches(clock, cache, tiers.storage)
+
+
+def _store_traffic(tiers: RowTiers) -> StoreTraffic | None:
     if tiers.link is not None:
         return StoreTraffic(read_bytes=tiers.link.linker.retrieved_bytes, written_bytes=tiers.link.linker.stored_bytes)
     if tiers.storage is not None:
         return StoreTraffic(read_bytes=tiers.storage.meter.read_bytes, written_bytes=tiers.storage.meter.written_bytes)
     return None
-
-
-def make_tiers(plan: Plan, spec: RowSpec, composition: Composition) -> tuple[dict[str, int], RowTiers]:
-    """The row's device pages by component, and what stands behind its cache."""
-    page_counts: dict[str, int] = dict(spec.page_counts)
-    host, host_counts = plan.host, dict(plan.host.page_counts) if plan.host is not None else {}
-    if spec.kind is RowKind.UNBOUNDED:
-        page_counts, host = {}, None
-    elif spec.kind is RowKind.PATH_ONLY:
-        paths = {c.name for c in plan.composition.components if c.coverage.is_path}
-        page_counts = {name: count for name, count in page_counts.items() if name in paths}
-        host_counts = {name: count for name, count in host_counts.items() if name in paths}
-    tiers = stand_up(
-        composition,
-        page_counts,
-        host,
-        host_counts,
-        plan.verification,
-        plan.storage,
-        plan.linker,
-        row=spec.store_name,
-        workload=plan.workload.name,
-    )
-    return page_counts, tiers
-
-
-def _max_tokens(composition: Composition, spec: RowSpec) -> int | None:
-    """The longest sequence that the path pools hold; None if they have no end."""
-    paths = [c.name for c in composition.components if c.shares is None and c.coverage.is_path]
-    counts = [spec.page_counts[name] for name in paths if name in spec.page_counts]
-    return None if spec.kind is RowKind.UNBOUNDED or not counts else min(counts) * composition.page_size

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.replay.row_result import REQUEST, Residency
+from unified_tree.controllers.replay.workload import NO_CHAIN
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ class RowCounters:
     ) -> None:
         self.requests: Requests = np.zeros(len(workload.requests), REQUEST)
         self.requests["prompt_tokens"] = [request.prompt_tokens for request in workload.requests]
-        chains: set[int] = set()
+        turns: dict[int, int] = {}
         for request in workload.requests:
-            self.requests["is_later_turn"][request.index] = request.chain in chains
-            chains.add(request.chain)
+            if request.chain != NO_CHAIN:
+                turns[request.chain] = self.requests["turn"][request.index] = turns.get(request.chain, 0) + 1
         self.lost_tokens: dict[str, int] = {}
         self.preempted_count = 0
         stats = cache.stats()

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.prefix_linker import LinkedPrefixes, linked_pools
 from unified_tree.controllers.replay.paced_linker import PacedLinker
-from unified_tree.controllers.replay.page_store import moved_composition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from unified_tree.components import Composition
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools import DevicePool
     from unified_tree.controllers.prefix_linker import LinkedPool
     from unified_tree.controllers.replay.linker_settings import LinkerSettings
+    from unified_tree.controllers.replay.row_plan import RowPlan
     from unified_tree.controllers.transfer_engines import VirtualClock
 
 
@@ -51,35 +50,17 @@ class RowLink:
         )
 
 
-def open_link(
-    settings: LinkerSettings,
-    composition: Composition,
-    pools: Mapping[str, DevicePool],
-    *,
-    row: str,
-    workload: str,
-    content: str,
-    clock: VirtualClock,
-) -> RowLink:
-    """Open a row's linker.
-
-    Args:
-        composition: the row's.
-        pools: device pages by component; those of a daemon in memory that it can map.
-        row: its name.
-        workload: what it is a replay of.
-        content: what kind of bytes the pages hold.
+def open_link(row: RowPlan, settings: LinkerSettings, pools: Mapping[str, DevicePool], clock: VirtualClock) -> RowLink:
+    """Open a row's linker over device pages by component; those of a daemon are in memory that it can map.
 
     Raises ConfigurationError for components that cannot be carried, and both it and LinkError as the linker.
     """
-    moved = moved_composition(composition, {name: pool.format.page_bytes for name, pool in pools.items()}, content)
-    linked = linked_pools(moved, pools, paths_only=not settings.is_daemon)
-    true_bytes = {component.name: component.page_bytes for component in composition.components}
-    linker = settings.open(linked, composition.name)
+    linked = linked_pools(row.moved_composition, pools, paths_only=not settings.is_daemon)
+    linker = settings.open(linked, row.composition.name)
     return RowLink(
-        linker=PacedLinker(linker, clock, settings.cost, true_bytes, composition.page_size),
+        linker=PacedLinker(linker, clock, settings.cost, row.true_bytes, row.composition.page_size),
         pools=linked,
         clock=clock,
-        weights_version=f"{row} of {workload}",
+        weights_version=f"{row.name} of {row.workload}",
         wait_s=settings.prefetch.patience_s(0),
     )

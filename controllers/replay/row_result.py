@@ -26,7 +26,7 @@ REQUEST = np.dtype(
         ("spent_ns", np.int64),
         ("latency_parts_s", np.float64, (len(LATENCY_PARTS),)),
         ("is_served", np.bool_),
-        ("is_later_turn", np.bool_),
+        ("turn", np.int64),
     ]
 )
 """One request of a row. Tokens are those of its first admission.
@@ -34,6 +34,7 @@ REQUEST = np.dtype(
 - `hit_tokens` were resumed: of these `host_hit_tokens` were loaded back, `storage_hit_tokens` of those had been prefetched for
   this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
 - `reachable_tokens` could be resumed over both tiers when it was offered; the paths alone covered `path_tokens`.
+- `turn` counts the requests of a chain from one; it is 0 for a request without a chain, of which nobody knows.
 - Waits are in seconds of the virtual clock, `spent_ns` are real nanoseconds inside the library.
 """
 

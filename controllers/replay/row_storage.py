@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.replay.metered_storage import MeteredStorage
 from unified_tree.controllers.replay.paced_jobs import PacedJobs
-from unified_tree.controllers.replay.page_store import moved_composition
 from unified_tree.controllers.storage import StorageRegistry
 from unified_tree.controllers.storage_tier import StorageTier, stored_pools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.row_plan import RowPlan
     from unified_tree.controllers.replay.storage_settings import StorageSettings
     from unified_tree.controllers.storage import StorageEngine, StoredPool
     from unified_tree.controllers.storage_tier import PageMemory
@@ -47,38 +46,16 @@ class RowStorage:
         return min((ns for jobs in (self.reading, self.writing) if (ns := jobs.next_event_ns) is not None), default=None)
 
 
-def open_storage(
-    settings: StorageSettings,
-    composition: Composition,
-    *,
-    row: str,
-    workload: str,
-    content: str,
-    page_bytes: Mapping[str, int],
-    memory: Mapping[str, PageMemory],
-    clock: VirtualClock,
-) -> RowStorage:
-    """Open a row's part of the store.
-
-    Args:
-        composition: the row's.
-        row: its name, letters, digits and -.
-        workload: what it is a replay of.
-        content: what kind of bytes the pages hold.
-        page_bytes: by component, of the pages that really go to the store.
-        memory: host pages by component.
-
-    Raises ConfigurationError and StorageError as the engine.
-    """
-    engine, pools = open_engine(settings, composition, row=row, content=content, page_bytes=page_bytes)
-    true_bytes = {component.name: component.page_bytes for component in composition.components}
-    meter = MeteredStorage(engine, true_bytes)
+def open_storage(row: RowPlan, settings: StorageSettings, memory: Mapping[str, PageMemory], clock: VirtualClock) -> RowStorage:
+    """Open a row's part of the store, over host pages by component. Raises what the engine raises."""
+    engine, pools = open_engine(row, settings, clock)
+    meter = MeteredStorage(engine, row.true_bytes)
     reading, writing = (PacedJobs(clock, meter, settings.cost) for _ in range(2))
     tier = StorageTier(
         engine=meter,
-        pools={pool.name: pool for pool in pools if pool.name in true_bytes},
+        pools={pool.name: pool for pool in pools if pool.name in row.true_bytes},
         memory=memory,
-        weights_version=f"{row} of {workload}",
+        weights_version=f"{row.name} of {row.workload}",
         prefetch=settings.prefetch,
         reading=reading,
         writing=writing,
@@ -87,9 +64,7 @@ def open_storage(
     return RowStorage(tier=tier, meter=meter, reading=reading, writing=writing)
 
 
-def open_engine(
-    settings: StorageSettings, composition: Composition, *, row: str, content: str, page_bytes: Mapping[str, int]
-) -> tuple[StorageEngine, list[StoredPool]]:
-    """The engine of a row's part of the store, and the pools it was opened for. Arguments and errors as of `open_storage`."""
-    pools = stored_pools(moved_composition(composition, page_bytes, content), layout=HostLayout.PAGE_FIRST_DIRECT)
-    return StorageRegistry().open(settings.engine, pools, **settings.row_options(row, pools)), pools
+def open_engine(row: RowPlan, settings: StorageSettings, clock: VirtualClock) -> tuple[StorageEngine, list[StoredPool]]:
+    """The engine of a row's part of the store, and the pools it was opened for. Raises as `open_storage`."""
+    pools = stored_pools(row.moved_composition, layout=HostLayout.PAGE_FIRST_DIRECT)
+    return StorageRegistry().open(settings.engine, pools, **settings.row_options(row.name, pools, clock)), pools

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.replay.timed_cache import Stopwatch
+
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.replay.workload import Int64s, Request
@@ -24,6 +26,7 @@ class ServedRequest:
         failed_loads: how often what it was loading back did not come.
         loading_from: the step since which it waits for what its lease loads back; None when it does not.
         missing_tokens: what it lacked when it was last offered to the cache; not worth another try with less room.
+        spent: time inside the library for it.
     """
 
     __slots__ = (
@@ -42,7 +45,7 @@ class ServedRequest:
         "missing_tokens",
         "queued",
         "request",
-        "spent_ns",
+        "spent",
         "started",
         "target",
         "tokens",
@@ -57,7 +60,7 @@ class ServedRequest:
         self.missing_tokens = 0
         self.failed_loads = 0
         self.fetched_tokens = 0
-        self.spent_ns = 0
+        self.spent = Stopwatch()
         self.stop()
 
     def start(self, lease: Lease, tokens: Int64s) -> None:
@@ -85,6 +88,16 @@ class ServedRequest:
         """It has decoded one token a step until `step`."""
         assert self.decoding_from is not None
         self.computed = max(self.computed, self.target + step - self.decoding_from)
+
+    def prompt(self) -> Int64s:
+        """Token ids of what is prefilled, shape [target]."""
+        return self.request.tokens()[: self.target]
+
+    def at_work(self) -> tuple[Lease, Int64s]:
+        """Its lease, and its tokens, prompt and answer; it has a place."""
+        assert self.lease is not None
+        assert self.tokens is not None
+        return self.lease, self.tokens
 
     @property
     def total(self) -> int:

@@ -12,7 +12,7 @@ finished, which is what the request's `chain` says; a sub-agent is a chain of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unified_tree.controllers.replay.trace_records import Record
-    from unified_tree.controllers.replay.workload import Int64s
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    offset_s: float
-    prompt_tokens: int
-    output_tokens: int
-    runs: Int64s
-    block_tokens: int
-    chain: int
 
 
 @dataclass(slots=True)
@@ -48,15 +37,15 @@ class _Reader:
     surplus: int = 0
     block_sizes: set[int] = field(default_factory=set)
 
-    def read_session(self, session: Record) -> list[_Turn]:
+    def read_session(self, session: Record) -> list[Request]:
         block_tokens = self.block_tokens or session.integer("block_size", minimum=1)
         self.block_sizes.add(block_tokens)
         return self._read_agent(session, block_tokens, 0.0)
 
-    def _read_agent(self, agent: Record, block_tokens: int, start_s: float) -> list[_Turn]:
+    def _read_agent(self, agent: Record, block_tokens: int, start_s: float) -> list[Request]:
         chain = self.chain_count
         self.chain_count += 1
-        turns: list[_Turn] = []
+        turns: list[Request] = []
         for entry in agent.records("requests"):
             if "requests" in entry.fields:
                 turns += self._read_agent(entry, block_tokens, start_s + entry.seconds("t"))
@@ -64,16 +53,17 @@ class _Reader:
                 turns.append(self._read_turn(entry, block_tokens, start_s, chain))
         return turns
 
-    def _read_turn(self, entry: Record, block_tokens: int, start_s: float, chain: int) -> _Turn:
+    def _read_turn(self, entry: Record, block_tokens: int, start_s: float, chain: int) -> Request:
         prompt_tokens, runs = entry.integer("in"), entry.block_runs()
         self.surplus += int(runs[1::2].sum()) > -(-prompt_tokens // block_tokens)
         self.turn_count += 1
-        return _Turn(
-            offset_s=start_s + entry.seconds("t"),
-            prompt_tokens=prompt_tokens,
-            output_tokens=entry.integer("out"),
+        return Request(
+            index=self.turn_count,
+            arrival_s=start_s + entry.seconds("t"),
             runs=cut_runs(runs, prompt_tokens // block_tokens),
             block_tokens=block_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=entry.integer("out"),
             chain=chain,
         )
 
@@ -104,49 +94,26 @@ def read_session_trace(
     """
     reader = _Reader(block_tokens, most)
     gaps = np.random.default_rng(seed)
-    sessions: list[list[_Turn]] = []
-    starts_s: list[float] = []
-    scopes: dict[object, list[_Turn]] = {}
+    start_s, session_count = 0.0, 0
+    scopes: dict[object, list[Request]] = {}
     for record in records:
         turns = reader.read_session(record)
-        starts_s.append(starts_s[-1] + session_gap_s * gaps.exponential() if starts_s else 0.0)
-        sessions.append(turns)
-        scope = "global" if record.fields.get("hash_id_scope") == "global" else len(sessions)
-        scopes.setdefault(scope, []).extend(turns)
+        start_s += session_gap_s * gaps.exponential() if session_count else 0.0
+        session_count += 1
+        scope = "global" if record.fields.get("hash_id_scope") == "global" else session_count
+        scopes.setdefault(scope, []).extend(replace(turn, arrival_s=start_s + turn.arrival_s) for turn in turns)
         if most is not None and reader.turn_count >= most:
             break
-    runs_of, block_count = _dense_runs(scopes.values())
-    requests = [
-        Request(
-            index=0,
-            arrival_s=start_s + turn.offset_s,
-            runs=runs_of[id(turn)],
-            block_tokens=turn.block_tokens,
-            prompt_tokens=turn.prompt_tokens,
-            output_tokens=turn.output_tokens,
-            chain=turn.chain,
-        )
-        for start_s, turns in zip(starts_s, sessions, strict=True)
-        for turn in turns
-    ]
+    requests: list[Request] = []
+    block_count = 0
+    for turns in scopes.values():
+        dense, block_count = densify([turn.runs for turn in turns], block_count)
+        requests += [replace(turn, runs=runs) for turn, runs in zip(turns, dense, strict=True)]
+    requests.sort(key=lambda turn: turn.index)  # as they were read, whatever their scope
     notes = [
-        f"{len(sessions)} sessions, starting {session_gap_s:g} s apart on average",
-        f"blocks of {_listed(reader.block_sizes)} tokens",
+        f"{session_count} sessions, starting {session_gap_s:g} s apart on average",
+        f"blocks of {', '.join(map(str, sorted(reader.block_sizes)))} tokens",
     ]
     if reader.surplus:
         notes.append(f"{reader.surplus} requests list more blocks than their prompt holds; the surplus was left out")
     return Workload(name=name, requests=in_arrival_order(requests), block_count=block_count, notes=tuple(notes))
-
-
-def _dense_runs(scopes: Iterable[list[_Turn]]) -> tuple[dict[int, Int64s], int]:
-    """The runs of every turn (by identity), renumbered so that no two scopes share an id; and the number of ids."""
-    runs_of: dict[int, Int64s] = {}
-    base = 0
-    for turns in scopes:
-        dense, base = densify([turn.runs for turn in turns], base)
-        runs_of.update(zip(map(id, turns), dense, strict=True))
-    return runs_of, base
-
-
-def _listed(sizes: set[int]) -> str:
-    return ", ".join(map(str, sorted(sizes)))

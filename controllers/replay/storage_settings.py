@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unified_tree.controllers.storage.stored_pool import StoredPool
+    from unified_tree.controllers.transfer_engines import VirtualClock
 
 UNIX = "unix:"
 BOUNDED = ("file", "memory")
@@ -71,8 +72,11 @@ class StorageSettings:
         """As it is given on the command line."""
         return f"{self.engine}:{self.place}" if self.place else self.engine
 
-    def row_options(self, row: str, pools: Sequence[StoredPool]) -> dict[str, Any]:
+    def row_options(self, row: str, pools: Sequence[StoredPool], clock: VirtualClock) -> dict[str, Any]:
         """What the engine is opened with for one row; the same for the same row of a later replay.
+
+        A file store evicts by the replay's clock: by the wall's, what goes first would depend on how fast this machine is. Of
+        what an earlier replay left, values that it used later than now go first.
 
         Raises ConfigurationError for settings that are no a=b.
         """
@@ -80,7 +84,8 @@ class StorageSettings:
         match self.engine:
             case "file":
                 capacity = {pool.name: table_bytes(counts[pool.name], pool.value_bytes) for pool in pools}
-                return {"directory": os.path.join(self.place, row), "capacity_bytes": capacity}
+                directory = os.path.join(self.place, row)
+                return {"directory": directory, "capacity_bytes": capacity, "clock_ns": lambda: clock.now + 1}  # 0 is no time
             case "memory":
                 return {"capacity_bytes": sum(counts[pool.name] * pool.value_bytes for pool in pools)}
             case "mooncake":

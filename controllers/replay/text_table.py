@@ -18,9 +18,9 @@ GAP = 2
 
 
 def report_console() -> Console:
-    """A console on stdout that is as wide as the terminal, or as stated."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=get_terminal_size((PIPE_COLUMNS, 0)).columns, highlight=False)
+    """A console on stdout that is as wide as the terminal, or as stated; names are printed as they are, brackets and all."""
+    width = None if Console().is_terminal else get_terminal_size((PIPE_COLUMNS, 0)).columns
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_table(

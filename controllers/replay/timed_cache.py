@@ -1,4 +1,4 @@
-"""PrefixCache with a stopwatch: how long the library itself takes, apart from the simulation around it."""
+"""PrefixCache as the simulated server calls it: timed, and with pages that are filled and compared where they hold bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from unified_tree.keys import Key
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.replay.served_request import ServedRequest
+    from unified_tree.controllers.replay.verified_pages import VerifiedPages
     from unified_tree.controllers.replay.workload import Int64s
-
 
 UNLIMITED = 1 << 40
 
 
 class Stopwatch:
-    """Nanoseconds inside its `with` blocks, errors included; the caller may set `ns` back to zero."""
+    """Nanoseconds inside its `with` blocks, errors included."""
 
     __slots__ = ("_start_ns", "ns")
 
@@ -32,47 +33,28 @@ class Stopwatch:
 
 
 class TimedCache:
-    """The calls of a scheduler, timed; building the key counts as well.
+    """The calls of a scheduler. What the library itself takes goes to each request's stopwatch; building its key counts, too.
+
+    Args:
+        cache: what is timed.
+        pages: fills and compares the pages of leases; None where they have no bytes. Its time is nobody's.
+        max_tokens: a longer sequence never fits; None for no limit.
 
     Attributes:
-        cache: what is timed.
-        spent: in the library, `poll` apart.
-        polled: in `poll`, which is no one request's.
+        polled: the time in `poll` and `prefetched`, which are no one request's.
     """
 
-    __slots__ = ("cache", "polled", "spent")
+    __slots__ = ("_pages", "cache", "max_tokens", "polled")
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, pages: VerifiedPages | None = None, max_tokens: int | None = None) -> None:
         self.cache = cache
+        self.max_tokens = max_tokens
         self.polled = Stopwatch()
-        self.spent = Stopwatch()
+        self._pages = pages
 
-    def prefetch(self, request: int, tokens: Int64s) -> bool:
-        """`PrefixCache.prefetch` for a key of these tokens."""
-        with self.spent:
-            return self.cache.prefetch(request, Key(tokens))
-
-    def prefetched(self, request: int) -> bool:
-        """`PrefixCache.prefetched`, and the time as that of `poll`."""
-        with self.polled:
-            return self.cache.prefetched(request)
-
-    def acquire(
-        self, tokens: Int64s, checkpoints: tuple[int, ...], priority: int, request: int | None = None, *, go_on: bool = False
-    ) -> Lease:
-        """`PrefixCache.acquire` for a key of these tokens.
-
-        Args:
-            request: whose prefetch it was; None where there is no store.
-            go_on: whether a later prompt goes on from its answer.
-        """
-        with self.spent:
-            return self.cache.acquire(Key(tokens), checkpoints, priority=priority, save_output=go_on, request=request)
-
-    def poll(self) -> None:
-        """`PrefixCache.poll`."""
-        with self.polled:
-            self.cache.poll()
+    def fits(self, entry: ServedRequest) -> bool:
+        """Whether prompt and answer can ever fit."""
+        return self.max_tokens is None or entry.total <= self.max_tokens
 
     def available_tokens(self) -> int:
         """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
@@ -83,22 +65,78 @@ class TimedCache:
         )
         return min(pages) * self.cache.page_size
 
-    def allocate(self, lease: Lease, length_tokens: int) -> None:
+    def poll(self) -> None:
+        """`PrefixCache.poll`."""
+        with self.polled:
+            self.cache.poll()
+
+    def prefetch(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.prefetch` of its prompt."""
+        tokens = entry.prompt()
+        with entry.spent:
+            return self.cache.prefetch(entry.request.index, Key(tokens))
+
+    def prefetched(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.prefetched`."""
+        with self.polled:
+            return self.cache.prefetched(entry.request.index)
+
+    def fetched(self, entry: ServedRequest) -> None:
+        """A prompt's prefetch is over: compare what there is of it."""
+        if self._pages is not None:
+            self._pages.fetched(entry.prompt())
+
+    def acquire(self, entry: ServedRequest, prompt: Int64s, checkpoints: tuple[int, ...], *, named: bool) -> Lease:
+        """`PrefixCache.acquire` of its prompt. `named`: something may have been fetched for the request."""
+        request = entry.request
+        with entry.spent:
+            return self.cache.acquire(
+                Key(prompt),
+                checkpoints,
+                priority=request.priority,
+                save_output=request.answer_runs is not None,
+                request=request.index if named else None,
+            )
+
+    def resumed(self, entry: ServedRequest) -> None:
+        """What the entry's lease resumes from is on device."""
+        if self._pages is not None:
+            self._pages.resumed(*entry.at_work())
+
+    def allocate(self, entry: ServedRequest, length_tokens: int) -> None:
         """`PrefixCache.allocate`."""
-        with self.spent:
+        lease, _ = entry.at_work()
+        with entry.spent:
             self.cache.allocate(lease, length_tokens)
 
-    def advance(self, lease: Lease, computed_tokens: int) -> None:
-        """`PrefixCache.advance`."""
-        with self.spent:
-            self.cache.advance(lease, computed_tokens)
+    def advance(self, entry: ServedRequest) -> None:
+        """`PrefixCache.advance` to what is computed, while it decodes."""
+        lease, _ = entry.at_work()
+        if self._pages is not None:
+            self._pages.ran(lease, entry.computed)
+        with entry.spent:
+            self.cache.advance(lease, entry.computed)
 
-    def commit(self, lease: Lease, tokens: Int64s | int, states: dict[int, int]) -> None:
-        """`PrefixCache.commit`."""
-        with self.spent:
-            self.cache.commit(lease, tokens, states=states)
+    def commit(self, entry: ServedRequest) -> bool:
+        """`PrefixCache.commit` of what is computed, with the states saved so far; False for less than was cached.
 
-    def release(self, lease: Lease) -> None:
+        What a rebuilt window computes again is in the cache already.
+        """
+        lease, tokens = entry.at_work()
+        if self._pages is not None:
+            self._pages.ran(lease, entry.computed)
+        if entry.computed < lease.cached_tokens:
+            return False
+        states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
+        known = entry.computed <= entry.target  # what the lease was acquired for
+        computed = entry.computed if known else tokens[: entry.computed]
+        with entry.spent:
+            self.cache.commit(lease, computed, states=states)
+        return True
+
+    def release(self, entry: ServedRequest, lease: Lease) -> None:
         """`PrefixCache.release`."""
-        with self.spent:
+        if self._pages is not None:
+            self._pages.left(lease)
+        with entry.spent:
             self.cache.release(lease)

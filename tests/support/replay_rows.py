@@ -8,9 +8,18 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from unified_tree.components import Composition
+from unified_tree.controllers.pools import propose_page_counts
+from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.columns import record
 from unified_tree.controllers.replay.commands import app
+from unified_tree.controllers.replay.host_settings import HostSettings
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import RowResult
+from unified_tree.controllers.replay.storage_settings import StorageSettings
+
+GIB = 1 << 30
 
 
 def invoke(*arguments: object) -> Result:
@@ -28,6 +37,32 @@ def rows_of(path: Path, *arguments: object) -> dict[str, dict[str, Any]]:
 def without_wall_clock(row: dict[str, Any]) -> dict[str, Any]:
     """A row's figures but for those in real time, which no two runs share."""
     return {name: value for name, value in row.items() if not name.startswith("us_") and name != "wall_s"}
+
+
+def host_of(composition: Composition, host_gib: float, **settings: Any) -> HostSettings:
+    """A host tier of so many GiB, split as the command line does."""
+    size_bytes = int(host_gib * GIB)
+    counts = propose_page_counts(composition, host_bytes=size_bytes)
+    return HostSettings(page_counts=counts, size_bytes=size_bytes, **settings)
+
+
+def store_of(
+    composition: Composition, store_gib: float, engine: str = "memory", place: str = "", **more: Any
+) -> StorageSettings:
+    """A store of so many GiB of true pages."""
+    size_bytes = int(store_gib * GIB)
+    counts = propose_page_counts(composition, host_bytes=size_bytes)
+    return StorageSettings(engine=engine, place=place, size_bytes=size_bytes, page_counts=counts, **more)
+
+
+def page_counts(plan: Plan) -> dict[str, int]:
+    """The plan's device pages."""
+    return split_for_server(plan.composition, plan.device_bytes, plan.settings)
+
+
+def row_of(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowResult:
+    """One row of a plan, on the plan's device pages."""
+    return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts(plan)))
 
 
 def figures(row: RowResult) -> tuple[object, ...]:

@@ -54,6 +54,20 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     assert files[2].read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_are_printed_as_they_are_and_turns_are_told_apart_only_where_a_trace_tells(tmp_path: Path) -> None:
+    trace, out = tmp_path / "a [bold]trace] [red] :smile:.jsonl", tmp_path / "rows.json"
+    lines = [{"timestamp": i * 1000, "input_length": 900, "output_length": 9, "hash_ids": [1, i]} for i in range(4)]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    options = ["--policy", "lru", "--prefill-tflops", 40, "--host-gib", 1, "--storage", f"file:{tmp_path}/[dim]s"]
+    result = run("replay", trace, "--device-gib", 1, "--jobs", 1, *options, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert f"{trace.name}: 4 requests" in result.stdout
+    assert "[dim]s" in result.stdout
+    for row in json.loads(out.read_text()):
+        assert row["modelled_ttft_s_mean"] > 0
+        assert row["modelled_ttft_s_first_turns"] is row["modelled_ttft_s_later_turns"] is None
+
+
 HOST_FIELDS = {"hit_rate_device", "hit_rate_host", "backed_up_gib", "loaded_gib", "drops", "total_host_pages.swa"}
 
 

@@ -8,27 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replay_rows import figures, wrong_bytes
+from replay_rows import GIB, figures, host_of, page_counts, wrong_bytes
+from replay_rows import row_of as run
 
 from unified_tree import Boundary, Tier, UnifiedTree
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.pools import PagePair, propose_page_counts
+from unified_tree.controllers.pools import PagePair
 from unified_tree.controllers.replay import row_tiers
-from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.replay.workload import NO_CHAIN, Request, Workload
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import TransferError
 
-GIB = 1 << 30
 MODELS = {"llama-3.1-8b": 8.0, "gpt-oss-20b": 1.6, "qwen3-next-80b-a3b": 3.0, "deepseek-v4-flash": 1.0}
 WORKLOAD = synthetic_workload(SyntheticOptions(request_count=150, session_gap_s=4))
 
@@ -40,27 +37,14 @@ def plan_of(
     **settings: Any,
 ) -> Plan:
     composition = composition_for(model, draft=settings.pop("draft", 0))
-    host = None
-    if host_gib is not None:
-        size_bytes = int(host_gib * GIB)
-        counts = propose_page_counts(composition, host_bytes=size_bytes)
-        host = HostSettings(page_counts=counts, size_bytes=size_bytes, **settings)
     return Plan(
         workload=WORKLOAD,
         composition=composition,
         device_bytes=int(MODELS[model] * GIB),
         settings=ServerSettings(concurrency=8),
-        host=host,
+        host=None if host_gib is None else host_of(composition, host_gib, **settings),
         verification=verification,
     )
-
-
-def page_counts(plan: Plan) -> dict[str, int]:
-    return split_for_server(plan.composition, plan.device_bytes, plan.settings)
-
-
-def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowResult:
-    return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts(plan)))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -19,8 +19,8 @@ from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.row_result import LATENCY_PARTS, RowResult
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.errors import ConfigurationError
 
 MODEL = composition_for("llama-3.1-8b")

@@ -146,7 +146,8 @@ def serve(
     cache, events = CountingCache(page_count), Events()
     workload = Workload(name="w", requests=tuple(requests), block_count=1000)
     options: dict[str, Any] = {"step_ms": 100.0, "chunk_tokens": 64, **settings}
-    server = Server(TimedCache(cast("PrefixCache", cache)), workload, ServerSettings(**options), events, max_tokens)
+    timed = TimedCache(cast("PrefixCache", cache), max_tokens=max_tokens)
+    server = Server(timed, workload, ServerSettings(**options), events)
     events.clock = lambda: server.now_s
     server.run()
     assert cache.free == page_count, "every page came home"

@@ -8,32 +8,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replay_rows import figures, wrong_bytes
+from replay_rows import GIB, figures, host_of, page_counts, store_of, wrong_bytes
+from replay_rows import row_of as run
 
 from unified_tree.components import composition_for
 from unified_tree.controllers.host.load_cost import LoadCost
-from unified_tree.controllers.pools import propose_page_counts
-from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.columns import record
-from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec, report_specs
 from unified_tree.controllers.replay.row import run_row
-from unified_tree.controllers.replay.row_result import RowResult
-from unified_tree.controllers.replay.row_tiers import Verification
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.storage_settings import StorageCost, StorageSettings, table_bytes
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.replay.verified_pages import VerifiedPages
 from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.file.table_shape import shape_within
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.fetch import Fetch
+from unified_tree.controllers.transfer_engines import VirtualClock
 from unified_tree.errors import ConfigurationError, StorageError
 from unified_tree.keys import Key
 from unified_tree.node import Tier
 
-GIB = 1 << 30
 MODELS = {
     "llama-3.1-8b": (3.0, 3.0),
     "gpt-oss-20b": (0.6, 0.9),
@@ -49,34 +46,19 @@ WORKLOAD = synthetic_workload(
 def plan_of(model: str = "gpt-oss-20b", verification: Verification = Verification.SHRUNK, **storage: Any) -> Plan:
     composition = composition_for(model)
     device_gib, host_gib = MODELS[model]
-    host = HostSettings(
-        page_counts=propose_page_counts(composition, host_bytes=int(host_gib * GIB)), size_bytes=int(host_gib * GIB)
-    )
-    size_bytes = storage.pop("size_bytes", 40 * GIB)
-    settings = {
-        "engine": "memory",
-        "place": "",
-        "size_bytes": size_bytes,
-        "page_counts": propose_page_counts(composition, host_bytes=size_bytes),
-    }
     return Plan(
         workload=WORKLOAD,
         composition=composition,
         device_bytes=int(device_gib * GIB),
         settings=ServerSettings(concurrency=4, chunk_tokens=2048),
-        host=host,
-        storage=StorageSettings(**settings | storage),
+        host=host_of(composition, host_gib),
+        storage=store_of(composition, storage.pop("store_gib", 40), **storage),
         verification=verification,
     )
 
 
 def in_files(directory: Path, model: str = "gpt-oss-20b", **given: Any) -> Plan:
     return plan_of(model, engine="file", place=str(directory), **given)
-
-
-def run(plan: Plan, kind: RowKind = RowKind.POLICY, policy: str = "lru") -> RowResult:
-    page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
-    return run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=page_counts))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -112,7 +94,7 @@ def test_a_row_repeats_and_bytes_change_nothing(engine: str, tmp_path: Path) -> 
 
 def test_rows_share_nothing(tmp_path: Path) -> None:
     plan = in_files(tmp_path)
-    specs = report_specs(["lru", "cost"], split_for_server(plan.composition, plan.device_bytes, plan.settings))
+    specs = report_specs(["lru", "cost"], page_counts(plan))
     together = [figures(run_row(plan, spec)) for spec in specs if spec.kind is not RowKind.UNBOUNDED]
     assert {path.name for path in tmp_path.iterdir()} == {"lru", "cost", "clairvoyant", "path-only"}
     alone = run(in_files(tmp_path / "other"), policy="cost")
@@ -121,7 +103,7 @@ def test_rows_share_nothing(tmp_path: Path) -> None:
 
 def test_every_row_of_a_report_is_compared(tmp_path: Path) -> None:
     plan = in_files(tmp_path)
-    specs = report_specs(["lru"], split_for_server(plan.composition, plan.device_bytes, plan.settings))
+    specs = report_specs(["lru"], page_counts(plan))
     for _ in range(2):
         rows = [run_row(plan, spec) for spec in specs]
         assert [wrong_bytes(row) for row in rows] == [0] * 4
@@ -145,11 +127,8 @@ def test_true_page_sizes(tmp_path: Path) -> None:
     options = SyntheticOptions(
         request_count=12, system_tokens=(500, 900), turn_tokens=150, output_tokens=9, max_context_tokens=2500
     )
-    plan = replace(
-        in_files(tmp_path, verification=Verification.FULL, size_bytes=GIB // 2), workload=synthetic_workload(options)
-    )
-    composition = plan.composition
-    small = HostSettings(page_counts=propose_page_counts(composition, host_bytes=GIB // 4), size_bytes=GIB // 4)
+    plan = replace(in_files(tmp_path, verification=Verification.FULL, store_gib=0.5), workload=synthetic_workload(options))
+    small = host_of(plan.composition, 0.25)
     spec = RowSpec(kind=RowKind.POLICY, policy="lru", page_counts={"full": 60, "swa": 16})
     rows = [run_row(replace(plan, host=small), spec) for _ in range(2)]
     assert [wrong_bytes(row) for row in rows] == [0, 0]
@@ -175,7 +154,7 @@ def test_a_slow_store_makes_requests_wait_and_patience_ends(tmp_path: Path) -> N
 
 def test_a_small_store_forgets_and_nothing_is_wrong(tmp_path: Path) -> None:
     for _ in range(2):
-        row = run(in_files(tmp_path, size_bytes=GIB // 2))
+        row = run(in_files(tmp_path, store_gib=0.5))
         assert wrong_bytes(row) == 0
     assert row.hit_rate < run(in_files(tmp_path / "large")).hit_rate + 0.2
 
@@ -239,8 +218,7 @@ def test_a_page_that_is_wrong_on_host_is_seen_before_it_is_loaded(tmp_path: Path
 
 
 def test_what_waits_at_the_end_is_stored_before_the_replay_stops(tmp_path: Path) -> None:
-    composition = composition_for("gpt-oss-20b")
-    roomy = HostSettings(page_counts=propose_page_counts(composition, host_bytes=20 * GIB), size_bytes=20 * GIB)
+    roomy = host_of(composition_for("gpt-oss-20b"), 20)
     quick, slow = in_files(tmp_path / "quick"), in_files(tmp_path / "slow", cost=StorageCost(bytes_per_s=1e5))
     rows = [run(replace(plan, host=roomy)) for plan in (quick, slow)]
     written = [row.traffic.written_bytes for row in rows if row.traffic is not None]
@@ -273,6 +251,6 @@ def test_a_store_that_fails_costs_hits_and_nothing_else(monkeypatch: pytest.Monk
 
 def test_settings_that_no_engine_takes_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="a=b"):
-        StorageSettings(engine="null", place="x", size_bytes=None, page_counts={}).row_options("lru", [])
+        StorageSettings(engine="null", place="x", size_bytes=None, page_counts={}).row_options("lru", [], VirtualClock())
     with pytest.raises(ConfigurationError, match="rate"):
         StorageCost(bytes_per_s=0)

@@ -1,0 +1,98 @@
+"""What one row's cache is made of: the plan's memory and tiers, as far as the row's kind has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.replay.page_store import raw_layers
+from unified_tree.controllers.replay.plan import RowKind
+from unified_tree.controllers.replay.verification import Verification
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.host_settings import HostSettings
+    from unified_tree.controllers.replay.linker_settings import LinkerSettings
+    from unified_tree.controllers.replay.plan import Plan, RowSpec
+    from unified_tree.controllers.replay.storage_settings import StorageSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """One row.
+
+    Attributes:
+        composition: what its tree tracks.
+        page_counts: device pages by component with pages of its own; one left out is without end.
+        host: None for no host tier; its pages by component, likewise.
+        storage: None for no store; it needs a host tier.
+        linker: None for no linker.
+        verification: whether pages hold bytes that are compared.
+        name, workload: what the row's part of a store, or its prefixes, go by.
+    """
+
+    composition: Composition
+    page_counts: Mapping[str, int]
+    host: HostSettings | None
+    storage: StorageSettings | None
+    linker: LinkerSettings | None
+    verification: Verification
+    name: str
+    workload: str
+
+    @classmethod
+    def of(cls, plan: Plan, spec: RowSpec) -> RowPlan:
+        """The row of a plan. An unbounded device has no end, so nothing ever leaves it."""
+        composition, page_counts, host = plan.composition, spec.page_counts, plan.host
+        if spec.kind is RowKind.UNBOUNDED:
+            page_counts, host = {}, None
+        elif spec.kind is RowKind.PATH_ONLY:
+            paths = {c.name for c in composition.components if c.coverage.is_path}
+            composition, page_counts = composition.path_only(), _only(paths, page_counts)
+            host = None if host is None else replace(host, page_counts=_only(paths, host.page_counts))
+        return cls(
+            composition=composition,
+            page_counts=page_counts,
+            host=host,
+            storage=None if host is None else plan.storage,
+            linker=plan.linker if all((c.shares or c.name) in page_counts for c in composition.components) else None,
+            verification=plan.verification,
+            name=spec.store_name,
+            workload=plan.workload.name,
+        )
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest sequence that the path pools hold; None if they have no end."""
+        paths = [c.name for c in self.composition.components if c.shares is None and c.coverage.is_path]
+        counts = [self.page_counts[name] for name in paths if name in self.page_counts]
+        return min(counts) * self.composition.page_size if counts else None
+
+    @property
+    def true_bytes(self) -> dict[str, int]:
+        """Bytes of the model's pages, by component."""
+        return {component.name: component.page_bytes for component in self.composition.components}
+
+    @property
+    def moved_bytes(self) -> dict[str, int]:
+        """Bytes of the pages that really move."""
+        return {name: self.verification.page_bytes(size) for name, size in self.true_bytes.items()}
+
+    @property
+    def moved_composition(self) -> Composition:
+        """The composition that states those in place of the model's.
+
+        Its name says what they stand for, so replays of models that differ in their true formats share nothing, and pages
+        without content are not taken for pages with it.
+        """
+        true = sha256(repr([(c.name, c.page_bytes, c.format) for c in self.composition.components]).encode()).hexdigest()[:16]
+        content = "pages without content" if self.verification is Verification.OFF else "pages with content"
+        moved = self.composition.with_formats({name: raw_layers(name, size) for name, size in self.moved_bytes.items()})
+        return replace(moved, name=f"replay of {self.composition.name}, {content}, true pages {true}")
+
+
+def _only(names: set[str], page_counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in page_counts.items() if name in names}
