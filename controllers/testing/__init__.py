@@ -1,12 +1,15 @@
 """Parts to test with: checks of every seam, engines in virtual time, and a store that goes wrong on purpose.
 
 Whoever adds a storage engine, an eviction policy, a transfer engine, a prefix linker or a way to run jobs calls its check from
-the tests of that package. A failure names each clause of the contract that is broken, and says what was wanted and seen:
+the tests of that package. A failure names each clause of the contract that is broken, and says what was wanted and seen.:
 
     check_storage_engine(open_engine)     check_policy(factory)     check_transfer_engine(open_engine)
     check_prefix_linker(open_linker)      check_windowed_linker(open_linker)      check_jobs(open_jobs)
 
+A clause that has not ended after `limit_s` seconds, 30 unless said otherwise, is broken too, and named with where it hangs.
+
 For each there is a list of the same checks one by one, to give to `pytest.mark.parametrize`: `storage_engine_checks()`, say.
+These have no time limit of their own.
 Neither torch nor pytest is needed, but for prefix linkers, which fill tensors.
 
 A cache with a host tier needs no torch either: `SimulatedEngine` moves pages in virtual time, by one seed, through movers of
@@ -29,28 +32,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.testing.cells import Cells, Ids
-from unified_tree.controllers.testing.checks import Check, run_checks
+from unified_tree.controllers.testing.checks import BrokenClauseError, Check, run_checks
 from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
-from unified_tree.controllers.testing.job_contract import check_jobs, job_checks
+from unified_tree.controllers.testing.job_contract import OpenJobs, check_jobs, job_checks
 from unified_tree.controllers.testing.letter_tree import LetterTree
 from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
 from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
 from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
-from unified_tree.controllers.testing.storage_contract import StorageRig, check_storage_engine, storage_engine_checks
-from unified_tree.controllers.testing.transfer_contract import check_transfer_engine, transfer_engine_checks
+from unified_tree.controllers.testing.storage_contract import check_storage_engine, storage_engine_checks
+from unified_tree.controllers.testing.storage_rig import OpenEngine, StorageRig
+from unified_tree.controllers.testing.transfer_contract import OpenTransferEngine, check_transfer_engine, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_rig import TransferRig
 
 if TYPE_CHECKING:
     from unified_tree.controllers.testing.linked_tensors import LinkedTensors
-    from unified_tree.controllers.testing.linker_contract import LinkerRig, check_prefix_linker, prefix_linker_checks
+    from unified_tree.controllers.testing.linker_contract import (
+        LinkerRig,
+        OpenLinker,
+        check_prefix_linker,
+        prefix_linker_checks,
+    )
     from unified_tree.controllers.testing.windowed_linker_contract import (
+        CASES,
         WindowedRig,
         check_windowed_linker,
         windowed_linker_checks,
     )
 
 __all__ = [
+    "CASES",
+    "BrokenClauseError",
     "Cells",
     "Check",
     "Faults",
@@ -60,6 +72,10 @@ __all__ = [
     "LetterTree",
     "LinkedTensors",
     "LinkerRig",
+    "OpenEngine",
+    "OpenJobs",
+    "OpenLinker",
+    "OpenTransferEngine",
     "SimulatedEngine",
     "SimulatedJobs",
     "StorageFaults",
@@ -83,8 +99,10 @@ __all__ = [
 ]
 
 _TENSORS = {
+    "CASES": "windowed_linker_contract",
     "LinkedTensors": "linked_tensors",
     "LinkerRig": "linker_contract",
+    "OpenLinker": "linker_contract",
     "WindowedRig": "windowed_linker_contract",
     "check_prefix_linker": "linker_contract",
     "check_windowed_linker": "windowed_linker_contract",
