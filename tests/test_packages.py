@@ -44,7 +44,7 @@ IMPORTS = [
             ("pools", "HostPool"),
             ("pools.words", "torch_dtype"),
             ("transfer_engines", "cuda_lanes"),
-            ("host.tensor_tiers", "tensor_tiers"),
+            ("host.tensor_pools", "tensor_tiers"),
         )
     ),
 ]

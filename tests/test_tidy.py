@@ -35,13 +35,6 @@ RIDDLES = (
 )
 """Phrases of our own making for which the field has a term: idempotent, invalid, trusted, close, release, protocol."""
 MAX_WORDS = 45
-PACKAGES = [
-    "unified_tree",
-    "unified_tree.components",
-    "unified_tree.controllers",
-    *(f"unified_tree.controllers.{path.parent.name}" for path in sorted((ROOT / "controllers").glob("*/__init__.py"))),
-    "unified_tree.controllers.prefix_linker.lmcache",
-]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|opt|tmp|mnt)/\w")
 
 
@@ -153,3 +146,22 @@ def test_examples_in_docstrings_run(path: Path) -> None:
 def test_the_examples_are_found() -> None:
     documented = {path.stem for path in LIBRARY if ">>> " in path.read_text(encoding="utf-8")}
     assert {"tree", "keys", "prefix_cache"} <= documented
+
+
+def sentences(docstring: str) -> Iterator[str]:
+    """The sentences of a docstring; entries of lists and clauses between semicolons count as such, examples are left out."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=    \S[^\n]*: )|\n(?=\s*- )", docstring.split(">>> ", maxsplit=1)[0]):
+        yield from re.split(r"(?<=[.!?;])\s+", paragraph.strip())
+
+
+def test_docstrings_are_short_sentences_in_common_terms() -> None:
+    wrong = []
+    for path in LIBRARY:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {name: ast.get_docstring(node) or "" for name, node in public_definitions(tree)}
+        for name, text in {**docstrings, "the module": ast.get_docstring(tree) or ""}.items():
+            words = " ".join(text.lower().split())
+            wrong += [f"{relative(path)}: {name}: {riddle!r}" for riddle in RIDDLES if riddle in words]
+        for name, text in docstrings.items():
+            wrong += [f"{relative(path)}: {name}: {each}" for each in sentences(text) if len(each.split()) > MAX_WORDS]
+    assert not wrong, "sentences that must be read twice: " + "\n".join(wrong)

@@ -106,8 +106,8 @@ def validate_components(components: Sequence[Component], page_size: int) -> tupl
     """Check that `components` can live in one tree; returns them as a tuple.
 
     Raises ConfigurationError for a page size of zero or below, no required `Path`, a name used twice, a ratio that does
-    not divide the page, a format whose slots are not those of a page, or a `shares` that names no component, a sharer, or one
-    whose pages cannot hold it: of another kind of coverage, or of a narrower window.
+    not divide the page, or a format whose slots are not those of a page. Also for a `shares` that names no component, a sharer,
+    or one whose pages cannot hold it: of another kind of coverage, or of a narrower window.
     """
     if type(page_size) is not int or page_size <= 0:
         raise ConfigurationError(f"page_size must be a positive integer, not {page_size!r}")

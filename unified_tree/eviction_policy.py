@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from unified_tree.node import Value
 
 Rank: TypeAlias = float | tuple[float, float]
-"""One number, or two that are compared in turn. Infinities are allowed, NaN is not."""
+"""One number, or two that are compared in turn. Infinities are allowed, NaN is not; a number of numpy's is taken as a float."""
 RestoreCost = Callable[["Value"], float]
 """What it costs to bring a value back, per byte it frees; larger is worth keeping. Units: FLOPs a byte."""
 

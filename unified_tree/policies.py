@@ -7,8 +7,8 @@ recency and counts the failure.
 
 from __future__ import annotations
 
-from math import inf, isnan
-from typing import TYPE_CHECKING
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Any
 
 from mypy_extensions import mypyc_attr
 
@@ -155,12 +155,17 @@ class Guarded(Standard):
 
     def rank(self, value: Value) -> tuple[float, float]:
         try:
-            rank = self.policy.rank(value)
-            first, second = rank if isinstance(rank, tuple) else (rank, 0.0)
-            numbers = (float(first), float(second))
-            if not (isnan(numbers[0]) or isnan(numbers[1])):
-                return numbers
-            self._failed(f"rank {rank!r}")
+            policy: Any = self.policy  # compiled, a declared result would be checked, and numpy's numbers refused
+            rank: object = policy.rank(value)
+            if isinstance(rank, float):
+                first, second = float(rank), 0.0
+            elif isinstance(rank, tuple) and len(rank) == 2:
+                first, second = _number(rank[0]), _number(rank[1])
+            else:
+                first, second = _number(rank), 0.0
+            if not (isnan(first) or isnan(second)):
+                return (first, second)
+            self._failed(f"rank {rank!r} is no number")
         except Exception as error:  # as above
             self._failed(repr(error))
         return (-inf, float(value.touched))
@@ -174,6 +179,18 @@ class Guarded(Standard):
     def _failed(self, why: str) -> None:
         self.failures += 1
         self.last_failure = why
+
+
+def _number(given: Any) -> float:
+    """A number of Python's or numpy's as a float; NaN for anything else."""
+    if isinstance(given, float):
+        return float(given)
+    if isinstance(given, str | bytes):
+        return nan
+    try:
+        return float(given)
+    except Exception:  # foreign objects
+        return nan
 
 
 POLICIES: dict[str, PolicyFactory] = {

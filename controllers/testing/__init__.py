@@ -1,7 +1,8 @@
 """Tools for tests: contract checks of every protocol, engines in virtual time, and a store with injected faults.
 
 To test your own storage engine, eviction policy, transfer engine, prefix linker or job runner, call its check. A failure names
-each broken clause of the contract, with the expected and the actual result:
+each broken clause of the contract, with the expected and the actual result. A clause that has not ended after `limit_s` seconds
+(30 by default) is broken, too, and named with where it hangs:
 
     check_storage_engine(open_engine)     check_policy(factory)     check_transfer_engine(open_engine)
     check_prefix_linker(open_linker)      check_windowed_linker(open_linker)      check_jobs(open_jobs)
@@ -29,28 +30,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.testing.cells import Cells, Ids
-from unified_tree.controllers.testing.checks import Check, run_checks
+from unified_tree.controllers.testing.checks import BrokenClauseError, Check, run_checks
 from unified_tree.controllers.testing.faulty_storage import FaultyStorage, StorageFaults
-from unified_tree.controllers.testing.job_contract import check_jobs, job_checks
+from unified_tree.controllers.testing.job_contract import OpenJobs, check_jobs, job_checks
 from unified_tree.controllers.testing.letter_tree import LetterTree
 from unified_tree.controllers.testing.policy_contract import check_policy, policy_checks, victims_of
 from unified_tree.controllers.testing.simulated_conditions import Faults, Latencies
 from unified_tree.controllers.testing.simulated_engine import SimulatedEngine
 from unified_tree.controllers.testing.simulated_jobs import SimulatedJobs
-from unified_tree.controllers.testing.storage_contract import StorageRig, check_storage_engine, storage_engine_checks
-from unified_tree.controllers.testing.transfer_contract import check_transfer_engine, transfer_engine_checks
+from unified_tree.controllers.testing.storage_contract import check_storage_engine, storage_engine_checks
+from unified_tree.controllers.testing.storage_rig import OpenEngine, StorageRig
+from unified_tree.controllers.testing.transfer_contract import OpenTransferEngine, check_transfer_engine, transfer_engine_checks
 from unified_tree.controllers.testing.transfer_rig import TransferRig
 
 if TYPE_CHECKING:
     from unified_tree.controllers.testing.linked_tensors import LinkedTensors
-    from unified_tree.controllers.testing.linker_contract import LinkerRig, check_prefix_linker, prefix_linker_checks
+    from unified_tree.controllers.testing.linker_contract import (
+        LinkerRig,
+        OpenLinker,
+        check_prefix_linker,
+        prefix_linker_checks,
+    )
     from unified_tree.controllers.testing.windowed_linker_contract import (
+        CASES,
         WindowedRig,
         check_windowed_linker,
         windowed_linker_checks,
     )
 
 __all__ = [
+    "CASES",
+    "BrokenClauseError",
     "Cells",
     "Check",
     "Faults",
@@ -60,6 +70,10 @@ __all__ = [
     "LetterTree",
     "LinkedTensors",
     "LinkerRig",
+    "OpenEngine",
+    "OpenJobs",
+    "OpenLinker",
+    "OpenTransferEngine",
     "SimulatedEngine",
     "SimulatedJobs",
     "StorageFaults",
@@ -83,8 +97,10 @@ __all__ = [
 ]
 
 _TENSORS = {
+    "CASES": "windowed_linker_contract",
     "LinkedTensors": "linked_tensors",
     "LinkerRig": "linker_contract",
+    "OpenLinker": "linker_contract",
     "WindowedRig": "windowed_linker_contract",
     "check_prefix_linker": "linker_contract",
     "check_windowed_linker": "windowed_linker_contract",

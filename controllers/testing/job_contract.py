@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.testing.checks import Check, expect, expect_equal, run_checks
+from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, run_checks
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.jobs import Job, Jobs, Steps
 
 OpenJobs = Callable[[], "Jobs"]
+"""Opens what runs jobs."""
 
 
-def check_jobs(open_jobs: OpenJobs) -> None:
-    """Check that a runner of jobs keeps the contract of `Jobs`. Raises AssertionError that names every clause broken.
+def check_jobs(open_jobs: OpenJobs, *, limit_s: float = LIMIT_S) -> None:
+    """Check that a runner of jobs keeps the contract of `Jobs`; each clause may take `limit_s` seconds.
+
+    Raises AssertionError that names every clause that is broken.
 
     >>> from unified_tree.controllers.storage_tier import ThreadJobs
     >>> check_jobs(ThreadJobs)
     """
-    run_checks(job_checks(), open_jobs)
+    run_checks(job_checks(), open_jobs, limit_s)
 
 
 def job_checks() -> list[Check]:

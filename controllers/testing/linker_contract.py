@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
-from unified_tree.controllers.testing.checks import Check, await_until, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.testing.checks import LIMIT_S, Check, await_until, expect, expect_equal, refusal, run_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors
 from unified_tree.errors import LinkError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 OpenLinker = Callable[[Sequence["LinkedPool"]], PrefixLinker]
+"""Opens a linker over pools."""
 CHUNKS = 16
 """The chunks that all pages of a pool hold."""
 FOUND_AFTER_S = 5.0
@@ -29,19 +30,20 @@ FOUND_AFTER_S = 5.0
 _names = (f"checked-{number}" for number in itertools.count())
 
 
-def check_prefix_linker(open_linker: OpenLinker, *, chunk_tokens: int = 16) -> None:
+def check_prefix_linker(open_linker: OpenLinker, *, chunk_tokens: int = 16, limit_s: float = LIMIT_S) -> None:
     """Check that a prefix linker keeps the contract of `PrefixLinker` for pages of every token.
 
     Args:
         open_linker: opens one over these pools, on a peer that has none of their prefixes.
         chunk_tokens: of the linkers it opens; a multiple of 4.
+        limit_s: seconds that a clause may take.
 
     Raises AssertionError that names every clause that is broken. `check_windowed_linker` checks one with windows and states.
 
     >>> from unified_tree.controllers.prefix_linker import MemoryLinker
     >>> check_prefix_linker(lambda pools: MemoryLinker(pools, 16, 1000))
     """
-    run_checks(prefix_linker_checks(), lambda: LinkerRig.over_tensors(open_linker, chunk_tokens))
+    run_checks(prefix_linker_checks(), lambda: LinkerRig.over_tensors(open_linker, chunk_tokens), limit_s)
 
 
 def prefix_linker_checks() -> list[Check]:

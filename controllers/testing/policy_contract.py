@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from math import isnan
 from typing import TYPE_CHECKING
 
-from unified_tree import Component, EvictionPolicy, Path, Point, PolicyFactory, StaleBoundaryError, Tier, Trailing, UnifiedTree
-from unified_tree.controllers.testing.checks import Check, expect, expect_equal, run_checks
+from unified_tree import (
+    Component,
+    ConfigurationError,
+    EvictionPolicy,
+    Path,
+    Point,
+    PolicyFactory,
+    StaleBoundaryError,
+    Tier,
+    Trailing,
+    UnifiedTree,
+)
+from unified_tree.controllers.testing.checks import LIMIT_S, BrokenClauseError, Check, expect, expect_equal, run_checks
+from unified_tree.controllers.testing.clause_threads import described
 from unified_tree.controllers.testing.letter_tree import LetterTree
 from unified_tree.policies import policy_factory
 
@@ -29,23 +42,36 @@ COMPOSITIONS: dict[str, Sequence[Component]] = {
 STEPS = 150
 
 
-def check_policy(factory: str | PolicyFactory) -> None:
+def check_policy(factory: str | PolicyFactory, *, limit_s: float = LIMIT_S) -> None:
     """Check that an eviction policy keeps the contract of `EvictionPolicy`.
 
     Args:
         factory: makes one for a pool, or the name it goes by; see UnifiedTree.
+        limit_s: seconds that a clause may take.
 
-    Raises AssertionError that names every clause that is broken.
+    Raises AssertionError that names every clause that is broken, or says why there is no policy to check.
 
     >>> check_policy("lru")
     """
-    run_checks(policy_checks(), lambda: policy_factory(factory))
+    try:
+        made = policy_factory(factory)
+        UnifiedTree([FULL], 2, policy=made)
+    except ConfigurationError as error:
+        raise BrokenClauseError(f"there is no policy to check: {error}") from error
+    except Exception as error:  # the factory is the user's
+        raise BrokenClauseError(f"there is no policy to check, its factory raises {described(error)}") from error
+    run_checks(policy_checks(), lambda: made, limit_s)
 
 
 def policy_checks() -> list[Check]:
     """The single checks: each is called with a policy's factory."""
     victims = [
-        Check(the_victim_has_the_smallest_rank, f"the_victim_has_the_smallest_rank_of_all_that_can_go_{kinds}", kinds=kinds)
+        Check(
+            the_victim_has_the_smallest_rank,
+            f"the_victim_has_the_smallest_rank_of_all_that_can_go_{kinds}",
+            f"the victim has the smallest rank of all that can go (model: {kinds.replace('_', ' ')})",
+            kinds=kinds,
+        )
         for kinds in COMPOSITIONS
     ]
     return [*victims, Check(the_same_history_has_the_same_victims), Check(everything_can_be_evicted)]
@@ -101,7 +127,8 @@ def expect_no_failures(tree: UnifiedTree) -> None:
             if component.shares is None:
                 pool = tree.pool(component.name, tier)
                 failures, why = pool.policy_failures, pool.last_policy_failure
-                expect(not failures, f"the policy of {component.name!r} raised or gave no number {failures} times: {why}")
+                message = f"the policy of {component.name!r} raised or gave no number {failures} times, the last time: {why}"
+                expect(not failures, message, cause="the policy fails")
 
 
 class Watched:
@@ -136,7 +163,7 @@ class RandomLife:
     def __init__(self, factory: PolicyFactory, components: Sequence[Component], seed: str) -> None:
         self.victims: list[tuple[int, int, bytes]] = []
         self._factory = factory
-        self._broken: list[str] = []
+        self._broken: tuple[str, str] | None = None
         self._rng = random.Random(seed)
         self._letters = LetterTree(components, policy=self._watched)
         self._texts = ["ab"]
@@ -158,9 +185,10 @@ class RandomLife:
                 self._receipts.pop(rng.randrange(len(self._receipts))).release()
             if rng.random() < 0.5:
                 letters.evict(rng.randrange(1, 6), rng.choice(owned))
-        expect(not self._broken, "; ".join(self._broken[:2]))
-        expect_equal(letters.tree.check(), [], "what is unsound in the tree")
         expect_no_failures(letters.tree)
+        if self._broken is not None:
+            raise BrokenClauseError(*self._broken)
+        expect_equal(letters.tree.check(), [], "what is unsound in the tree")
 
     def _put(self) -> None:
         rng, letters = self._rng, self._letters
@@ -179,16 +207,42 @@ class RandomLife:
         """Note a victim, and compare it with all that could have gone. What is broken is said at the end: a policy that raises
         is none that the tree listens to."""
         tree = self._letters.tree
-        candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
-        first = min((not value.stranded, _pair(policy.rank(value))) for value in candidates)
-        own = (not victim.stranded, _pair(policy.rank(victim)))
-        if victim not in candidates or own != first:
-            self._broken.append(f"a value of rank {own[1]} was evicted where one of {first[1]} could have gone")
         self.victims.append((victim.component, victim.node.end, victim.pages))
+        if self._broken is not None:
+            return
+        candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
+        first = own = (not victim.stranded, (victim.rank, victim.second_rank))
+        for value in candidates:
+            rank, was = policy.rank(value), (value.rank, value.second_rank)
+            now = _pair(rank)
+            if now != was:
+                self._broken = _changed(was, now, rank)
+                return
+            first = min(first, (not value.stranded, now))
+        if victim not in candidates or own != first:
+            words = f"a value of rank {_shown(own[1])} was evicted where one of {_shown(first[1])} could have gone"
+            self._broken = words, words
 
 
-def _pair(rank: Rank) -> tuple[float, float]:
-    return rank if isinstance(rank, tuple) else (rank, 0.0)
+def _changed(was: tuple[float, float], now: tuple[float, float] | None, rank: Rank) -> tuple[str, str]:
+    """What is wrong with a rank that is not what it was when its value was last used, and the cause."""
+    if now is None:
+        return f"the rank {rank!r} is no number", "the policy fails"
+    return f"the rank changed without a touch: was {_shown(was)}, is {_shown(now)}", "the rank changed without a touch"
+
+
+def _pair(rank: Rank) -> tuple[float, float] | None:
+    """A rank as the tree takes it; None for what is no number."""
+    try:
+        first, second = rank if isinstance(rank, tuple) else (rank, 0.0)
+        pair = float(first), float(second)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if isnan(pair[0]) or isnan(pair[1]) else pair
+
+
+def _shown(rank: tuple[float, float]) -> str:
+    return f"{rank[0]:g}" if not rank[1] else f"({rank[0]:g}, {rank[1]:g})"
 
 
 def values(tree: UnifiedTree, component: int, tier: Tier = Tier.DEVICE) -> Iterator[Value]:

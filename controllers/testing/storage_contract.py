@@ -2,63 +2,37 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import TypeAlias
-from uuid import uuid4
-
-from unified_tree.controllers.storage.storage_engine import Outcome, StorageEngine
-from unified_tree.controllers.storage.stored_pool import StoredPool, check_can_hold
-from unified_tree.controllers.testing.checks import Check, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.storage.storage_engine import Outcome
+from unified_tree.controllers.storage.stored_pool import check_can_hold
+from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.testing.storage_load_contract import (
+    a_full_store_goes_on,
+    a_full_store_keeps_what_was_put_last,
+    threads_at_once_are_all_counted,
+    threads_at_once_get_whole_values,
+)
+from unified_tree.controllers.testing.storage_rig import (
+    POOLS,
+    SIZES,
+    OpenEngine,
+    StorageRig,
+    empty,
+    filled,
+    keys,
+    new_store,
+    pools_of_format,
+)
 from unified_tree.errors import PageError, StorageError
 
-OpenEngine: TypeAlias = Callable[[Sequence[StoredPool], str], StorageEngine]
-"""Opens an engine for these pools on the store of this name: an empty one, but for a name that was opened before."""
-SIZES = {"full": 1088, "mamba": 320}
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 
 
-def pools_of_format(name: str) -> list[StoredPool]:
-    """Two pools, whose format digests follow from a name."""
-    return [
-        StoredPool(name=pool, format_digest=sha256(f"{name} {pool}".encode()).digest(), value_bytes=size)
-        for pool, size in SIZES.items()
-    ]
-
-
-POOLS = pools_of_format("checked")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRig:
-    """What the checks are told of an engine.
-
-    Attributes:
-        open_engine: opens one; see `OpenEngine`. Pools and store are all that it takes from the checks.
-        keeps_pages: False of one in which every page is missing and every put is dropped.
-        capacity_bytes: how much a store keeps that `open_engine` opens, for the check of that; None where it is not known.
-    """
-
-    open_engine: OpenEngine
-    keeps_pages: bool = True
-    capacity_bytes: int | None = None
-
-    @contextmanager
-    def engine(self, pools: Sequence[StoredPool] = POOLS, store: str | None = None) -> Iterator[StorageEngine]:
-        """An engine, closed in the end; on an empty store if none is named."""
-        engine = self.open_engine(pools, new_store() if store is None else store)
-        try:
-            yield engine
-        finally:
-            engine.close()
-
-
-def check_storage_engine(open_engine: OpenEngine, *, keeps_pages: bool = True, capacity_bytes: int | None = None) -> None:
+def check_storage_engine(
+    open_engine: OpenEngine, *, keeps_pages: bool = True, capacity_bytes: int | None = None, limit_s: float = LIMIT_S
+) -> None:
     """Check that a storage engine keeps the contract of `StorageEngine`; see StorageRig for the arguments.
+
+    Each clause may take `limit_s` seconds; one that hangs is broken, and ends the check.
 
     Raises AssertionError that names every clause that is broken.
 
@@ -66,7 +40,7 @@ def check_storage_engine(open_engine: OpenEngine, *, keeps_pages: bool = True, c
     >>> check_storage_engine(lambda pools, store: MemoryStorage(pools, 1 << 20), capacity_bytes=1 << 20)
     """
     rig = StorageRig(open_engine=open_engine, keeps_pages=keeps_pages, capacity_bytes=capacity_bytes)
-    run_checks(storage_engine_checks(), lambda: rig)
+    run_checks(storage_engine_checks(), lambda: rig, limit_s)
 
 
 def storage_engine_checks() -> list[Check]:
@@ -83,32 +57,16 @@ def storage_engine_checks() -> list[Check]:
             everything_is_counted,
             a_closed_engine_takes_nothing,
             an_engine_keeps_what_it_says_it_can,
+            capabilities_stay_the_same,
             threads_at_once_get_whole_values,
+            threads_at_once_are_all_counted,
             formats_are_kept_apart,
+            clear_leaves_other_formats_alone,
             what_survives_a_restart_is_found_again,
             a_full_store_goes_on,
+            a_full_store_keeps_what_was_put_last,
         )
     ]
-
-
-def new_store() -> str:
-    """A name that no store has had."""
-    return f"check-{uuid4().hex[:12]}"
-
-
-def keys(*numbers: int) -> list[bytes]:
-    """A key a number."""
-    return [sha256(str(number).encode()).digest() for number in numbers]
-
-
-def filled(pool: str, *numbers: int, salt: str = "") -> list[memoryview]:
-    """A page a number, its own bytes in each."""
-    return [memoryview(bytearray(random.Random(f"{pool} {number}{salt}").randbytes(SIZES[pool]))) for number in numbers]
-
-
-def empty(pool: str, count: int) -> list[memoryview]:
-    """Pages to read into."""
-    return [memoryview(bytearray(SIZES[pool])) for _ in range(count)]
 
 
 def what_is_put_is_got(rig: StorageRig) -> None:
@@ -224,34 +182,16 @@ def an_engine_keeps_what_it_says_it_can(rig: StorageRig) -> None:
         check_can_hold(engine.capabilities, POOLS)
 
 
-def threads_at_once_get_whole_values(rig: StorageRig) -> None:
-    """Calls may come from several threads at once: no error, and no DONE without the whole value."""
-    wrong: list[str] = []
-
-    def work(engine: StorageEngine, seed: int) -> None:
-        choose = random.Random(seed)
-        for _ in range(100):
-            number = choose.randrange(20)
-            engine.put("full", keys(number), filled("full", number))
-            pages = empty("full", 1)
-            if engine.get("full", keys(number), pages) == [DONE] and pages != filled("full", number):
-                wrong.append(f"value {number} was read as something else")
-            if choose.random() < 0.3:
-                engine.remove("full", keys(number))
-
-    def watch(engine: StorageEngine, seed: int) -> None:
-        try:
-            work(engine, seed)
-        except Exception as error:  # a thread's edge
-            wrong.append(f"{type(error).__name__}: {error}")
-
+def capabilities_stay_the_same(rig: StorageRig) -> None:
+    """`capabilities` are the same for all of an engine's life: the cache asks once."""
     with rig.engine() as engine:
-        threads = [threading.Thread(target=watch, args=(engine, seed)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    expect(not wrong, f"four threads put, get and remove at once: {'; '.join(wrong[:3])}")
+        first = engine.capabilities
+        expect_equal(engine.capabilities, first, "capabilities, when asked again")
+        engine.put("full", keys(1), filled("full", 1))
+        engine.get("full", keys(1), empty("full", 1))
+        expect_equal(engine.capabilities, first, "capabilities after a put and a get")
+        engine.clear()
+        expect_equal(engine.capabilities, first, "capabilities after clear")
 
 
 def formats_are_kept_apart(rig: StorageRig) -> None:
@@ -273,6 +213,20 @@ def formats_are_kept_apart(rig: StorageRig) -> None:
                 expect(pages == filled("full", 1), "the value of another format was read")
 
 
+def clear_leaves_other_formats_alone(rig: StorageRig) -> None:
+    """`clear` forgets the values of this engine's pools: what lies on the same store in another format stays."""
+    store = new_store()
+    with rig.engine(POOLS, store) as engine:
+        engine.put("full", keys(1), filled("full", 1))
+        if not (rig.keeps_pages and engine.capabilities.survives_restart):
+            return
+    with rig.engine(pools_of_format("another"), store) as other:
+        other.clear()
+    with rig.engine(POOLS, store) as engine:
+        outcome = engine.get("full", keys(1), empty("full", 1))
+        expect_equal(outcome, [DONE], "get of a value after an engine of other formats cleared its own on the same store")
+
+
 def what_survives_a_restart_is_found_again(rig: StorageRig) -> None:
     """With `capabilities.survives_restart` a store that is opened again has its pages; none that is read is wrong."""
     if not rig.keeps_pages:
@@ -290,22 +244,3 @@ def what_survives_a_restart_is_found_again(rig: StorageRig) -> None:
         if outcome == [DONE]:
             expect(pages == filled("full", 1), "other bytes were read after reopening than were put before")
         expect_equal(engine.exists("full", keys(2)).tolist(), [False], "exists of what was removed before reopening")
-
-
-def a_full_store_goes_on(rig: StorageRig) -> None:
-    """A store that is full drops pages or evicts others, keeps no more than it has room for, and what it keeps is whole."""
-    if rig.capacity_bytes is None:
-        return
-    size, count = SIZES["full"], 3 * rig.capacity_bytes // SIZES["full"]
-    with rig.engine() as engine:
-        for first in range(0, count, 64):
-            numbers = range(first, min(first + 64, count))
-            outcomes = set(engine.put("full", keys(*numbers), filled("full", *numbers)))
-            expect(outcomes <= {DONE, Outcome.DROPPED}, f"put into a full store: {outcomes} are not all DONE or DROPPED")
-        kept = [number for number in range(count) if engine.exists("full", keys(number))[0]]
-        expect(kept, "after three times its capacity was put, a store keeps nothing")
-        expect(len(kept) * size <= rig.capacity_bytes, f"{len(kept)} values of {size} bytes in {rig.capacity_bytes} bytes")
-        for number in kept:
-            pages = empty("full", 1)
-            if engine.get("full", keys(number), pages) == [DONE]:
-                expect(pages == filled("full", number), f"value {number} is not what was put")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.testing.checks import Check, expect, expect_equal, refusal, run_checks
+from unified_tree.controllers.testing.checks import LIMIT_S, Check, expect, expect_equal, refusal, run_checks
 from unified_tree.controllers.testing.transfer_rig import BACKUP, LAYERS, LOAD, PAGES, TransferRig, ids, transfer
 from unified_tree.controllers.testing.transfer_traffic import Traffic, break_copies
 from unified_tree.controllers.transfer_engines.transfer import Transfer
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.transfer_engine import TransferEngine
 
+OpenTransferEngine = Callable[[Mapping[str, "PageMover"]], "TransferEngine"]
+"""Opens a transfer engine over movers by component."""
 SEEDS = 4
 TRAFFIC_STEPS = 200
 
 
 def check_transfer_engine(
-    open_engine: Callable[[Mapping[str, PageMover]], TransferEngine], *, moves_bytes: bool = True, ends_in_submit: bool = False
+    open_engine: OpenTransferEngine,
+    *,
+    moves_bytes: bool = True,
+    ends_in_submit: bool = False,
+    limit_s: float = LIMIT_S,
 ) -> None:
     """Check that a transfer engine keeps the contract of `TransferEngine`.
 
@@ -32,6 +38,7 @@ def check_transfer_engine(
         open_engine: opens one over movers by component; see `PageMover`. Those of the checks are numpy arrays.
         moves_bytes: False of an engine that moves nothing.
         ends_in_submit: whether transfers have ended when `submit` returns.
+        limit_s: seconds that a clause may take.
 
     Raises AssertionError that names every clause that is broken. An engine with memory of its own is checked with
     `transfer_engine_checks` and a TransferRig.
@@ -40,7 +47,7 @@ def check_transfer_engine(
     >>> check_transfer_engine(CpuEngine)
     """
     options = {"moves_bytes": moves_bytes, "ends_in_submit": ends_in_submit}
-    run_checks(transfer_engine_checks(), lambda: TransferRig.over_cells(open_engine, **options))
+    run_checks(transfer_engine_checks(), lambda: TransferRig.over_cells(open_engine, **options), limit_s)
 
 
 def transfer_engine_checks() -> list[Check]:

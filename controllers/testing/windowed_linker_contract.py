@@ -7,13 +7,14 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree import Path, Point
 from unified_tree.controllers.prefix_linker.prefix_linker import PrefixLinker, Progress, Span
-from unified_tree.controllers.testing.checks import Check, await_until, expect, expect_equal, run_checks
+from unified_tree.controllers.testing.checks import LIMIT_S, Check, await_until, expect, expect_equal, run_checks
 from unified_tree.controllers.testing.linked_tensors import PAGE, LinkedTensors, hybrid
 from unified_tree.controllers.testing.linker_contract import FOUND_AFTER_S, Ids, OpenLinker, tokens_of
 from unified_tree.coverage import Trailing
@@ -33,12 +34,13 @@ CASES: Mapping[str, tuple[int, int, int]] = {
 _names = (f"windowed-{number}" for number in itertools.count())
 
 
-def check_windowed_linker(open_linker: Callable[[str], OpenLinker]) -> None:
+def check_windowed_linker(open_linker: Callable[[str], OpenLinker], *, limit_s: float = LIMIT_S) -> None:
     """Check that a prefix linker keeps the contract of `PrefixLinker` for windows and states, too.
 
     Args:
         open_linker: gives, for a case of `CASES`, what opens one of the case's chunk over pools, on a peer that has none of
             their prefixes.
+        limit_s: seconds that a clause may take.
 
     Raises AssertionError that names every clause that is broken.
 
@@ -46,7 +48,11 @@ def check_windowed_linker(open_linker: Callable[[str], OpenLinker]) -> None:
     >>> check_windowed_linker(lambda case: lambda pools: MemoryLinker(pools, CASES[case][0], 1000))
     """
     for case in CASES:
-        run_checks(windowed_linker_checks(), lambda case=case: WindowedRig.over_tensors(open_linker(case), case))  # type: ignore[misc]
+        run_checks(windowed_linker_checks(), partial(_rig, open_linker, case), limit_s)
+
+
+def _rig(open_linker: Callable[[str], OpenLinker], case: str) -> WindowedRig:
+    return WindowedRig.over_tensors(open_linker(case), case)
 
 
 def windowed_linker_checks() -> list[Check]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,7 @@ import pytest
 import unified_tree.controllers.testing as package
 from unified_tree import PolicyFactory
 from unified_tree.controllers.prefix_linker import MemoryLinker, Span
-from unified_tree.controllers.storage import MemoryStorage, Outcome, StoredPool
+from unified_tree.controllers.storage import Capabilities, FileStorage, MemoryStorage, Outcome, StoredPool
 from unified_tree.controllers.storage_tier import ThreadJobs
 from unified_tree.controllers.storage_tier.jobs import Job
 from unified_tree.controllers.testing import (
@@ -72,6 +76,64 @@ class OneFormat(MemoryStorage):
         return cls.kept.setdefault(store, Kept(pools, 1 << 20))
 
 
+class Deadlocks(MemoryStorage):
+    """Takes its lock twice."""
+
+    def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+        del pool, keys
+        with self._lock:
+            self._lock.acquire()
+
+
+class KeepsLittle(MemoryStorage):
+    """Keeps 5,000 bytes of what it says."""
+
+    def __init__(self, pools: Sequence[StoredPool], _: int) -> None:
+        super().__init__(pools, 5000)
+
+
+class Wavers(MemoryStorage):
+    asked = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        self.asked += 1
+        return Capabilities(zero_copy=self.asked % 2 == 0)
+
+
+class WipesAll(FileStorage):
+    """Wipes whatever lies in its directory."""
+
+    def __init__(self, pools: Sequence[StoredPool], path: Path) -> None:
+        super().__init__(pools, path, 1 << 20)
+        self._path = path
+
+    def clear(self) -> None:
+        super().clear()
+        for path in self._path.iterdir():
+            if not any(pool.format_digest.hex()[:8] in path.name for pool in self._pools.values()):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class Unlocked(MemoryStorage):
+    def __init__(self, pools: Sequence[StoredPool], capacity_bytes: int) -> None:
+        super().__init__(pools, capacity_bytes)
+        self._lock = nullcontext()  # type: ignore[assignment]
+
+    def _write(self, where: tuple[str, bytes], page: memoryview) -> Outcome:
+        self._held_bytes = sum(len(value) for value in self._values.values())
+        return super()._write(where, page)
+
+
+class EvictsNothing(MemoryStorage):
+    """Evicts until there is room, though nothing is left."""
+
+    def _write(self, where: tuple[str, bytes], page: memoryview) -> Outcome:
+        del where, page
+        next(iter(self._values))
+        return Outcome.DONE
+
+
 STORES: dict[str, Callable[[Sequence[StoredPool], str], MemoryStorage]] = {
     "the old value stays": lambda pools, _: Overwrites(pools, 1 << 20),
     "what is put is got": lambda pools, _: MixesPools(pools, 1 << 20),
@@ -79,13 +141,64 @@ STORES: dict[str, Callable[[Sequence[StoredPool], str], MemoryStorage]] = {
     "a closed engine takes nothing": lambda pools, _: StaysOpen(pools, 1 << 20),
     "a full store goes on": lambda pools, _: Boundless(pools, 1 << 20),
     "formats are kept apart": OneFormat.opened,
+    "capabilities stay the same": lambda pools, _: Wavers(pools, 1 << 20),
+    "a full store keeps what was put last": lambda pools, _: KeepsLittle(pools, 1 << 20),
+    "threads at once are all counted": lambda pools, _: Unlocked(pools, 1 << 20),
 }
 
 
 @pytest.mark.parametrize("clause", STORES)
 def test_a_broken_store_is_found(clause: str) -> None:
-    with pytest.raises(AssertionError, match=rf"clauses of the contract are broken:(?s:.*)- {clause}: "):
+    with pytest.raises(AssertionError, match=rf"clauses? of the contract (is|are) broken:(?s:.*)- {clause}: "):
         check_storage_engine(STORES[clause], capacity_bytes=1 << 20)
+
+
+def test_a_store_whose_clear_wipes_other_formats_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="- clear leaves other formats alone: get of a value after"):
+        check_storage_engine(lambda pools, store: WipesAll(pools, tmp_path / store))
+
+
+def test_a_store_that_hangs_ends_the_check_and_is_named_with_where() -> None:
+    with pytest.raises(AssertionError) as error:
+        check_storage_engine(lambda pools, _: Deadlocks(pools, 1 << 20), limit_s=1.0)
+    words = (
+        r"- what is removed or cleared is missing: not done after 1 s \(limit_s\); it hangs in Deadlocks._remove, .*\.py:\d+: "
+    )
+    assert re.search(words + r"self\._lock\.acquire\(\); the \d+ clauses after it were not checked$", str(error.value))
+
+
+def test_threads_that_hang_are_named_with_where() -> None:
+    class Jams(MemoryStorage):
+        def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
+            if threading.current_thread().name.endswith("at once"):
+                threading.Event().wait()
+            super()._remove(pool, keys)
+
+    with pytest.raises(AssertionError, match=r"- threads at once get whole values: .* it hangs in \S*Jams\._remove, .*Event"):
+        check_storage_engine(lambda pools, _: Jams(pools, 1 << 20), limit_s=3.0)
+
+
+def test_what_a_store_raises_is_said_with_the_line_and_once() -> None:
+    with pytest.raises(AssertionError) as error:
+        check_storage_engine(lambda pools, _: EvictsNothing(pools, 1 << 20))
+    lines = str(error.value).splitlines()
+    raised = next(line for line in lines if "StopIteration" in line)
+    words = (
+        r"- what is put is got: StopIteration without a message \(`next` found nothing left: .* an engine that evicts although "
+    )
+    assert re.match(
+        words + r"it keeps nothing\), raised in EvictsNothing._write, .*:\d+: next\(iter\(self._values\)\)$", raised
+    )
+    assert re.match(r"  \(for the same reason also: the old value stays; ", lines[lines.index(raised) + 1])
+
+
+def test_a_store_that_cannot_be_opened_is_said_once() -> None:
+    def opened(_: object, __: object) -> MemoryStorage:
+        raise OSError("no such disk")
+
+    with pytest.raises(AssertionError) as error:
+        check_storage_engine(opened)
+    assert str(error.value).count("OSError: no such disk, raised in") == 1
 
 
 class Repeats(CpuEngine):
@@ -148,10 +261,53 @@ class Raises(Moody):
         raise ValueError("no rank")
 
 
-@pytest.mark.parametrize(("factory", "words"), [(Moody, "could have gone"), (Raises, r"gave no number \d+ times: .*no rank")])
+class NotANumber(Moody):
+    def rank(self, value: Any) -> float:
+        return float("nan") if value.touched % 3 else value.touched
+
+
+class Nothing(Moody):
+    def rank(self, value: Any) -> Any:
+        del value
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (Moody, r"the rank changed without a touch: was \S+, is \S+"),
+        (Raises, r"raised or gave no number \d+ times, the last time: ValueError\('no rank'\)"),
+        (NotANumber, r"raised or gave no number \d+ times, the last time: rank nan is no number"),
+        (Nothing, r"raised or gave no number \d+ times, the last time: rank None is no number"),
+    ],
+)
 def test_a_broken_policy_is_found(factory: PolicyFactory, words: str) -> None:
-    with pytest.raises(AssertionError, match=f"the victim has the smallest rank (?s:.*){words}"):
+    with pytest.raises(AssertionError) as error:
         check_policy(factory)
+    [said] = [line for line in str(error.value).splitlines() if line.startswith("- ")]
+    assert re.match(rf"- the victim has the smallest rank of all that can go \(model: full\): .*{words}$", said), (
+        "one cause, once"
+    )
+
+
+def raising(_: object) -> Any:
+    raise KeyError("no such setting")
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("lru3", "there is no policy to check: unknown eviction policy 'lru3'; there are lru, "),
+        (
+            raising,
+            r"there is no policy to check, its factory raises KeyError: 'no such setting', raised in raising, .*: raise Key",
+        ),
+        (lambda _: object(), "there is no policy to check: .* is no eviction policy: it lacks touched, rank, evicted"),
+    ],
+)
+def test_without_a_policy_the_check_is_one_sentence(factory: Any, words: str) -> None:
+    with pytest.raises(AssertionError) as error:
+        check_policy(factory)
+    assert re.match(words, str(error.value)) and "\n" not in str(error.value)
 
 
 class NamesTwice(ThreadJobs):
