@@ -148,8 +148,7 @@ def _validate_slots(component: Component, page_size: int) -> None:
     slots = 1 if component.coverage.is_exact else page_size // component.tokens_per_slot
     given = component.format.slots_per_page
     if given not in (1, slots):
-        kind = "a state" if component.coverage.is_exact else f"{component.tokens_per_slot} tokens a slot"
-        raise ConfigurationError(
-            f"{component.name}: its format has {given} slots a page; with pages of {page_size} tokens and {kind} it is "
-            f"{slots}, or 1 for pages that are not divided"
-        )
+        kind = f"pages of {page_size} tokens and {component.tokens_per_slot} tokens a slot have {slots}, or 1 if not divided"
+        if component.coverage.is_exact:
+            kind = "a state has 1"
+        raise ConfigurationError(f"{component.name}: its format has {given} slots a page; {kind}")

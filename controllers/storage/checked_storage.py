@@ -35,7 +35,7 @@ class CheckedStorage:
     """Seals and verifies a StorageEngine's pages. An engine that raises counts as a failed call, and the request continues.
 
     So is one that answers for more or fewer keys than it was asked for. An engine that raises anything but StorageError has a
-    fault of its own: that is counted in `errors`, too, and ends the job that called.
+    fault of its own: that ends the job that called, which is counted in `errors`, too.
 
     A page that is not what was put is CORRUPT, counted, and removed from the store, so that the next put can heal it.
 
@@ -144,11 +144,6 @@ class CheckedStorage:
         start = perf_counter()
         try:
             yield
-        except StorageError:
-            raise
-        except Exception as error:
-            self.failed(f"{type(error).__name__}: {error}")
-            raise
         finally:
             took = perf_counter() - start
             with self._lock:

@@ -175,6 +175,8 @@ class PrefetchStages:
         """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""
         if error is not None:
             self._controller.warn("prefetch", error, prefetch.key)
+            if error != "closed":
+                self._controller.store.failed(f"prefetch: {error}")
             self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths

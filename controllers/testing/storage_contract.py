@@ -218,7 +218,7 @@ def clear_leaves_other_formats_alone(rig: StorageRig) -> None:
     store = new_store()
     with rig.engine(POOLS, store) as engine:
         engine.put("full", keys(1), filled("full", 1))
-        if not (rig.keeps_pages and engine.capabilities.survives_restart):
+        if not (rig.keeps_pages and rig.keeps_other_formats and engine.capabilities.survives_restart):
             return
     with rig.engine(pools_of_format("another"), store) as other:
         other.clear()

@@ -38,11 +38,13 @@ class StorageRig:
         keeps_pages: False of one in which every page is missing and every put is dropped.
         capacity_bytes: how much a store that `open_engine` opens keeps at most, and at least half as much of what was put last;
             None where it is not known, and not checked.
+        keeps_other_formats: False where opening a store for other formats replaces what it held, as 3FS's files of a rank do.
     """
 
     open_engine: OpenEngine
     keeps_pages: bool = True
     capacity_bytes: int | None = None
+    keeps_other_formats: bool = True
 
     @contextmanager
     def engine(self, pools: Sequence[StoredPool] = POOLS, store: str | None = None) -> Iterator[StorageEngine]:

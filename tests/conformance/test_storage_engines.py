@@ -99,7 +99,7 @@ def hf3fs_rig(service: hf3fs_service.MetadataService, directory: Path, *modules:
         settings = Hf3fsSettings(metadata=service.url, directory=str(directory), capacity_bytes=CAPACITY, rank=store, **given)
         return Hf3fsStorage(pools, settings, *modules)
 
-    return StorageRig(open_engine=opened)
+    return StorageRig(open_engine=opened, keeps_other_formats=False)
 
 
 @pytest.fixture

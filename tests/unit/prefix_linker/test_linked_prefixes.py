@@ -305,7 +305,7 @@ def test_bigrams_are_not_linked() -> None:
 
 
 def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
-    raw = PageFormat(component="full", layer_ids=(0,), parts=(Part("raw", "uint8", (4,)),), slots_per_page=PAGE, shard=WHOLE)
+    raw = PageFormat(component="full", layer_ids=(0,), parts=(Part("raw", "uint8", (4,)),), slots_per_page=1, shard=WHOLE)
     components = (
         Component(name="full", coverage=Path(), format=raw),
         Component(name="swa", coverage=Trailing(8), format=replace(raw, component="swa")),
