@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.node import Node, Tier, Value
+from unified_tree.node import Node, Tier, Value, opposite
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -22,7 +22,7 @@ def restore_cost(state: TreeState, component: int, tier: Tier, value: Value) -> 
     """
     spec = state.components[component]
     size_bytes = max(1, value.page_count * (spec.page_bytes or 1))
-    copy = value.node.values(tier.opposite)[component]
+    copy = value.node.values(opposite(tier))[component]
     if copy is not None:
         return FLOPS_PER_RELOADED_BYTE
     flops_per_token = sum(c.flops_per_token for c in state.components) or 1.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.errors import ConfigurationError
-from unified_tree.node import Tier, Value
+from unified_tree.node import Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
 from unified_tree.resumability import run_holder
 
@@ -53,7 +53,7 @@ class Freed:
     def result(self) -> EvictResult:
         """What was freed so far."""
         counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(self._tier.opposite), *counts))
+        return record(EvictResult, (self.by_name(self._tier), self.by_name(opposite(self._tier)), *counts))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:

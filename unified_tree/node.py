@@ -40,10 +40,10 @@ class Tier(IntEnum):
     HOST = 1
     STORAGE = 2
 
-    @property
-    def opposite(self) -> Tier:
-        """HOST for DEVICE, and DEVICE for HOST."""
-        return Tier.DEVICE if self else Tier.HOST
+
+def opposite(tier: Tier) -> Tier:
+    """HOST for DEVICE, and DEVICE for HOST."""
+    return Tier.DEVICE if tier else Tier.HOST
 
 
 @mypyc_attr(acyclic=True)

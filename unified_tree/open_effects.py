@@ -17,7 +17,7 @@ from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
 from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
-from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
+from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value, opposite
 from unified_tree.page_ids import page_ids
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class OpenEffects:
             state.pools(target)[state.index[name]].ledger.claim(ids)
         effect = Effect(kind, boundary, copies, after, spans, receipts, given)
         for span in spans:
-            value = span.node.values(target.opposite)[span.component]
+            value = span.node.values(opposite(target))[span.component]
             assert value is not None
             value.copying = (*value.copying, effect)
         self.open[effect] = None
@@ -111,7 +111,7 @@ class OpenEffects:
             self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
         for span in effect.spans:
             for node in crossed(span):
-                value = node.values(target.opposite)[span.component]
+                value = node.values(opposite(target))[span.component]
                 if value is not None and effect in value.copying:
                     value.copying = tuple(other for other in value.copying if other is not effect)
 
@@ -157,7 +157,7 @@ class OpenEffects:
         if node is None:
             return [], ()
         wanted: list[Value] = []
-        source = target.opposite
+        source = opposite(target)
         for i in state.paths:
             wanted += reversed(_lacking(node, i, source, target))
         for i in state.points:
