@@ -64,12 +64,13 @@ class Record:
     def seconds(self, name: str, per_second: float = 1.0) -> float:
         """A field that must be a finite number of zero or more, or one as a string, `per_second` of which make a second."""
         value = self.field(name)
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = float(value)
-        if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS * per_second:
+        number = -1.0
+        if type(value) in (int, float, str):
+            with suppress(ValueError, OverflowError):
+                number = float(value)
+        if not 0 <= number <= MAX_SECONDS * per_second:
             raise self.inner(name).error("must be a number of zero or more", value)
-        return float(value / per_second)
+        return number / per_second
 
     def records(self, name: str) -> Iterator[Record]:
         """The objects of a field that must be a list of objects."""

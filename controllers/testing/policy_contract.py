@@ -211,11 +211,12 @@ class RandomLife:
         if self._broken is not None:
             return
         candidates = [value for value in values(tree, victim.component) if is_removable(tree, value)]
-        first = own = (not victim.stranded, (victim.rank, victim.second_rank))
+        first: tuple[bool, tuple[float, float]] = (not victim.stranded, (victim.rank, victim.second_rank))
+        own = first
         for value in candidates:
             rank, was = policy.rank(value), (value.rank, value.second_rank)
             now = _pair(rank)
-            if now != was:
+            if now is None or now != was:
                 self._broken = _changed(was, now, rank)
                 return
             first = min(first, (not value.stranded, now))
