@@ -84,7 +84,7 @@ class CheckedStorage:
                     raise StorageError(f"{pool}: asked for {len(keys)} keys, the engine answered for {found.size}")
                 return found
         except StorageError as error:
-            self.failed(str(error))
+            self._failed(str(error))
             return np.zeros(len(keys), np.bool_)
 
     def get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
@@ -96,7 +96,7 @@ class CheckedStorage:
             with self._timed(pool, "get"):
                 outcomes = self._answered(pool, keys, self._verified(pool, keys, pages))
         except StorageError as error:
-            self.failed(str(error))
+            self._failed(str(error))
             return [Outcome.FAILED] * len(keys)
         if Outcome.CORRUPT in outcomes:
             self._quarantine(pool, [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is Outcome.CORRUPT])
@@ -121,7 +121,7 @@ class CheckedStorage:
                     seal(page, key)
                 return self._answered(pool, keys, self.engine.put(pool, keys, pages))
         except StorageError as error:
-            self.failed(str(error))
+            self._failed(str(error))
             return [Outcome.FAILED] * len(keys)
 
     @staticmethod
@@ -130,13 +130,16 @@ class CheckedStorage:
             raise StorageError(f"{pool}: given {len(keys)} keys, the engine answered for {len(outcomes)}")
         return outcomes
 
-    def failed(self, problem: str) -> None:
+    def count_failure(self, problem: str) -> None:
         """Count a failure, including one before the store was reached, so that `errors` covers every page that could not be
         stored.
         """
         with self._lock:
             self._errors += 1
             self._last_error = problem
+
+    def _failed(self, problem: str) -> None:
+        self.count_failure(problem)
         self._log.warning("failed", "storage failed, and the request goes on without it: %s", problem)
 
     @contextmanager
@@ -160,4 +163,4 @@ class CheckedStorage:
         try:
             self.engine.remove(pool, keys)
         except StorageError as error:
-            self.failed(str(error))
+            self._failed(str(error))

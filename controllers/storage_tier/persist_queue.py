@@ -113,9 +113,8 @@ class PersistQueue:
         if job.is_done:
             totals.persisted_boundaries += 1
             return
-        if error not in (None, "closed"):
-            controller.store.failed(f"persist: {error}")
-            controller.warn("persist", f"{error}", job.key)
+        if error is not None:
+            controller.broke_off("persist", error, job.key)
         reason = job.failure if error is None else error.split(":")[0]
         controller.count_drop(f"persist incomplete: {reason or 'window or state not on host'}", job.key)
 

@@ -174,9 +174,7 @@ class PrefetchStages:
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
         """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""
         if error is not None:
-            self._controller.warn("prefetch", error, prefetch.key)
-            if error != "closed":
-                self._controller.store.failed(f"prefetch: {error}")
+            self._controller.broke_off("prefetch", error, prefetch.key)
             self._controller.count_drop(f"prefetch failed: {error.partition(':')[0]}", prefetch.key)
             found.lengths = np.zeros(1, np.bool_)
         found.lengths = yield found.lengths

@@ -98,10 +98,13 @@ class StorageController:
         self.counters.count_drop(reason)
         _LOG.debug("dropped: %s: %s", reason, about)
 
-    def warn(self, what: str, error: str, about: Key) -> None:
-        """Log why a job of some kind was aborted, once for each kind of error; a closed store is not an error."""
+    def broke_off(self, what: str, error: str, about: Key) -> None:
+        """Count a job of some kind that was aborted, and log why, once for each kind of error; a closed store is not an error."""
         kind = error.partition(":")[0]
-        if kind != "closed" and (what, kind) not in self._warned:
+        if kind == "closed":
+            return
+        self.store.count_failure(f"{what}: {error}")
+        if (what, kind) not in self._warned:
             self._warned.add((what, kind))
             _LOG.warning("%s of %s broke off: %s (logged once; further ones are counted)", what, about, error)
 
