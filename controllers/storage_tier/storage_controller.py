@@ -99,7 +99,7 @@ class StorageController:
         _LOG.debug("dropped: %s: %s", reason, about)
 
     def broke_off(self, what: str, error: str, about: Key) -> None:
-        """Count a job of some kind that was aborted, and log why, once for each kind of error; a closed store is not an error."""
+        """Count a job of some kind that was aborted, and log why once for each kind of error. A closed store is no error."""
         kind = error.partition(":")[0]
         if kind == "closed":
             return

@@ -1,0 +1,16 @@
+"""SGLang's radix cache, replaced by this library: `--radix-cache-backend unified_tree`.
+
+Installing `unified-tree[sglang]` registers the backend by an entry point; `backend.UnifiedTreeCache` is what SGLang's scheduler
+calls. docs/sglang.md shows how to serve a model with it. Only the modules `plugin`, `backend` and `kv_events` import SGLang.
+
+- `plugin`: registers the backend, and refuses what was not tested.
+- `backend`: SGLang's interface over a `UnifiedTree`.
+- `device_pools`: SGLang's slot allocators as pools of the tree's pages.
+- `running_states`: the recurrent states of running requests.
+- `waiting_order`: the order of waiting requests under `--schedule-policy dfs-weight`.
+- `kv_events`: the events that a router reads.
+- `settings`: the configuration.
+"""
+
+if __name__ != "unified_tree.controllers.sglang":  # a second name would make every class exist twice
+    raise ImportError(f"import this package as unified_tree.controllers.sglang, not as {__name__}")

@@ -1,0 +1,128 @@
+"""Puts a cache together: what SGLang's arguments and our settings ask for, in the pools that SGLang has allocated."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.components import Composition
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.sglang.engine_tensors import engine_tensors
+from unified_tree.controllers.sglang.settings import HostSettings, Settings, StoreSettings
+from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import Shard
+
+if TYPE_CHECKING:
+    from unified_tree.component import Component
+    from unified_tree.controllers.sglang.device_pools import DevicePools
+    from unified_tree.controllers.sglang.device_tier import DeviceTier
+    from unified_tree.tree import UnifiedTree
+
+
+class TierBuilder:
+    """Builds the host tier of a cache, once for each life of its tree.
+
+    Args:
+        context: SGLang's `TreeCacheBuildContext`.
+        settings: ours.
+
+    Raises ConfigurationError for pools that a host tier cannot copy.
+    """
+
+    def __init__(self, context: Any, settings: Settings) -> None:
+        arguments, params = context.server_args, context.params
+        self._settings = settings
+        self._page_size = params.page_size
+        self._shard = Shard(context.tp_rank, context.tp_size)
+        self._tensors = engine_tensors(
+            params.token_to_kv_pool_allocator.get_kvcache(),
+            params.req_to_token_pool,
+            params.page_size,
+            self._shard,
+            has_windows=context.is_hybrid_swa,
+            has_states=context.is_hybrid_ssm,
+        )
+        if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
+            raise ConfigurationError("a host tier for draft pools is not supported; leave --enable-hierarchical-cache out")
+        if any(
+            tensor.device.type != "cpu"
+            for found in self._tensors.values()
+            for part in found.by_part.values()
+            for tensor in part
+        ):
+            raise ConfigurationError(
+                "the host tier behind SGLang has run on CPU only and is refused on a GPU; leave --enable-hierarchical-cache out"
+            )
+        size, ratio = arguments.hicache_size, arguments.hicache_ratio
+        self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
+        self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
+        self._model = arguments.served_model_name or arguments.model_path
+        self._weights_version = weights_version(arguments.model_path, arguments.weight_version)
+        self._builds = 0
+
+    def described(self, components: list[Component]) -> list[Component]:
+        """The components with the formats of SGLang's pools."""
+        return [replace(component, format=self._tensors[component.name].format) for component in components]
+
+    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools) -> Tiers:
+        """The tiers of a new tree. The store serves the first one alone: SGLang resets its cache when the weights may have
+        changed, and does not say whether they have."""
+        self._builds += 1
+        model = Composition(
+            name=self._model,
+            page_size=self._page_size,
+            components=tree.components,
+            tensor_parallel=self._shard.count,
+            rank=self._shard.index,
+        )
+        device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
+        page_bytes = {component.name: component.page_bytes for component in tree.components}
+        store = self._settings.store if self._builds == 1 else None
+        return Tiers(
+            tree,
+            device,
+            pools,
+            self._tensors,
+            self._host.page_counts(device_pages, page_bytes),
+            write_policy=self._write_policy,
+            model=model,
+            open_store=None if store is None else lambda model, host: self._open(store, model, host),
+        )
+
+    def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
+        from unified_tree.controllers.storage_tier import StorageTier
+        from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+
+        return StorageTier.open(
+            store.engine,
+            model,
+            memory=host,
+            weights_version=store.weights_version or self._weights_version,
+            options=store.options,
+            prefetch=PrefetchPolicy(**(store.prefetch or {})),
+        )
+
+
+def weights_version(model_path: str, label: str) -> str:
+    """A name of a model's weights: the label, and a digest of the path, or of the names, sizes and ends of local files.
+
+    Two checkpoints of one shape get different names, and a copy on another machine gets the same. Cost: reads 128 KiB a file.
+    """
+    digest = hashlib.sha256()
+    folder = Path(model_path)
+    if not folder.is_dir():
+        digest.update(model_path.encode())
+    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
+        if file.suffix in (".safetensors", ".bin", ".json", ".gguf") and file.is_file():
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size}\n".encode())
+            with file.open("rb") as opened:
+                digest.update(opened.read(1 << 16))
+                opened.seek(max(0, size - (1 << 16)), os.SEEK_SET)
+                digest.update(opened.read(1 << 16))
+    return f"{label}-{digest.hexdigest()[:32]}"

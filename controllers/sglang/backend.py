@@ -1,0 +1,512 @@
+"""SGLang's `BasePrefixCache` over a `UnifiedTree`.
+
+SGLang's scheduler owns the slots of running requests and asks this cache three things: the longest boundary (a length one can
+resume from) of a prompt, to keep what a request has computed (`checkpoint`), and to give slots back (`evict`). The slots stay
+SGLang's: nothing is copied, and the tree knows pages by names of its own (`page_names`), so that no call waits for the device.
+
+SGLang passes node handles around; here a handle is a `Boundary`. It survives splits. Nothing protects it before `lock`, which
+fails if what it needs has been evicted.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sglang.srt.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    CacheRequestHandle,
+    DecLockRefResult,
+    EvictParams,
+    EvictResult,
+    IncLockRefResult,
+    InitLoadBackParams,
+    MatchPrefixParams,
+    MatchResult,
+    TreeLock,
+)
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
+from unified_tree.controllers.sglang.assembly import TierBuilder
+from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
+from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree.controllers.sglang.layer_gate import LayerGate
+from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
+from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.controllers.sglang.waiting_order import depth_first_order
+from unified_tree.receipt import NOWHERE, Boundary
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.host.load import Load
+
+
+class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
+    """The prefix cache that SGLang's scheduler calls.
+
+    Args:
+        params: SGLang's.
+        policy: the eviction policy, by name.
+        has_windows: the model has sliding-window layers beside full attention.
+        has_states: the model has recurrent states.
+        state_grid_tokens: the lengths at which states can be saved are multiples of this.
+        tiers: builds the host tier; None without one.
+    """
+
+    def __init__(
+        self,
+        params: CacheInitParams,
+        policy: str,
+        *,
+        has_windows: bool,
+        has_states: bool,
+        state_grid_tokens: int = 1,
+        tiers: TierBuilder | None = None,
+    ) -> None:
+        self.disable = False
+        self.req_to_token_pool = params.req_to_token_pool
+        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.page_size: int = params.page_size
+        self.is_eagle = params.is_eagle
+        self.draft_swa_window = params.draft_swa_window
+        self.sliding_window_size: int | None = params.swa_retain_window if has_windows else None
+        self.tree_components = tuple(name for name, has in ((FULL, True), (WINDOW, has_windows), (STATE, has_states)) if has)
+        self._policy = policy
+        self._has_windows, self._has_states = has_windows, has_states
+        self._extra_buffer = params.enable_mamba_extra_buffer
+        self._components = [Component(name=FULL, coverage=Path())]
+        if self.sliding_window_size is not None:
+            self._components.append(Component(name=WINDOW, coverage=Trailing(self.sliding_window_size)))
+        if has_states:
+            self._components.append(Component(name=STATE, coverage=Point(), save_grid_tokens=state_grid_tokens))
+        self._builder = tiers
+        if tiers is not None:
+            self._components = tiers.described(self._components)
+        if params.enable_metrics:
+            self.init_metrics_collector()
+        self._tiers: Tiers | None = None
+        self.gate = LayerGate(self._wait_layer)
+        self.reset()
+
+    def watch_layers(self, worker: Any) -> None:
+        """Let the model's layers wait at the gate for pages that are being loaded.
+
+        Args:
+            worker: SGLang's `tp_worker`, which says which batch runs.
+        """
+        self.token_to_kv_pool_allocator.get_kvcache().register_layer_transfer_counter(self.gate)
+        worker.register_hicache_layer_transfer_counter(self.gate)
+
+    def _wait_layer(self, load: Load, layer: int) -> None:
+        assert self._tiers is not None
+        self._tiers.controller.wait_layer(load, layer)
+
+    def reset(self) -> None:
+        """Forget everything. SGLang clears its allocators itself."""
+        if self._tiers is not None:
+            self._tiers.close()
+        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy)
+        pool = self.req_to_token_pool
+        self._pools = DevicePools(
+            self.token_to_kv_pool_allocator,
+            self.page_size,
+            has_windows=self._has_windows,
+            state_allocator=pool.mamba_allocator if self._has_states else None,
+        )
+        self._states = RunningStates(
+            pool, extra_buffer=self._extra_buffer, evict_one=lambda: self.evict_for_alloc(EvictParams(mamba_num=1))
+        )
+        self._device = DeviceTier(self.tree, self._pools)
+        self._tiers = None if self._builder is None else self._builder.build(self.tree, self._device, self._pools)
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
+        key = self._key(params.key)
+        match = self.tree.match_prefix(key)
+        if self._tiers is not None and match.device.length:
+            self._tiers.controller.hit(match.device)
+        if params.cow_mamba and self._has_states and match.device.length:
+            self._start_from(params.req, match.device)
+        branch = next(iter(match.save_at), None)
+        on_host = {} if self._tiers is None else self._tiers.host_needs(match)
+        best = match.reachable if on_host else match.device
+        return MatchResult(
+            device_prefix_len=match.device.length,
+            last_device_node=match.device,
+            last_host_node=best,
+            best_match_node=best,
+            host_hit_length=best.length - match.device.length,
+            swa_host_hit_length=on_host.get(WINDOW, 0) * self.page_size,
+            mamba_host_hit_length=on_host.get(STATE, 0),
+            swa_branching_seqlen=branch if self._has_windows else None,
+            mamba_branching_seqlen=branch if self._has_states else None,
+            full_kv_hit_length=match.path_length,
+        )
+
+    def _start_from(self, req: Any, boundary: Boundary) -> None:
+        """Give a request the state of a boundary, which is locked meanwhile: a slot may have to be evicted."""
+        receipt = self.tree.lock(boundary)
+        try:
+            source = self._pools.states.pages(self.tree.pages(receipt.boundary, STATE))
+            self._states.start_from(req.kv, source)
+        finally:
+            receipt.release()
+
+    def _key(self, key: RadixKey) -> Key:
+        tokens = key.token_ids
+        count = len(tokens) if key.limit is None else min(key.limit, len(tokens))
+        return self._tree_key(tokens, count, key.extra_key, key.cache_salt)
+
+    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None) -> Key:
+        """The key of the first `count` tokens, an `array("q")`. Cost: one copy of them."""
+        ids = np.frombuffer(tokens, np.int64, count) if count else np.empty(0, np.int64)
+        namespace = "" if extra_key is None and not cache_salt else repr((extra_key, cache_salt or None))
+        return Key(ids, namespace, bigram=self.is_eagle)
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
+        """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
+        resumed) if there is no room for them."""
+        req, best = params.req, params.best_match_node
+        assert self._tiers is not None, "only a match with a host tier has something to load"
+        takes_state = self._has_states and not req.kv.holds_mamba
+        load = self._tiers.begin_load(best, best.length - req.last_node.length, takes_state=takes_state)
+        if load is None:
+            return 0, req.last_node
+        if self._has_states:
+            names = self.tree.transfers.pages_with_loads(load.boundary, STATE)
+            self._states.start_from(req.kv, self._pools.states.pages(names))
+        return load.boundary.length - req.last_node.length, load.boundary
+
+    def ready_to_load_host_cache(self) -> int:
+        """Submit the copies of the batch that was just put together; its number for the layers to wait by, or -1."""
+        return -1 if self._tiers is None else self.gate.open(self._tiers.start_batch())
+
+    def check_hicache_events(self) -> None:
+        """Apply ended copies and start due ones; once a scheduler's step."""
+        if self._tiers is not None:
+            self._tiers.poll()
+
+    @property
+    def ongoing_write_through(self) -> range:
+        """As many as copies are under way, or 1 for any number: SGLang asks whether there is none."""
+        return range(int(self._tiers is not None and self._tiers.is_busy))
+
+    @property
+    def ongoing_load_back(self) -> range:
+        """See `ongoing_write_through`, which counts loads too."""
+        return range(0)
+
+    ongoing_prefetch = ongoing_backup = ongoing_load_back
+
+    @property
+    def enable_storage(self) -> bool:
+        """Whether there is a store."""
+        return self._tiers is not None and self._tiers.storage is not None
+
+    def release_host_resources(self) -> None:
+        """Stop all copies, and close the store. Idempotent."""
+        if self._tiers is not None:
+            self._tiers.close()
+
+    hicache_storage_pass_prefix_keys = False
+
+    def is_root(self, node: Boundary) -> bool:
+        """Whether it is the empty prefix."""
+        return node.length == 0
+
+    def is_backuped(self, node: Boundary) -> bool:
+        """SGLang asks before a prefetch; ours finds by itself how far the host has a prompt."""
+        return True
+
+    def get_last_hash_value(self, node: Boundary) -> None:
+        """SGLang passes it to `prefetch_from_storage`, which needs none."""
+        return
+
+    def prefetch_from_storage(
+        self,
+        handle: CacheRequestHandle,
+        last_host_node: Boundary,
+        new_tokens: Any,
+        last_hash: str | None = None,
+        prefix_keys: list[str] | None = None,
+        *,
+        matched_prefix_tokens: Any,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        **kwargs: Any,
+    ) -> bool:
+        """Start to fetch an arrived prompt from the store; whether there is something to wait for."""
+        tokens = array("q", matched_prefix_tokens) + array("q", new_tokens)
+        tokens.append(0)  # SGLang leaves out the last token, which is computed; a prefetch leaves out the last of its key
+        return self._tiers is not None and self._tiers.prefetch(
+            handle, self._tree_key(tokens, len(tokens), extra_key, cache_salt)
+        )
+
+    def has_ongoing_prefetch(self, handle: CacheRequestHandle) -> bool:
+        """Whether a request waits for the store."""
+        return not self.check_prefetch_progress(handle)
+
+    def check_prefetch_progress(self, handle: CacheRequestHandle) -> bool:
+        """Whether a request may be admitted: its prefetch has ended, or it waits no longer."""
+        return self._tiers is None or self._tiers.is_prefetched(handle)
+
+    def pop_prefetch_loaded_span(self, handle: CacheRequestHandle) -> tuple[int, int | None]:
+        """How many tokens the store added to a request's prefix, once; where they begin is not known."""
+        return (0 if self._tiers is None else self._tiers.end_prefetch(handle)), None
+
+    def release_aborted_request(self, handle: CacheRequestHandle) -> None:
+        """An aborted request waits no longer."""
+        if self._tiers is not None:
+            self._tiers.cancel_prefetch(handle)
+
+    def touch_prefix(self, key: RadixKey) -> None:
+        """Refresh the recency of what a waiting prompt would use."""
+        self.tree.match_prefix(self._key(key))
+
+    def supports_fast_match_prefix(self) -> bool:
+        """A match costs less than a scheduler's pass over its queue."""
+        return True
+
+    def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        """Put what a request has computed into the tree, and let its row and lock refer to the tree's own pages.
+
+        With recurrent states the tree takes no more than up to the last saved state.
+        """
+        is_finished = req.finished()
+        state = self._states.offer(req, up_to, is_finished=is_finished) if self._has_states else None
+        token_count = up_to
+        if self._has_states:
+            token_count = 0 if state is None else min(up_to, state.length)
+        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt)
+        end = len(key) // self.page_size * self.page_size
+        is_kept = False
+        if end > req.kv.cache_protected_len or (state is not None and end == req.kv.cache_protected_len > 0):
+            is_kept = self._publish(req, key, end, state)
+        if self._has_states:
+            self._states.settle(req, state, is_kept=is_kept, is_finished=is_finished)
+
+    def _publish(self, req: Any, key: Key, end: int, state: OfferedState | None) -> bool:
+        """Insert up to `end`; returns whether the tree kept the state."""
+        kv = req.kv
+        begin = kv.cache_protected_len
+        branch = req.swa_branching_seqlen if self._has_windows and not self._has_states else None
+        at: Boundary = req.last_node if req.last_node is not None else NOWHERE
+        if branch is not None and begin < branch < end and branch % self.page_size == 0:
+            at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
+            begin = branch
+        at, is_kept = self._insert(req, key, begin, end, at, state)
+        receipt = self.tree.transfers.lock_present(at)
+        self.unlock(req.lock)
+        req.lock = TreeLock(receipt.boundary, receipt)
+        if self._tiers is not None:
+            self._attach_windows(receipt.boundary)
+            self._tiers.controller.committed(receipt.boundary)
+        kv.cache_inserted_len = max(kv.cache_inserted_len, end)
+        kv.cache_protected_len = end
+        req.last_node = receipt.boundary
+        return is_kept
+
+    def _insert(
+        self, req: Any, key: Key, begin: int, end: int, after: Boundary, state: OfferedState | None
+    ) -> tuple[Boundary, bool]:
+        kv = req.kv
+        row = self.req_to_token_pool.req_to_token[kv.req_pool_idx]
+        freed = (
+            range(kv.swa_dead_lo(self.page_size), kv.get_evicted_seqlen(ComponentType.SWA)) if self._has_windows else range(0)
+        )
+        offered = self._pools.offer(row, begin, end, freed)
+        pages = {FULL: offered.full}
+        if self._has_windows:
+            pages[WINDOW] = offered.windows
+        states = {}
+        if state is not None and state.length == end:
+            states[STATE] = {end: int(self._pools.states.assign(state.slot)[0])}
+        result = self.tree.insert(key.prefix(end), pages, states, after=after, priority=req.priority or 0)
+        kept = self._pools.settle(offered, result)
+        if kept is not None:
+            self.req_to_token_pool.write((kv.req_pool_idx, slice(begin, end)), self._pools.path_slots(kept).to(row.dtype))
+        refused = result.duplicates.get(STATE)
+        if refused is not None:
+            self._pools.states.release(refused)
+        return result.boundary, bool(states) and refused is None
+
+    def on_release(self, req: Any, *, checkpointed: bool) -> None:
+        """A request's row is free. One that was not checkpointed still has its states."""
+        if not checkpointed and self._has_states:
+            self._states.settle(req, None, is_kept=False, is_finished=True)
+
+    def lock(self, node: Boundary) -> TreeLock | None:
+        """Lock what a boundary needs. Raises StaleBoundaryError if it is not covered any more."""
+        if not node.length:
+            return TreeLock(node, None)
+        receipt = None if self._tiers is None else self._tiers.lock_of(node)
+        return TreeLock(node, receipt or self.tree.lock(node))
+
+    def unlock(self, lock: TreeLock | None) -> None:
+        """Release a lock; None is allowed."""
+        if lock is not None and lock.receipt is not None:
+            lock.receipt.release()
+            lock.receipt = None
+
+    def release_swa_prefix_lock(self, req: Any) -> None:
+        """The request's window has moved past its prefix, whose window can be evicted from now on."""
+        lock = req.lock
+        if self._has_windows and lock is not None and not lock.swa_released:
+            lock.swa_released = True
+            if lock.receipt is not None:
+                lock.receipt.release(WINDOW)
+
+    def inc_lock_ref(self, node: Boundary) -> IncLockRefResult:
+        """SGLang calls `lock` instead."""
+        raise NotImplementedError("locks are taken by `lock`")
+
+    def dec_lock_ref(self, node: Boundary, params: Any = None) -> DecLockRefResult:
+        """SGLang calls `unlock` instead."""
+        raise NotImplementedError("locks are released by `unlock`")
+
+    def path_device_indices(self, node: Boundary) -> torch.Tensor:
+        """The full-attention slots from the root to a boundary, int64 [length], in device memory."""
+        names = self._page_names(node, FULL)
+        if self._tiers is not None:
+            self._attach_windows(node)
+        return self._pools.path_slots(names)
+
+    def _page_names(self, node: Boundary, component: str) -> NDArray[np.int64]:
+        """The names of a boundary's pages, those that are being loaded included."""
+        if self._tiers is None:
+            return self.tree.pages(node, component)
+        return self.tree.transfers.pages_with_loads(node, component)
+
+    def _attach_windows(self, node: Boundary) -> None:
+        """Map the slots of a boundary's window: a path page or a window that went to host comes back to other slots."""
+        if self._has_windows and node.length:
+            names, windows = self._page_names(node, FULL), self._page_names(node, WINDOW)
+            self._pools.attach(names[names.size - windows.size :], windows)
+
+    def root_node_handle(self, extra_key: str | None = None) -> Boundary:
+        """The boundary of length zero, which is the same in every namespace."""
+        return NOWHERE
+
+    def dfs_weight_order(self, node_handles: Sequence[Boundary]) -> list[int]:
+        """See `depth_first_order`."""
+        return depth_first_order(self.tree, node_handles)
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        """Evict at least so many tokens, window tokens and states, or as many as can go; their slots are free at once."""
+        start = time.perf_counter()
+        needs = {
+            name: -(-count // size)
+            for name, count, size in (
+                (FULL, params.num_tokens, self.page_size),
+                (WINDOW, params.swa_num_tokens, self.page_size),
+                (STATE, params.mamba_num, 1),
+            )
+            if count > 0 and name in self.tree_components
+        }
+        counts = self._device.evict(needs) if needs else {}
+        tokens = counts.get(FULL, 0) * self.page_size
+        self.update_eviction_metrics(tokens, start)
+        return EvictResult(tokens, counts.get(WINDOW, 0) * self.page_size, counts.get(STATE, 0))
+
+    def _evictable(self, name: str) -> int:
+        return self.tree.pool(name).evictable_pages if name in self.tree_components else 0
+
+    def _protected(self, name: str) -> int:
+        return self.tree.pool(name).protected_pages if name in self.tree_components else 0
+
+    def full_evictable_size(self) -> int:
+        """Full-attention tokens that eviction could free now."""
+        return self._evictable(FULL) * self.page_size
+
+    evictable_size = full_evictable_size
+
+    def swa_evictable_size(self) -> int:
+        """Window tokens that eviction could free now."""
+        return self._evictable(WINDOW) * self.page_size
+
+    def mamba_evictable_size(self) -> int:
+        """States that eviction could free now."""
+        return self._evictable(STATE)
+
+    def full_protected_size(self) -> int:
+        """Full-attention tokens of the tree that are locked."""
+        return self._protected(FULL) * self.page_size
+
+    protected_size = full_protected_size
+
+    def swa_protected_size(self) -> int:
+        """Window tokens of the tree that are locked."""
+        return self._protected(WINDOW) * self.page_size
+
+    def mamba_protected_size(self) -> int:
+        """States of the tree that are locked."""
+        return self._protected(STATE)
+
+    def total_size(self) -> tuple[int, int]:
+        """Full-attention tokens and window tokens in the tree."""
+        sizes = (self.tree.pool(name).used_pages if name in self.tree_components else 0 for name in (FULL, WINDOW))
+        full, windows = (pages * self.page_size for pages in sizes)
+        return full, windows
+
+    def supports_swa(self) -> bool:
+        """Whether windows are cached."""
+        return self._has_windows
+
+    def supports_mamba(self) -> bool:
+        """Whether recurrent states are cached."""
+        return self._has_states
+
+    def swa_retain_floor(self, req: Any) -> int | None:
+        """With windows and saved states: a running request keeps its window before the last state that was saved."""
+        length: int | None = req.kv.mamba_last_track_seqlen
+        if not self._has_states or self.sliding_window_size is None or length is None:
+            return None
+        return length - self.sliding_window_size
+
+    def sanity_check(self) -> None:
+        """SGLang calls this when idle. Raises AssertionError for a broken invariant of the tree, or a page with two owners."""
+        problems = [str(violation) for violation in self.tree.check()]
+        for name, names in ((FULL, self._pools.full), (WINDOW, self._pools.windows), (STATE, self._pools.states)):
+            used = self.tree.pool(name).used_pages if name in self.tree_components else 0
+            if used != len(names):
+                problems.append(f"{name}: the tree has {used} pages, {len(names)} are named")
+        assert not problems, "\n".join(problems)
+
+    def pretty_print(self) -> None:
+        """Print the tree, a node a line."""
+        print(self.tree.dump())
+
+    def available_and_evictable_str(self) -> str:
+        """What SGLang adds to a message when it is out of memory."""
+        allocator = self.token_to_kv_pool_allocator
+        available = {FULL: allocator.full_available_size() if self._has_windows else allocator.available_size()}
+        if self._has_windows:
+            available[WINDOW] = allocator.swa_available_size()
+        if self._has_states:
+            available[STATE] = self.req_to_token_pool.mamba_allocator.available_size()
+        lines = []
+        for name, free in available.items():
+            size = 1 if name == STATE else self.page_size
+            evictable, protected = self._evictable(name) * size, self._protected(name) * size
+            lines.append(f"{name}: {free} free, {evictable} evictable and {protected} locked in the tree")
+        return "\n".join(lines) + "\n"
+
+    def all_values_flatten(self) -> torch.Tensor:
+        """All full-attention slots in the tree, in device memory. Cost: O(tree)."""
+        return self._pools.path_slots(self._names(FULL))
+
+    def all_mamba_values_flatten(self) -> torch.Tensor:
+        """All state slots in the tree, in device memory. Cost: O(tree)."""
+        return self._pools.states.pages(self._names(STATE))
+
+    def _names(self, component: str) -> NDArray[np.int64]:
+        index = self.tree.state.index_of(component)
+        values = (node.device[index] for node in self.tree.state.nodes)
+        return np.frombuffer(b"".join(value.pages for value in values if value is not None), np.int64)

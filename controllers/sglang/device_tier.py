@@ -1,0 +1,93 @@
+"""SGLang's device pools as the hybrid cache controller sees them: free lists, and eviction when one is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from unified_tree.errors import OutOfPagesError
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.sglang.device_pools import DevicePools
+    from unified_tree.receipt import EvictResult
+    from unified_tree.tree import UnifiedTree
+
+
+class FreeList:
+    """One pool's free pages, counted.
+
+    Attributes:
+        page_count: pages of the whole pool.
+    """
+
+    def __init__(self, pools: DevicePools, component: str) -> None:
+        self._pools = pools
+        self._component = component
+        self.page_count = pools.page_count(component)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that can be allocated now without an eviction."""
+        return self._pools.free_pages(self._component)
+
+
+class DeviceTier:
+    """The device pools of one cache.
+
+    Attributes:
+        allocators: the free list of each pool, by component.
+        other_tier: the host pools, whose pages an eviction here may free; None without a host tier.
+    """
+
+    def __init__(self, tree: UnifiedTree, pools: DevicePools) -> None:
+        self._tree = tree
+        self._pools = pools
+        self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
+        self.other_tier: TierPages | None = None
+
+    def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
+        """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
+        result = self._tree.evict(needs)
+        counts = {name: names.size for name, names in result.freed.items()}
+        self.free_evicted(result)
+        return counts
+
+    def reserve(self, needs: Mapping[str, int]) -> None:
+        """Evict until each pool has so many free pages. Raises OutOfPagesError if one cannot have them."""
+        for name, count in needs.items():
+            missing = count - self.allocators[name].free_pages
+            if missing > 0 and missing <= self._tree.pool(name).evictable_pages:
+                self.evict({name: missing})
+            if self.allocators[name].free_pages < count:
+                pool = self._tree.pool(name)
+                free, evictable = self.allocators[name].free_pages, pool.evictable_pages
+                raise OutOfPagesError(
+                    f"{name}: {count} device pages needed, {free} are free and {evictable} evictable",
+                    component=name,
+                    tier=Tier.DEVICE,
+                    needed=count,
+                    free=free,
+                    evictable=evictable,
+                    total=self.allocators[name].page_count,
+                )
+
+    def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+        """Reserve and allocate in several pools, all or nothing; page names by component. Raises OutOfPagesError."""
+        self.reserve(needs)
+        return {name: self._pools.allocate(name, count) for name, count in needs.items()}
+
+    def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
+        """Free pages of several pools, by component and name."""
+        self._pools.free(pages)
+
+    def free_evicted(self, result: EvictResult) -> None:
+        """Free the pages that an eviction on device returned, of both tiers."""
+        self._pools.free(result.freed)
+        if result.freed_elsewhere:
+            assert self.other_tier is not None, "without a host tier nothing is freed there"
+            self.other_tier.free_all(result.freed_elsewhere)

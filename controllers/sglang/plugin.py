@@ -1,0 +1,90 @@
+"""The entry point `sglang.srt.plugins`: registers the backend `unified_tree`, and refuses what was not tested."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from unified_tree.controllers.sglang.settings import Settings
+from unified_tree.errors import ConfigurationError
+
+TESTED_VERSIONS = ("0.5.23",)
+
+
+def register() -> None:
+    """Register `--radix-cache-backend unified_tree`. SGLang calls this once in each of its processes."""
+    from sglang.srt.mem_cache.registry import register_radix_cache_backend
+
+    register_radix_cache_backend("unified_tree", build)
+
+
+def build(context: Any) -> Any:
+    """The cache for a model, as SGLang describes it. Raises ConfigurationError for what the backend cannot do."""
+    check_version(version("sglang"))
+    from sglang.srt.mem_cache.registry import default_radix_cache_factory
+    from sglang.srt.runtime_context import mamba_checkpoint_grid
+
+    if context.disable_radix_cache:
+        return default_radix_cache_factory(context)
+    reasons = refusals(context)
+    if reasons:
+        raise ConfigurationError(
+            "--radix-cache-backend unified_tree does not support "
+            + "; nor ".join(reasons)
+            + ". Leave the flag out to serve this "
+            "model with SGLang's own cache."
+        )
+    from unified_tree.controllers.sglang.assembly import TierBuilder
+    from unified_tree.controllers.sglang.backend import UnifiedTreeCache
+
+    settings, params = Settings.read(), context.params
+    if (settings.host or settings.store) and not context.enable_hierarchical_cache:
+        raise ConfigurationError(
+            "a host tier or a store is set, and SGLang does not serve one: add --enable-hierarchical-cache"
+        )
+    tiers = TierBuilder(context, settings) if context.enable_hierarchical_cache else None
+    cache = UnifiedTreeCache(
+        params,
+        settings.policy or params.eviction_policy.lower(),
+        has_windows=context.is_hybrid_swa,
+        has_states=context.is_hybrid_ssm,
+        state_grid_tokens=mamba_checkpoint_grid(params.page_size) if context.is_hybrid_ssm else 1,
+        tiers=tiers,
+    )
+    if tiers is not None:
+        cache.watch_layers(context.tp_worker)
+    return cache
+
+
+def check_version(installed: str) -> None:
+    """Raise ConfigurationError for an SGLang that was not tested."""
+    if installed not in TESTED_VERSIONS:
+        raise ConfigurationError(
+            f"this unified-tree was tested with SGLang {', '.join(TESTED_VERSIONS)}; {installed} is installed. "
+            f"Run `pip install sglang=={TESTED_VERSIONS[-1]}`, or leave --radix-cache-backend out."
+        )
+
+
+def refusals(context: Any) -> list[str]:
+    """What of a model or a configuration the backend does not support, in words."""
+    params, found = context.params, []
+    allocator = params.token_to_kv_pool_allocator
+    kind = type(allocator).__name__
+    if kind not in ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator"):
+        found.append(f"the allocator {kind}")
+    if context.is_hybrid_swa and context.full_tokens_per_layer == 0:
+        found.append("models without any full attention")
+    if getattr(allocator, "swa_req_ring", False) or (context.is_hybrid_swa and not params.swa_gates_prefix_match):
+        found.append("windows that are kept by request instead of by token")
+    if params.decoder_swa_bounded_replay:
+        found.append("bounded replay of windows in the decoder")
+    pool = params.req_to_token_pool
+    if getattr(pool, "mamba_ckpt_pool", None) is not None:
+        found.append("--enable-int8-mamba-checkpoint")
+    if context.is_hybrid_ssm and getattr(pool.mamba_pool, "replayssm_write_pos", None) is not None:
+        found.append("ReplaySSM")
+    if context.is_hybrid_ssm and params.is_eagle:
+        found.append("EAGLE on models with recurrent states")
+    if context.is_hybrid_ssm and not params.enable_mamba_extra_buffer and params.page_size != 1:
+        found.append("recurrent states without the extra buffer at another page size than 1")
+    return found

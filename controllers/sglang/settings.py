@@ -1,0 +1,148 @@
+"""The settings of the SGLang backend: SGLang's own options where they mean the same, and an object for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unified_tree.arguments import integer, number
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.errors import ConfigurationError
+
+VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
+"""The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """How much host memory a rank uses; at most one of these.
+
+    Attributes:
+        ratio: host pages for each device page of every pool; `--hicache-ratio`.
+        gib: for all pools together, divided as the device memory is; `--hicache-size`.
+        pages: host pages by component: `full`, `swa`, `mamba`.
+    """
+
+    ratio: float | None = None
+    gib: float | None = None
+    pages: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        if len(given) > 1:
+            raise ConfigurationError(f"host: give one of ratio, gib and pages, not {' and '.join(given)}")
+        for name in ("ratio", "gib"):
+            if getattr(self, name) is not None:
+                number(getattr(self, name), f"host.{name}", ConfigurationError)
+        for name, count in (self.pages or {}).items():
+            integer(count, f"host.pages.{name}", ConfigurationError, minimum=1)
+
+    def page_counts(self, device_pages: Mapping[str, int], page_bytes: Mapping[str, int]) -> dict[str, int]:
+        """Host pages by component. Raises ConfigurationError for a pool that `pages` leaves out."""
+        if self.pages is not None:
+            missing = sorted(device_pages.keys() - self.pages.keys())
+            if missing:
+                raise ConfigurationError(f"host.pages lacks {', '.join(missing)}; the model has {', '.join(device_pages)}")
+            return {name: self.pages[name] for name in device_pages}
+        ratio = self.ratio if self.ratio is not None else 2.0
+        if self.gib is not None:
+            ratio = self.gib * (1 << 30) / sum(count * page_bytes[name] for name, count in device_pages.items())
+        return {name: max(1, int(ratio * count)) for name, count in device_pages.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The store behind the host tier.
+
+    Attributes:
+        engine: its name: `file`, `mooncake`, `redis`, `hf3fs`, `simm`, or one of an installed package.
+        options: of that engine, `directory` and `capacity_bytes` of `file`.
+        weights_version: names the weights; None for SGLang's `--weight-version` with the model's files and their sizes.
+        prefetch: fields of `PrefetchPolicy`.
+    """
+
+    engine: str
+    options: Mapping[str, Any]
+    weights_version: str | None = None
+    prefetch: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of the backend.
+
+    Attributes:
+        policy: the eviction policy; None for SGLang's `--radix-eviction-policy`.
+        host: the host tier; None for `--hicache-size` or `--hicache-ratio`.
+        write_policy: when boundaries are copied to host; None for `--hicache-write-policy`.
+        store: the store behind the host tier; None for none.
+    """
+
+    policy: str | None = None
+    host: HostSettings | None = None
+    write_policy: WritePolicy | None = None
+    store: StoreSettings | None = None
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """The settings in `UNIFIED_TREE_SGLANG_CONFIG`. Raises ConfigurationError for one that does not exist or fit."""
+        text = environment.get(VARIABLE, "").strip()
+        return cls.of(_mapping(text)) if text else cls()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """The settings in a mapping, as it stands in a file. Raises ConfigurationError for one that does not exist or fit."""
+        _check_names(cls, given, VARIABLE)
+        host, store, write_policy = given.get("host"), given.get("store"), given.get("write_policy")
+        if host is not None:
+            _check_names(HostSettings, host, "host")
+        if store is not None:
+            store = {"options": {key: value for key, value in store.items() if key not in _names(StoreSettings)}, **store}
+            store = {key: store[key] for key in store if key in _names(StoreSettings)}
+            if not isinstance(store.get("engine"), str):
+                raise ConfigurationError("store.engine must name an engine, such as `file`")
+        try:
+            policy = None if write_policy is None else WritePolicy(str(write_policy).replace("_", "-"))
+        except ValueError:
+            known = ", ".join(policy.value for policy in WritePolicy)
+            raise ConfigurationError(f"write_policy must be one of {known}, not {write_policy!r}") from None
+        return cls(
+            policy=given.get("policy"),
+            host=None if host is None else HostSettings(**host),
+            write_policy=policy,
+            store=None if store is None else StoreSettings(**store),
+        )
+
+
+def _names(settings: type) -> list[str]:
+    return [field.name for field in fields(settings)]
+
+
+def _check_names(settings: type, given: object, where: str) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{where} must be a mapping, not {given!r}")
+    unknown = sorted(set(given) - set(_names(settings)))
+    if unknown:
+        raise ConfigurationError(f"{where}: there is no setting {unknown[0]!r}; there are {', '.join(_names(settings))}")
+
+
+def _mapping(text: str) -> Any:
+    """A JSON object, or what the file of that name holds."""
+    if not text.startswith("{"):
+        try:
+            with open(text, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise ConfigurationError(f"{VARIABLE} is neither a JSON object nor a file: {error}") from error
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ConfigurationError(f"{VARIABLE} is not JSON, and YAML needs pyyaml") from error
+    return yaml.safe_load(text)

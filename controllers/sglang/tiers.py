@@ -1,0 +1,179 @@
+"""Host memory and a store behind SGLang's device pools.
+
+A request whose prompt continues on host is admitted with a load: its pages are copied back while the model runs, and each layer
+waits at a gate for its own. Backups and prefetches run beside; `poll` applies what has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.components import Composition
+from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.cache.weights import Weights
+from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
+from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
+from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools.host_pool import host_pools
+from unified_tree.controllers.ranks.rank_agreement import SingleRank
+from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.controllers.sglang.engine_mover import EngineMover
+from unified_tree.controllers.transfer_engines import CpuEngine
+from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
+    from unified_tree.controllers.sglang.device_pools import DevicePools
+    from unified_tree.controllers.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.sglang.engine_tensors import EngineTensors
+    from unified_tree.controllers.storage_tier import StorageController
+    from unified_tree.keys import Key
+    from unified_tree.receipt import Boundary, Match
+    from unified_tree.tree import UnifiedTree
+
+
+class LoadLock:
+    """Keeps the pages of a load for a request, as a receipt keeps those on device."""
+
+    __slots__ = ("_controller", "_load")
+
+    def __init__(self, controller: HybridCacheController, load: Load) -> None:
+        self._controller = controller
+        self._load = load
+
+    @property
+    def load(self) -> Load:
+        """The load."""
+        return self._load
+
+    def release(self, component: str | None = None) -> None:
+        """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
+        if component is None:
+            self._controller.release(self._load)
+
+
+class Tiers:
+    """The host tier, and the store behind it, of one cache.
+
+    Args:
+        tree: of the cache.
+        device: its device pools.
+        pools: the same, with the names of their pages.
+        tensors: where SGLang keeps the state, by component.
+        page_counts: host pages by component.
+        write_policy: when boundaries are copied to host.
+        model: the model's name in a store.
+        open_store: opens the store; None without one.
+    """
+
+    def __init__(
+        self,
+        tree: UnifiedTree,
+        device: DeviceTier,
+        pools: DevicePools,
+        tensors: Mapping[str, EngineTensors],
+        page_counts: Mapping[str, int],
+        *,
+        write_policy: WritePolicy,
+        model: Composition,
+        open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
+        ranks: RankAgreement | None = None,
+    ) -> None:
+        self._tree = tree
+        self._pools = pools
+        self.counters = CacheCounters()
+        self._ranks = ranks or SingleRank()
+        formats = {name: found.format for name, found in tensors.items()}
+        host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
+        names = {FULL: pools.full, WINDOW: pools.windows, STATE: pools.states}
+        movers = {name: EngineMover(tensors[name], names[name], host[name]) for name in formats}
+        tier = HostTier(page_counts=page_counts, engine=CpuEngine(movers), write_policy=write_policy)
+        self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)  # type: ignore[arg-type]
+        self._starting: dict[Boundary, Load] = {}
+        self._batch: list[Load] = []
+        self._has_states = STATE in formats
+        self.storage: StorageController | None = None
+        if open_store is not None:
+            self._attach(open_store(model, host))
+
+    def _attach(self, tier: Any) -> None:
+        from unified_tree.controllers.storage_tier import StorageController
+
+        weights = Weights(self._tree, self._ranks, 16_384)
+        self.storage = StorageController(self._tree, self.controller.host, tier, self.counters, weights, self._ranks)
+        weights.attached(tier.weights_version)
+        self.controller.storage = self.storage
+
+    def host_needs(self, match: Match) -> dict[str, int]:
+        """Device pages that loading the rest of a match would take, by component; empty if it is not worth loading."""
+        gain = match.reachable.length - match.device.length
+        if gain <= 0 or not self.controller.is_worth_loading(match.reachable, gain):
+            return {}
+        return self._tree.transfers.load_needs(match.reachable)
+
+    def begin_load(self, boundary: Boundary, tokens: int, *, takes_state: bool) -> Load | None:
+        """Start to load a boundary back; None if there is no room, or if it is gone."""
+        try:
+            load = self.controller.load(boundary, tokens, {STATE: 1} if takes_state else {})
+        except (OutOfPagesError, StaleBoundaryError, TransferError) as error:
+            self.counters.count_drop("no room to load" if isinstance(error, OutOfPagesError) else "load lost its boundary")
+            return None
+        self._starting[load.boundary] = load
+        self._batch.append(load)
+        return load
+
+    def lock_of(self, boundary: Boundary) -> LoadLock | None:
+        """The lock of a load that was just begun, for the request that it was begun for; None for any other boundary."""
+        load = self._starting.pop(boundary, None)
+        return None if load is None else LoadLock(self.controller, load)
+
+    def start_batch(self) -> list[Load]:
+        """Submit the copies of the loads that were begun since the last batch; those that its layers must wait for.
+
+        A recurrent state is copied before the first layer runs, so a model with states waits here for its loads.
+        """
+        loads, self._batch = self._batch, []
+        self.poll()
+        for load in loads if self._has_states else ():
+            self.controller.wait(load)
+            if load.error is not None:
+                raise TransferError(load.error)
+        return [] if self._has_states else loads
+
+    def poll(self) -> None:
+        """Apply what has ended, and start what is due. Never blocks."""
+        self.controller.poll()
+        if self.storage is not None:
+            self.storage.poll()
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """Start to fetch a waiting prompt from the store; whether there is something to wait for."""
+        return self.storage is not None and self.storage.prefetch(request, key)
+
+    def is_prefetched(self, request: Hashable) -> bool:
+        """Whether a request waits no longer for the store."""
+        return self.storage is None or self.storage.prefetcher.requests.is_ready(request)
+
+    def end_prefetch(self, request: Hashable) -> int:
+        """A request waits no longer; how many tokens the store added to its prefix on host. The next call returns 0."""
+        return 0 if self.storage is None else self.storage.prefetcher.requests.stop_waiting(request)
+
+    def cancel_prefetch(self, request: Hashable) -> None:
+        """A request waits no longer. No effect for an unknown one."""
+        if self.storage is not None:
+            self.storage.prefetcher.requests.cancel(request)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any copy is under way."""
+        return self.controller.is_busy or (self.storage is not None and self.storage.is_busy)
+
+    def close(self) -> None:
+        """Finish the backups that have begun, and close the store and the engine. Idempotent."""
+        try:
+            if self.storage is not None:
+                self.storage.close()
+        finally:
+            self.controller.close()
