@@ -13,11 +13,11 @@ from types import TracebackType
 
 import pytest
 from frozen import freeze, thaw
+from redis.exceptions import RedisError
 
-from unified_tree.controllers.storage.redis.redis_connection import tls_context
+from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
 from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.errors import StorageError
 
 SLOTS = 16384
 
@@ -113,10 +113,14 @@ class Redis:
         self.stop()
 
     def _is_ready(self) -> bool:
+        connections = connections_to(self.address, self.settings, tls_context(self.settings))
         try:
-            return self.ask("PING") == b"PONG"
-        except StorageError:
+            connections.get_connection()
+        except RedisError:
             return False
+        finally:
+            connections.disconnect()
+        return True
 
 
 class Cluster:

@@ -17,6 +17,9 @@ Command: TypeAlias = tuple[bytes | memoryview, ...]
 Reply: TypeAlias = "bytes | int | ResponseError | list[Reply] | None"
 """A string, a number, a refusal, several, or nothing."""
 Asked: TypeAlias = TcpConnection | UnixConnection
+_ALONE_BYTES = 1 << 17
+"""Longer pieces are sent from where they lie."""
+_TOGETHER_BYTES = 1 << 20
 _LOST = (OSError, RedisError, ValueError)
 """Raised by redis-py for a server that is away or says what is not its protocol; ValueError for a refusal in odd words."""
 
@@ -45,7 +48,7 @@ class RedisNode:
         try:
             connection = self._connections.get_connection()
             connection.expect(timeout_s)
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command(_joined(connection.pack_commands(commands)))
         except _LOST as error:
             raise self._lost(connection, error) from error
         return connection
@@ -81,3 +84,19 @@ class RedisNode:
             self._connections.release(connection)
         self.close()
         return StorageError(f"redis: {self.address}: {error}")
+
+
+def _joined(pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Short pieces joined into longer ones, for each is a call of the system and may wake the server."""
+    kept: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) > _ALONE_BYTES or size > _TOGETHER_BYTES:
+            yield b"".join(kept)
+            kept, size = [], 0
+        if len(piece) > _ALONE_BYTES:
+            yield piece
+        else:
+            kept.append(piece)
+            size += len(piece)
+    yield b"".join(kept)
