@@ -1,9 +1,10 @@
 """`python -m benches.storage_redis`: the Redis engine beside redis-py with hiredis, on one server, over TCP and a unix socket.
 
-Question: what does it gain to send pages from where they lie and to receive them where they belong?
+Question: what do the engine's checks, bounded waits and outcomes cost or gain beside redis-py's own client?
 Not: what a network would leave of it; server and client share this machine's cores.
 
-redis-py stores and reads the same pages in one pipeline, and copies what it read into the pages, as an engine over it must.
+redis-py's client stores and reads the same pages in one pipeline, and copies what it read into the pages. The engine uses
+redis-py's connections; it sends pages without copying them, and copies each into its place as soon as it is read.
 """
 
 from __future__ import annotations

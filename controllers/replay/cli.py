@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-EXTRAS = {"click": "replay", "rich": "replay", "matplotlib": "replay", "xxhash": "storage", "torch": "tensors", "yaml": "redis"}
+EXTRAS = {
+    **dict.fromkeys(("click", "rich", "matplotlib"), "replay"),
+    **dict.fromkeys(("redis", "yaml"), "redis"),
+    "xxhash": "storage",
+    "torch": "tensors",
+}
 """The extra that brings a package."""
 
 

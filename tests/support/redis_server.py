@@ -13,11 +13,11 @@ from types import TracebackType
 
 import pytest
 from frozen import freeze, thaw
+from redis.exceptions import RedisError
 
+from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
+from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.resp_connection import RespConnection, command, tls_context
-from unified_tree.controllers.storage.redis.resp_reader import Answer
-from unified_tree.errors import StorageError
 
 SLOTS = 16384
 
@@ -86,15 +86,14 @@ class Redis:
                 raise AssertionError(f"the server does not come up: {(self._folder / 'log').read_text()[-500:]}")
             time.sleep(0.01)
 
-    def ask(self, *words: str | bytes) -> Answer:
+    def ask(self, *words: str | bytes) -> Reply:
         """What the server answers to a command."""
-        connection = self._connection()
+        node = RedisNode(self.address, self.settings, tls_context(self.settings))
         try:
-            connection.expect(time.monotonic() + 30)
-            connection.send(command(*(word.encode() if isinstance(word, str) else word for word in words)))
-            return connection.read()
+            [reply] = node.ask([tuple(word.encode() if isinstance(word, str) else word for word in words)], 30)
+            return reply
         finally:
-            connection.close()
+            node.close()
 
     def pause(self) -> None:
         freeze(self.process)
@@ -113,14 +112,14 @@ class Redis:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def _connection(self) -> RespConnection:
-        return RespConnection(self.address, self.settings, tls_context(self.settings))
-
     def _is_ready(self) -> bool:
+        connections = connections_to(self.address, self.settings, tls_context(self.settings))
         try:
-            self._connection().close()
-        except (OSError, StorageError):
+            connections.get_connection()
+        except RedisError:
             return False
+        finally:
+            connections.disconnect()
         return True
 
 
@@ -196,11 +195,11 @@ class Cluster:
         self.stop()
 
 
-def _expect_ok(answer: Answer) -> None:
+def _expect_ok(answer: Reply) -> None:
     assert answer == b"OK", answer
 
 
-def _text(answer: Answer) -> bytes:
+def _text(answer: Reply) -> bytes:
     assert isinstance(answer, bytes), answer
     return answer
 

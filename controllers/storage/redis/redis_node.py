@@ -3,43 +3,100 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from redis.exceptions import ClusterDownError, RedisError, ResponseError
 
 from unified_tree.controllers.storage.circuit_breaker import CircuitBreaker
-from unified_tree.controllers.storage.connection_pool import ConnectionPool
+from unified_tree.controllers.storage.redis.redis_connection import TcpConnection, UnixConnection, connections_to
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
-from unified_tree.controllers.storage.redis.resp_connection import RespConnection
+from unified_tree.errors import StorageError
+
+Command: TypeAlias = tuple[bytes | memoryview, ...]
+Reply: TypeAlias = "bytes | int | ResponseError | list[Reply] | None"
+"""A string, a number, a refusal, several, or nothing."""
+Asked: TypeAlias = TcpConnection | UnixConnection
+_ALONE_BYTES = 1 << 17
+"""Longer pieces are sent from where they lie."""
+_TOGETHER_BYTES = 1 << 20
+_LOST = (OSError, RedisError, ValueError)
+"""Raised by redis-py for a server that is away or says what is not its protocol; ValueError for a refusal in odd words."""
 
 
 class RedisNode:
-    """Provides connections, each to one thread, without a limit on their number.
+    """Asks one server. Thread-safe; each thread has a connection of its own while it asks.
 
     Args:
         address: of the server.
         settings: credentials and time limits.
-        tls: see RespConnection.
+        tls: see `redis_connection.tls_context`.
     """
 
     def __init__(self, address: str, settings: RedisSettings, tls: ssl.SSLContext | None) -> None:
         self.address = address
         self.breaker = CircuitBreaker(settings.retry_pause_s, store=f"redis: the server at {address}")
-        self._connections = ConnectionPool(lambda: RespConnection(address, settings, tls))
+        self._connections: Any = connections_to(address, settings, tls)
 
-    def acquire(self) -> RespConnection:
-        """A connection, an idle one if it is still open. Raises as RespConnection."""
-        return self._connections.acquire()
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> list[Reply]:
+        """The replies. Raises StorageError for a server that is away."""
+        return list(self.replies(self.send(commands, timeout_s), len(commands), timeout_s))
 
-    def release(self, connection: RespConnection) -> None:
-        """Return a connection on which all replies were read."""
-        self.breaker.succeeded()
+    def send(self, commands: Sequence[Command], timeout_s: float) -> Asked:
+        """Send commands in a pipeline; the caller reads the replies. Raises StorageError."""
+        connection: Asked | None = None
+        try:
+            connection = self._connections.get_connection()
+            connection.expect(timeout_s)
+            connection.send_packed_command(_joined(connection.pack_commands(commands)))
+        except _LOST as error:
+            raise self._lost(connection, error) from error
+        return connection
+
+    def replies(self, connection: Asked, count: int, timeout_s: float) -> Iterator[Reply]:
+        """What is answered on a connection, all within the time, and all must be read. Raises StorageError."""
+        is_down = False
+        try:
+            connection.expect(timeout_s)
+            for _ in range(count):
+                try:
+                    reply = connection.read_response()
+                except ResponseError as refusal:
+                    reply = refusal
+                is_down = is_down or isinstance(reply, ClusterDownError)
+                yield reply
+        except _LOST as error:
+            raise self._lost(connection, error) from error
         self._connections.release(connection)
+        if is_down:
+            self.breaker.failed()
+        else:
+            self.breaker.succeeded()
 
-    def lost(self, connection: RespConnection | None = None) -> None:
-        """Report a connection that failed or could not be opened; idle ones are closed too."""
+    def close(self) -> None:
+        """Close idle connections."""
+        self._connections.disconnect(inuse_connections=False)
+
+    def _lost(self, connection: Asked | None, error: Exception) -> StorageError:
         self.breaker.failed()
         if connection is not None:
-            connection.close()
-        self._connections.close_idle()
+            connection.disconnect()
+            self._connections.release(connection)
+        self.close()
+        return StorageError(f"redis: {self.address}: {error}")
 
-    def retire(self) -> None:
-        """Close idle connections now, and others when they are released. Nothing is acquired any more."""
-        self._connections.retire()
+
+def _joined(pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Short pieces joined into longer ones, for each is a call of the system and may wake the server."""
+    kept: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) > _ALONE_BYTES or size > _TOGETHER_BYTES:
+            yield b"".join(kept)
+            kept, size = [], 0
+        if len(piece) > _ALONE_BYTES:
+            yield piece
+        else:
+            kept.append(piece)
+            size += len(piece)
+    yield b"".join(kept)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from unified_tree.controllers.storage.redis.redis_node import RedisNode
-from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
-from unified_tree.controllers.storage.redis.resp_connection import Piece, RespConnection
-from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError
-from unified_tree.errors import StorageError
+from redis.exceptions import MovedError
 
-_DOWN = ("CLUSTERDOWN", "LOADING", "MASTERDOWN")
-"""Refusals of a server that will serve nobody for a while."""
+from unified_tree.controllers.storage.redis.redis_node import Asked, Command, RedisNode, Reply
+from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
+from unified_tree.errors import StorageError
 
 
 class NoReply(Enum):
@@ -24,8 +20,8 @@ class NoReply(Enum):
     LOST = "the server was asked, and what it did is not known"
 
 
-Reply: TypeAlias = "Answer | NoReply"
-_Sent = tuple[RedisNode, RespConnection, list[int]]
+Result: TypeAlias = "Reply | NoReply | memoryview"
+"""A page that was filled is itself the result."""
 
 
 class RedisPipeline:
@@ -40,77 +36,59 @@ class RedisPipeline:
         self._topology = topology
         self._timeout_s = timeout_s
 
-    def replies(
-        self, names: Sequence[bytes], pieces: Callable[[int], list[Piece]], pages: Sequence[memoryview] | None = None
-    ) -> list[Reply]:
-        """One reply for each key, in their order; a key that has moved is retried once.
+    def results(self, commands: Sequence[Command], pages: Sequence[memoryview] | None = None) -> list[Result]:
+        """One result for each command, in their order; a key that has moved is retried once.
 
         Args:
-            names: the keys.
-            pieces: the command of the key at an index.
-            pages: for the strings that are answered.
+            commands: each with its key as the second word.
+            pages: a string as long as its page is copied there.
         """
-        replies: list[Reply] = [NoReply.AWAY] * len(names)
-        asked = list(range(len(names)))
+        results: list[Result] = [NoReply.AWAY] * len(commands)
+        left = list(range(len(commands)))
         for _ in range(2):
-            sent = self._sent(self._by_owner(names, asked), pieces, replies)
-            for node, connection, indices in sent:
-                self._read(node, connection, indices, pages, replies)
-            asked = [index for index in asked if _kind(replies[index]) == "MOVED"]
-            if not asked or not self._topology.refresh():
+            sent = [(node, self._sent(node, commands, some, results), some) for node, some in self._by_owner(commands, left)]
+            for node, connection, some in sent:
+                if connection is not None:
+                    self._read(node, connection, some, pages, results)
+            left = [index for index in left if isinstance(results[index], MovedError)]
+            if not left or not self._topology.refresh():
                 break
-        if any(isinstance(reply, NoReply) for reply in replies):
+        if any(isinstance(result, NoReply) for result in results):
             self._topology.refresh()
-        return replies
+        return results
 
-    def _by_owner(self, names: Sequence[bytes], indices: list[int]) -> dict[RedisNode, list[int]]:
+    def _by_owner(self, commands: Sequence[Command], indices: list[int]) -> list[tuple[RedisNode, list[int]]]:
         found: dict[RedisNode, list[int]] = {}
         for index in indices:
-            owner = self._topology.owner(names[index])
+            owner = self._topology.owner(bytes(commands[index][1]))
             if owner is not None:
                 found.setdefault(owner, []).append(index)
-        return found
+        return list(found.items())
 
-    def _sent(
-        self, by_owner: dict[RedisNode, list[int]], pieces: Callable[[int], list[Piece]], replies: list[Reply]
-    ) -> list[_Sent]:
-        sent = []
-        for node, indices in by_owner.items():
-            state = NoReply.LOST if node.breaker.admits() else NoReply.AWAY
-            for index in indices:
-                replies[index] = state
-            if state is NoReply.AWAY:
-                continue
-            connection = None
-            try:
-                connection = node.acquire()
-                connection.expect(time.monotonic() + self._timeout_s)
-                connection.send([piece for index in indices for piece in pieces(index)])
-            except (OSError, StorageError):
-                node.lost(connection)
-            else:
-                sent.append((node, connection, indices))
-        return sent
+    def _sent(self, node: RedisNode, commands: Sequence[Command], indices: list[int], results: list[Result]) -> Asked | None:
+        state = NoReply.LOST if node.breaker.admits() else NoReply.AWAY
+        for index in indices:
+            results[index] = state
+        if state is NoReply.AWAY:
+            return None
+        try:
+            return node.send([commands[index] for index in indices], self._timeout_s)
+        except StorageError:
+            return None
 
     def _read(
         self,
         node: RedisNode,
-        connection: RespConnection,
+        connection: Asked,
         indices: list[int],
         pages: Sequence[memoryview] | None,
-        replies: list[Reply],
+        results: list[Result],
     ) -> None:
-        connection.expect(time.monotonic() + self._timeout_s)
         try:
-            for index in indices:
-                replies[index] = connection.read(None if pages is None else pages[index])
-        except (OSError, StorageError):
-            node.lost(connection)
+            for index, reply in zip(indices, node.replies(connection, len(indices), self._timeout_s), strict=True):
+                results[index] = reply
+                if pages is not None and isinstance(reply, bytes) and len(reply) == pages[index].nbytes:
+                    pages[index].cast("B")[:] = reply
+                    results[index] = pages[index]
+        except StorageError:
             return
-        node.release(connection)
-        if any(_kind(replies[index]) in _DOWN for index in indices):
-            node.breaker.failed()
-
-
-def _kind(reply: Reply) -> str:
-    return reply.text.partition(" ")[0] if isinstance(reply, RespError) else ""

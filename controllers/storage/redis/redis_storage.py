@@ -5,19 +5,29 @@ A key is the prefix, the first 8 bytes of the pool's format digest and the key, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    OutOfMemoryError,
+    ResponseError,
+    TryAgainError,
+)
 
 from unified_tree.controllers.storage.engine_settings import engine_opener
 from unified_tree.controllers.storage.guarded_storage import GuardedStorage
-from unified_tree.controllers.storage.redis.redis_pipeline import NoReply, RedisPipeline, Reply
+from unified_tree.controllers.storage.redis.redis_node import Command
+from unified_tree.controllers.storage.redis.redis_pipeline import NoReply, RedisPipeline, Result
 from unified_tree.controllers.storage.redis.redis_settings import RedisSettings
 from unified_tree.controllers.storage.redis.redis_sweep import sweep
 from unified_tree.controllers.storage.redis.redis_topology import RedisTopology
-from unified_tree.controllers.storage.redis.resp_connection import Piece, command
-from unified_tree.controllers.storage.redis.resp_reader import LARGEST_BYTES, RespError, WrongLength
 from unified_tree.controllers.storage.storage_engine import Capabilities, Outcome
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import StorageError
+
+LARGEST_BYTES = 512 << 20
+"""The server's own limit of a value."""
 
 
 class RedisStorage(GuardedStorage):
@@ -47,49 +57,43 @@ class RedisStorage(GuardedStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See StorageEngine.capabilities. TLS copies every page."""
+        """See StorageEngine.capabilities. What is read is copied once, out of the client's buffers."""
         return Capabilities(
-            zero_copy=not self._settings.tls,
+            zero_copy=False,
             largest_value_bytes=LARGEST_BYTES,
             shared_between_hosts=True,
             survives_restart=True,
         )
 
     def _exists(self, pool: str, keys: Sequence[bytes]) -> list[bool]:
-        replies = self._present(self._names(pool, keys))
-        if NoReply.LOST in replies and not any(type(reply) is int for reply in replies):
+        results = self._each(b"EXISTS", self._names(pool, keys))
+        if NoReply.LOST in results and not any(type(result) is int for result in results):
             raise StorageError(f"redis: no server answers at {self._settings.address}")
-        return [reply == 1 for reply in replies]
+        return [result == 1 for result in results]
 
     def _get(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         names = self._names(pool, keys)
-        replies = self._replies(names, lambda index: command(b"GET", names[index]), pages)
-        strange = [name for name, reply in zip(names, replies, strict=True) if _is_strange(reply)]
-        if strange:
-            self._replies(strange, lambda index: command(b"UNLINK", strange[index]))
-        return list(map(_got, replies))
+        results = self._each(b"GET", names, pages)
+        strange = [name for name, result in zip(names, results, strict=True) if _is_strange(result)]
+        self._each(b"UNLINK", strange)
+        return list(map(_got, results))
 
     def _put(self, pool: str, keys: Sequence[bytes], pages: Sequence[memoryview]) -> list[Outcome]:
         names = self._names(pool, keys)
-        there = self._present(names)
-        outcomes = [Outcome.PRESENT if reply == 1 else _stored(reply) for reply in there]
-        absent = [index for index, reply in enumerate(there) if reply == 0]
-
-        def storing(index: int) -> list[Piece]:
-            return command(b"SET", names[absent[index]], pages[absent[index]], *self._options)
-
-        size = self._pools[pool].value_bytes
-        replies = self._replies([names[index] for index in absent], storing, page_bytes=size)
-        for index, reply in zip(absent, replies, strict=True):
-            outcomes[index] = _stored(reply)
+        there = self._each(b"EXISTS", names)
+        outcomes = [Outcome.PRESENT if result == 1 else _stored(result) for result in there]
+        absent = [index for index, result in enumerate(there) if result == 0]
+        storing: list[Command] = [(b"SET", names[index], pages[index].cast("B"), *self._options) for index in absent]
+        results = self._results(storing, self._pools[pool].value_bytes)
+        for index, result in zip(absent, results, strict=True):
+            outcomes[index] = _stored(result)
         return outcomes
 
     def _remove(self, pool: str, keys: Sequence[bytes]) -> None:
-        names = self._names(pool, keys)
-        replies = self._replies(names, lambda index: command(b"UNLINK", names[index]))
-        wrong = [reply for reply in replies if type(reply) is not int]
+        results = self._each(b"UNLINK", self._names(pool, keys))
+        wrong = [result for result in results if type(result) is not int]
         if wrong:
-            raise StorageError(f"redis: {len(wrong)} values of {pool} were not removed: {wrong[0]!r}")
+            raise StorageError(f"redis: {len(wrong)} values of {pool} were not removed: {wrong[0]!s}")
 
     def _clear(self) -> None:
         for tag in self._tags.values():
@@ -105,56 +109,45 @@ class RedisStorage(GuardedStorage):
         tag = self._tags[pool]
         return [tag + key.hex().encode() for key in keys]
 
-    def _present(self, names: list[bytes]) -> list[Reply]:
-        return self._replies(names, lambda index: command(b"EXISTS", names[index]))
+    def _each(self, command: bytes, names: list[bytes], pages: Sequence[memoryview] | None = None) -> list[Result]:
+        return self._results([(command, name) for name in names], pages[0].nbytes if pages else 0, pages)
 
-    def _replies(
-        self,
-        names: list[bytes],
-        pieces: Callable[[int], list[Piece]],
-        pages: Sequence[memoryview] | None = None,
-        page_bytes: int = 0,
-    ) -> list[Reply]:
+    def _results(self, commands: list[Command], page_bytes: int, pages: Sequence[memoryview] | None = None) -> list[Result]:
         """In pipelines of limited size. Raises StorageError where all are refused for the same unforeseen reason."""
-        size = pages[0].nbytes if pages else max(page_bytes, 1 << 10)
-        step = max(1, self._settings.batch_bytes // size)
-        replies: list[Reply] = []
-        for start in range(0, len(names), step):
+        step = max(1, self._settings.batch_bytes // max(page_bytes, 1 << 10))
+        results: list[Result] = []
+        for start in range(0, len(commands), step):
             some = None if pages is None else pages[start : start + step]
-            replies += self._pipeline.replies(names[start : start + step], _counted_from(start, pieces), some)
-        refusals = {reply for reply in replies if isinstance(reply, RespError)}
-        if len(refusals) == 1 and all(isinstance(reply, RespError) for reply in replies):
-            [refusal] = refusals
-            if not refusal.text.startswith(_EXPECTED):
-                raise StorageError(f"redis: {self._settings.address} refuses: {refusal.text}")
-        return replies
+            results += self._pipeline.results(commands[start : start + step], some)
+        refusals = {str(result) for result in results if isinstance(result, ResponseError) and not _is_expected(result)}
+        if len(refusals) == 1 and all(str(result) in refusals for result in results):
+            raise StorageError(f"redis: {self._settings.address} refuses: {refusals.pop()}")
+        return results
 
 
-_EXPECTED = ("OOM ", "WRONGTYPE ", "MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MASTERDOWN ")
+def _is_expected(refusal: ResponseError) -> bool:
+    return isinstance(refusal, AskError | ClusterDownError | OutOfMemoryError | TryAgainError) or _is_strange(refusal)
 
 
-def _counted_from(start: int, pieces: Callable[[int], list[Piece]]) -> Callable[[int], list[Piece]]:
-    return lambda index: pieces(start + index)
+def _is_strange(result: Result) -> bool:
+    """A value that was not put by us."""
+    return isinstance(result, bytes) or (isinstance(result, ResponseError) and str(result).startswith("WRONGTYPE "))
 
 
-def _is_strange(reply: Reply) -> bool:
-    return isinstance(reply, WrongLength) or (isinstance(reply, RespError) and reply.text.startswith("WRONGTYPE "))
-
-
-def _got(reply: Reply) -> Outcome:
-    if isinstance(reply, memoryview):
+def _got(result: Result) -> Outcome:
+    if isinstance(result, memoryview):
         return Outcome.DONE
-    missing = reply is None or reply is NoReply.AWAY or _is_strange(reply)
+    missing = result is None or result is NoReply.AWAY or _is_strange(result)
     return Outcome.MISSING if missing else Outcome.FAILED
 
 
-def _stored(reply: Reply) -> Outcome:
-    if reply == b"OK":
+def _stored(result: Result) -> Outcome:
+    if result == b"OK":
         return Outcome.DONE
-    if reply is None:
+    if result is None:
         return Outcome.PRESENT
-    full = isinstance(reply, RespError) and reply.text.startswith("OOM ")
-    return Outcome.DROPPED if full or reply is NoReply.AWAY else Outcome.FAILED
+    full = isinstance(result, OutOfMemoryError)
+    return Outcome.DROPPED if full or result is NoReply.AWAY else Outcome.FAILED
 
 
 open_redis = engine_opener("redis", RedisSettings, RedisStorage)

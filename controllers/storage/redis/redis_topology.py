@@ -1,29 +1,24 @@
 """Which server keeps a key: the only one, or the owner of the key's slot in a cluster.
 
-https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec: 16384 slots, a key's being its CRC16 modulo
-that. Ours hold no braces, so all of the key counts.
+redis-py's own cluster client would ask servers of which it is known that they do not answer, one after another, each for its
+whole time: it has no circuit breaker. So the table of slots is kept here, and the breaker of a server decides who is asked.
 """
 
 from __future__ import annotations
 
-import binascii
 import math
 import threading
 import time
 from collections.abc import Iterator
 
-from unified_tree.controllers.storage.redis.redis_node import RedisNode
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from unified_tree.controllers.storage.redis.redis_connection import tls_context
+from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
 from unified_tree.controllers.storage.redis.redis_settings import UNIX, RedisSettings, is_address
-from unified_tree.controllers.storage.redis.resp_connection import command, tls_context
-from unified_tree.controllers.storage.redis.resp_reader import Answer, RespError
 from unified_tree.errors import ConfigurationError, StorageError
-
-SLOTS = 1 << 14
-
-
-def slot_of(name: bytes) -> int:
-    """The slot of a key without braces."""
-    return binascii.crc_hqx(name, 0) % SLOTS
 
 
 class RedisTopology:
@@ -55,7 +50,7 @@ class RedisTopology:
     def owner(self, name: bytes) -> RedisNode | None:
         """The server of a key; None if no server has its slot."""
         owners = self._owners
-        return owners[0] if len(owners) == 1 else owners[slot_of(name)]
+        return owners[0] if len(owners) == 1 else owners[key_slot(name)]
 
     @property
     def nodes(self) -> list[RedisNode]:
@@ -84,25 +79,15 @@ class RedisTopology:
     def close(self) -> None:
         """Close all connections."""
         for node in (*self._nodes.values(), *self._seeds.values()):
-            node.retire()
+            node.close()
 
     def _read(self, candidates: list[RedisNode]) -> list[str]:
         """Read the slots from the first server that answers; else returns an error for each."""
         troubles = []
         words = (b"CLUSTER", b"SLOTS") if self._settings.cluster else (b"INFO", b"cluster")
         for node in candidates:
-            connection = None
             try:
-                connection = node.acquire()
-                connection.expect(time.monotonic() + self._settings.connect_timeout_s)
-                connection.send(command(*words))
-                answer = connection.read()
-            except (OSError, StorageError) as error:
-                node.lost(connection)
-                troubles.append(f"{node.address}: {error}")
-                continue
-            node.release(connection)
-            try:
+                [answer] = node.ask([words], self._settings.connect_timeout_s)
                 self._learn(answer, node)
             except StorageError as error:
                 troubles.append(f"{node.address}: {error}")
@@ -110,13 +95,13 @@ class RedisTopology:
                 return []
         return troubles or ["no server is there to be asked"]
 
-    def _learn(self, answer: Answer, node: RedisNode) -> None:
+    def _learn(self, answer: Reply, node: RedisNode) -> None:
         if not self._settings.cluster:
             if isinstance(answer, bytes) and b"cluster_enabled:1" in answer:
                 raise ConfigurationError(f"redis: {node.address} belongs to a cluster; set cluster")
             self._owners, self._nodes = [node], {node.address: node}
             return
-        if isinstance(answer, RespError) and "cluster support disabled" in answer.text:
+        if isinstance(answer, ResponseError) and "cluster support disabled" in str(answer):
             raise ConfigurationError(f"redis: {node.address} is no cluster; do not set cluster")
         owners: list[RedisNode | None] = [None] * SLOTS
         nodes: dict[str, RedisNode] = {}
@@ -128,10 +113,10 @@ class RedisTopology:
         gone = [known for address, known in self._nodes.items() if address not in nodes and address not in self._seeds]
         self._owners, self._nodes = owners, nodes
         for lost in gone:
-            lost.retire()
+            lost.close()
 
 
-def _ranges(answer: Answer, asked: str) -> Iterator[tuple[int, int, str]]:
+def _ranges(answer: Reply, asked: str) -> Iterator[tuple[int, int, str]]:
     """First slot, last slot and master of each range. Raises StorageError for an answer that is no such table."""
     if not isinstance(answer, list):
         raise StorageError(f"redis: CLUSTER SLOTS is answered with {answer!r}")

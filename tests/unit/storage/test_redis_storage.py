@@ -26,13 +26,11 @@ from numbered_pages import (
     until_put,
     value,
 )
+from redis.crc import key_slot as slot_of
 from redis_server import Cluster, Redis
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
-from unified_tree.controllers.storage.redis.redis_node import RedisNode
-from unified_tree.controllers.storage.redis.redis_topology import slot_of
-from unified_tree.controllers.storage.redis.resp_connection import command
 from unified_tree.errors import ConfigurationError, StorageError
 
 redis_server.skip_unless_it_runs()
@@ -90,13 +88,13 @@ def test_a_password_a_user_and_a_database(tmp_path: Path) -> None:
             engine = opened(server.address, **given)
             check_round_trip(engine)
             engine.close()
-        with pytest.raises(StorageError, match="NOAUTH"):
+        with pytest.raises(StorageError, match="Authentication required"):
             opened(server.address)
-        with pytest.raises(StorageError, match="answers AUTH with WRONGPASS") as caught:
+        with pytest.raises(StorageError, match="invalid username-password pair") as caught:
             opened(server.address, password="guessed")
         assert "guessed" not in str(caught.value)
         assert "sesame" not in repr(settings)
-        with pytest.raises(StorageError, match="answers SELECT with ERR"):
+        with pytest.raises(StorageError, match="DB index is out of range"):
             opened(server.address, password="open sesame", database=99)
 
 
@@ -163,15 +161,6 @@ def test_pages_larger_than_what_a_socket_takes_at_once(tmp_path: Path, over: str
         assert engine.get("huge", keys(1, 2), got) == [Outcome.DONE] * 2 and got == [page, page]
         resumed.join()
         engine.close()
-
-
-def test_a_connection_given_back_after_the_end_is_closed(server: Redis) -> None:
-    node = RedisNode(server.address, RedisSettings(address=server.address), None)
-    connection = node.acquire()
-    node.retire()
-    node.release(connection)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        connection.send(command(b"PING"))
 
 
 def test_pages_of_other_items_and_read_only_pages(engine: RedisStorage) -> None:
@@ -339,7 +328,7 @@ def test_clearing_takes_our_pools_and_nobody_elses(server: Redis, engine: RedisS
 def test_a_server_that_refuses_everything_is_quoted(server: Redis) -> None:
     server.ask("ACL", "SETUSER", "reader", "on", ">p", "~ut:*", "+@all", "-set")
     engine = opened(server.address, username="reader", password="p")
-    with pytest.raises(StorageError, match="refuses: NOPERM"):
+    with pytest.raises(StorageError, match=r"refuses: .*permission"):
         put(engine, 1)
     assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING], "what it may do it does"
     assert not engine.stats().is_degraded
@@ -351,11 +340,6 @@ def test_a_cluster_must_be_called_one_and_nothing_else(server: Redis, cluster: C
         opened(cluster.servers[0].address)
     with pytest.raises(ConfigurationError, match="is no cluster; do not set cluster"):
         opened(server.address, cluster=True)
-
-
-def test_slots_are_those_of_the_servers(cluster: Cluster) -> None:
-    for number in range(20):
-        assert cluster.servers[0].ask("CLUSTER", "KEYSLOT", name(number)) == slot_of(name(number))
 
 
 def test_a_cluster_serves_from_all_its_masters_and_finds_them_by_one(cluster: Cluster) -> None:
