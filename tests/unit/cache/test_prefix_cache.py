@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kinds import DRAFT, FULL, MAMBA, swa
+from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
 from unified_tree import Component, ConfigurationError, InsertError, InvalidKeyError, Key, LeaseError, OutOfPagesError, Point
 from unified_tree.controllers import Lease, PrefixCache
@@ -162,6 +162,18 @@ def test_rejected_draft_tokens_are_taken_back() -> None:
     for length in (7, 9):
         with pytest.raises(LeaseError, match="can be cut"):
             cache.truncate(lease, length)
+
+
+def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
+    cache = make([FULL, OWN_DRAFT])
+    publish(cache, TOKENS[:8])
+    cache.device.free_all(cache.tree.evict({"draft": 4}).freed)
+    with cache.acquire(Key(TOKENS[:12])) as lease:
+        assert lease.cached_tokens == 8
+        assert lease.pages("draft").tolist() == [-1] * 4
+        cache.allocate(lease, 12)
+        cache.commit(lease, TOKENS[:12])
+    assert cache.stats().pools["draft"].used == 0
 
 
 def test_a_lease_is_a_context_manager() -> None:
