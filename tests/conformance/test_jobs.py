@@ -1,4 +1,4 @@
-"""Both ways to run jobs keep the contract, and what each promises besides."""
+"""Every way to run jobs keeps the contract, and what each promises besides."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from unified_tree.controllers.replay.metered_storage import MeteredStorage
+from unified_tree.controllers.replay.paced_jobs import PacedJobs
+from unified_tree.controllers.replay.storage_settings import StorageCost
+from unified_tree.controllers.storage import NullStorage
 from unified_tree.controllers.storage_tier import Jobs, ThreadJobs
 from unified_tree.controllers.storage_tier.jobs import Steps
 from unified_tree.controllers.testing import Check, SimulatedJobs, job_checks
 from unified_tree.controllers.testing.job_contract import counting, finished
+from unified_tree.controllers.testing.storage_rig import POOLS
 from unified_tree.controllers.transfer_engines import VirtualClock
 
 MAKERS: dict[str, Callable[[], Jobs]] = {
@@ -18,6 +23,7 @@ MAKERS: dict[str, Callable[[], Jobs]] = {
     "two threads": lambda: ThreadJobs(2),
     "simulated": lambda: SimulatedJobs(0, VirtualClock()),
     "simulated, one at a time": lambda: SimulatedJobs(0, VirtualClock(), max_concurrent=1),
+    "paced": lambda: PacedJobs(VirtualClock(), MeteredStorage(NullStorage(POOLS), {}), StorageCost(bytes_per_s=1e9)),
 }
 
 
@@ -29,7 +35,7 @@ def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
 
 
 @pytest.mark.parametrize("check", job_checks(), ids=repr)
-def test_both_keep_the_contract(check: Check, jobs: Jobs) -> None:
+def test_every_one_keeps_the_contract(check: Check, jobs: Jobs) -> None:
     check(jobs)
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kinds import SETS
 from memory_model import Request, Runner
 from page_memory import PageMemory
-from state_machines import search
+from state_machines import search, walk
 from tempers import TemperError, Tempers
 from watched_engine import WatchedEngine
 
@@ -263,6 +263,12 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(table.tolist() == ids for table, ids in self.tables)
         self.runner.check()
 
+    def may(self, name: str) -> bool:
+        """Whether an operation of a walk can come now."""
+        if name == "acquire":
+            return len(self.active) < 4
+        return bool(self.active) or name in {"poll", "burst", "settle", "lose_temper"}
+
     def teardown(self) -> None:
         """Everything released, every page comes home."""
         if hasattr(self, "runner"):
@@ -270,24 +276,10 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.close()
 
 
-def walk(kinds: str, seed: str, steps: int) -> int:
-    """One long life of a cache."""
-    rng = Random(seed)
-    machine = type("CacheMachine", (CacheMachine,), {"kinds": SETS[kinds]})()
-    machine.start(rng.randrange(1 << 20))
-    for step in range(steps):
-        requests: list[Request] = machine.active
-        others = ["acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"]
-        name = rng.choice([*["run"] * 3, *others])
-        if (len(requests) < 4) if name == "acquire" else (requests or name in {"poll", "burst", "settle", "lose_temper"}):
-            try:
-                getattr(machine, name)(rng.randrange(1 << 20))
-                machine.sound()
-            except Exception as error:
-                error.add_note(f"walk({kinds!r}, {seed!r}) at step {step}: {name}")
-                raise
-    machine.teardown()
-    return steps
+OPERATIONS = (
+    *["run"] * 3,
+    *("acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"),
+)
 
 
 @pytest.mark.parametrize("kinds", SETS)
@@ -297,13 +289,13 @@ def test_every_byte_is_what_was_put_in(kinds: str, record_property: Any) -> None
 
 @pytest.mark.parametrize("kinds", SETS)
 def test_every_byte_is_what_was_put_in_through_a_long_life(kinds: str, record_property: Any) -> None:
-    record_property("operations", sum(walk(kinds, f"{kinds} {i}", 200) for i in range(4)))
+    record_property("operations", sum(walk(CacheMachine, kinds, f"{kinds} {i}", 200, OPERATIONS) for i in range(4)))
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kinds", SETS)
 def test_every_byte_is_what_was_put_in_for_long(kinds: str, record_property: Any) -> None:
     operations = search(CacheMachine, kinds, max_examples=150, stateful_step_count=100)
-    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(20))
+    operations += sum(walk(CacheMachine, kinds, f"deep {kinds} {i}", 1000, OPERATIONS) for i in range(20))
     record_property("operations", operations)
     print(f"{kinds}: {operations:,} operations")

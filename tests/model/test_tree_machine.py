@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kept_arrays import KeptArrays, buffers, reuse
 from kinds import SETS
 from numpy.typing import NDArray
-from state_machines import search
+from state_machines import search, walk
 from tree_model import DEVICE, HOST, Pin, Text, TreeModel
 from tree_shapes import SHAPES, SIZES
 
@@ -551,6 +551,21 @@ class TreeMachine(RuleBasedStateMachine):
         }
         self.model.check_balance(used)
 
+    def may(self, name: str) -> bool:
+        """Whether an operation of a walk can come now."""
+        match name:
+            case "unlock" | "name_again":
+                return bool(self.receipts)
+            case "end":
+                return bool(self.model.flights)
+            case "copy":
+                return bool(self.texts) and len(self.model.flights) < 3
+            case "misuse_copy":
+                return bool(self.texts)
+            case "lock":
+                return bool(self.boundaries) and len(self.receipts) < 3
+        return True
+
     def teardown(self) -> None:
         """Everything released, every page comes home."""
         if not hasattr(self, "tree"):
@@ -592,38 +607,6 @@ OPERATIONS = (
 )
 
 
-def walk(kinds: str, seed: str, steps: int, *, shape: str = "bushy", looks_every: int = 1) -> int:
-    """One long life of a tree, which Hypothesis would not live: its histories are short and stop early.
-
-    Args:
-        looks_every: after how many operations all laws are checked, which costs as much as the tree is large.
-    """
-    rng = Random(seed)
-    machine = type("TreeMachine", (TreeMachine,), {"kinds": SETS[kinds], "shape_name": shape})()
-    machine.start(rng.randrange(1 << 20))
-    for step in range(steps):
-        name = rng.choice(OPERATIONS)
-        needed = {
-            "unlock": machine.receipts,
-            "end": machine.model.flights,
-            "copy": machine.texts,
-            "misuse_copy": machine.texts,
-            "lock": machine.boundaries,
-        }
-        needed["name_again"] = machine.receipts
-        crowded = (name == "lock" and len(machine.receipts) > 2) or (name == "copy" and len(machine.model.flights) > 2)
-        if needed.get(name, True) and not crowded:
-            try:
-                getattr(machine, name)(rng.randrange(1 << 20))
-                if step % looks_every == 0:
-                    machine.sound()
-            except Exception as error:
-                error.add_note(f"walk({kinds!r}, {seed!r}, shape={shape!r}) at step {step}: {name}")
-                raise
-    machine.teardown()
-    return steps
-
-
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model(kinds: str, record_property: Any) -> None:
     record_property("operations", search(TreeMachine, kinds, max_examples=40, stateful_step_count=40, derandomize=True))
@@ -631,20 +614,25 @@ def test_the_tree_is_its_model(kinds: str, record_property: Any) -> None:
 
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_through_a_long_life(kinds: str, record_property: Any) -> None:
-    record_property("operations", sum(walk(kinds, f"{kinds} {i}", 250) for i in range(3)))
+    record_property("operations", sum(walk(TreeMachine, kinds, f"{kinds} {i}", 250, OPERATIONS) for i in range(3)))
 
 
 @pytest.mark.parametrize("shape", [name for name in SHAPES if name != "bushy"])
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_in_unequal_shapes(kinds: str, shape: str, record_property: Any) -> None:
-    record_property("operations", walk(kinds, f"{kinds} {shape}", 60, shape=shape, looks_every=10))
+    record_property(
+        "operations", walk(TreeMachine, kinds, f"{kinds} {shape}", 60, OPERATIONS, shape_name=shape, looks_every=10)
+    )
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kinds", SETS)
 def test_the_tree_is_its_model_for_long(kinds: str, record_property: Any) -> None:
     operations = search(TreeMachine, kinds, max_examples=200, stateful_step_count=100)
-    operations += sum(walk(kinds, f"deep {kinds} {i}", 1000) for i in range(20))
-    operations += sum(walk(kinds, f"deep {kinds} {shape}", 1000, shape=shape, looks_every=10) for shape in SHAPES)
+    operations += sum(walk(TreeMachine, kinds, f"deep {kinds} {i}", 1000, OPERATIONS) for i in range(20))
+    operations += sum(
+        walk(TreeMachine, kinds, f"deep {kinds} {shape}", 1000, OPERATIONS, shape_name=shape, looks_every=10)
+        for shape in SHAPES
+    )
     record_property("operations", operations)
     print(f"{kinds}: {operations:,} operations")

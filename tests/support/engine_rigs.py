@@ -8,7 +8,9 @@ import torch
 from fake_lanes import FakeDevice, LaneCells
 from numpy.typing import NDArray
 
+from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PageFormat, PagePair, Part
+from unified_tree.controllers.replay.paced_engine import PacedEngine
 from unified_tree.controllers.testing import Cells, Latencies, SimulatedEngine, TransferRig
 from unified_tree.controllers.testing.transfer_rig import LAYERS, PAGES, new_cells
 from unified_tree.controllers.transfer_engines import (
@@ -19,7 +21,7 @@ from unified_tree.controllers.transfer_engines import (
     cuda_lanes,
 )
 
-NAMES = ("null", "cpu", "cpu pools", "simulated", "cuda scheduling", "cuda")
+NAMES = ("null", "cpu", "cpu pools", "simulated", "paced", "cuda scheduling", "cuda")
 
 
 class PairCells:
@@ -70,6 +72,10 @@ def rig(name: str, chunk_blocks: int = 4, latencies: Latencies | None = None) ->
             cells, clock = new_cells(), VirtualClock()
             engine = SimulatedEngine(5, clock, latencies, movers=cells)
             return TransferRig(engine, cells, pass_time=lambda: clock.advance(30_000))
+        case "paced":
+            cells, clock = new_cells(), VirtualClock()
+            paced = PacedEngine(CpuEngine(cells, chunk_blocks), clock, LoadCost(), dict.fromkeys(LAYERS, 1000))
+            return TransferRig(paced, cells, pass_time=lambda: clock.advance(30_000))
         case "cuda scheduling":
             device = FakeDevice()
             lane_cells = {n: LaneCells(device, layers, PAGES) for n, layers in LAYERS.items()}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
-from memory_model import Runner
 
 from unified_tree import Component, ConfigurationError, InsertError, InvalidKeyError, Key, LeaseError, OutOfPagesError, Point
 from unified_tree.controllers import Lease, PrefixCache
@@ -41,20 +40,6 @@ def test_a_prompt_is_matched_at_most_up_to_its_last_token() -> None:
     assert cache.acquire(Key(TOKENS[:1])).cached_tokens == 0
 
 
-def test_chunked_prefill() -> None:
-    cache = make([FULL])
-    runner = Runner(cache, [FULL])
-    request = runner.start(TOKENS[:11])
-    for chunk, committed in [(3, 2), (7, 6), (11, 10)]:
-        cache.allocate(request.lease, chunk)
-        runner.compute(request, chunk)
-        runner.commit(request)
-        assert request.lease.committed == committed
-        assert runner.start(TOKENS[:11]).lease.cached_tokens == committed, "others hit what is published so far"
-        runner.check()
-    runner.end()
-
-
 def test_decode_growth_takes_a_page_when_one_is_full() -> None:
     cache = make([FULL])
     with cache.acquire(Key(TOKENS[:3])) as lease:
@@ -73,54 +58,6 @@ def test_a_finished_request_leaves_its_whole_pages() -> None:
     assert cache.stats().leases == 0
 
 
-def test_an_aborted_request_leaves_nothing() -> None:
-    cache = make([FULL, swa(3), MAMBA])
-    lease = cache.acquire(Key(TOKENS[:8]))
-    cache.allocate(lease, 8)
-    cache.release(lease)
-    assert cache.tree.dump() == ""
-    assert all(pool.used == 0 for pool in cache.stats().pools.values())
-
-
-def test_a_preempted_request_resumes_from_what_it_published() -> None:
-    cache = make([FULL, MAMBA])
-    runner = Runner(cache, [FULL, MAMBA])
-    request = runner.start(TOKENS[:8])
-    cache.allocate(request.lease, 8)
-    runner.compute(request, 8)
-    runner.commit(request)
-    request.tokens += [1, 2, 3]
-    cache.allocate(request.lease, 11)
-    runner.compute(request, 11)
-    runner.commit(request)
-    runner.finish(request)
-    again = runner.start(request.tokens)
-    assert again.lease.cached_tokens == 10
-    runner.end()
-
-
-def test_two_leases_that_compute_the_same_prompt_end_with_the_same_pages() -> None:
-    cache = make([FULL])
-    first, second = cache.acquire(Key(TOKENS[:8])), cache.acquire(Key(TOKENS[:8]))
-    for lease in (first, second):
-        cache.allocate(lease, 8)
-    assert not set(first.pages("full")) & set(second.pages("full"))
-    cache.commit(first, TOKENS[:8])
-    cache.commit(second, TOKENS[:8])
-    assert first.pages("full").tolist() == second.pages("full").tolist()
-    assert cache.stats().duplicate_pages == 4
-    assert cache.stats().pools["full"].used == 4
-
-
-def test_the_page_table_is_read_only_and_names_what_it_has() -> None:
-    cache = make([FULL, DRAFT])
-    with cache.acquire(Key(TOKENS[:4])) as lease:
-        cache.allocate(lease, 4)
-        assert not lease.pages("full").flags.writeable
-        with pytest.raises(LeaseError, match="no page table for 'swa'"):
-            lease.pages("swa")
-
-
 def test_a_state_is_copied_before_it_is_written() -> None:
     cache = make([FULL, MAMBA])
     publish(cache, TOKENS[:8])
@@ -136,18 +73,6 @@ def test_a_state_is_copied_before_it_is_written() -> None:
     other = cache.acquire(Key(TOKENS[:10]))
     assert other.state_copies[0].source == copy.source
     assert other.state_page != lease.state_page
-
-
-def test_the_running_state_can_be_given_up_at_the_end() -> None:
-    cache = make([FULL, MAMBA])
-    lease = cache.acquire(Key(TOKENS[:8]))
-    cache.allocate(lease, 8)
-    page = lease.state_page
-    assert page is not None
-    cache.commit(lease, TOKENS[:8], {8: page})
-    assert lease.state_page is None
-    cache.release(lease)
-    assert cache.acquire(Key(TOKENS[:9])).state_copies[0].source == page
 
 
 def test_states_are_saved_where_the_lease_says() -> None:
@@ -249,19 +174,6 @@ def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
         cache.allocate(lease, 12)
         cache.commit(lease, TOKENS[:12])
     assert cache.stats().pools["draft"].used == 0
-
-
-def test_a_lease_never_names_pages_that_were_freed() -> None:
-    cache = make([FULL, OWN_DRAFT])
-    publish(cache, TOKENS[:8])
-    lease = cache.acquire(Key(TOKENS[:6]))  # a hit of four tokens; the tree's draft goes before it publishes
-    other = cache.acquire(Key([*TOKENS[:4], 1]))
-    cache.release(other)
-    cache.allocate(lease, 6)
-    cache.device.free_all(cache.tree.evict({"draft": 4}).freed)
-    cache.commit(lease, TOKENS[:6])
-    ledger = cache.tree.pool("draft").ledger
-    assert all(page < 0 or ledger.owns(page) for page in lease.pages("draft").tolist())
 
 
 def test_a_lease_is_a_context_manager() -> None:
@@ -425,12 +337,6 @@ def test_explain_says_why_a_prompt_does_not_hit() -> None:
     cache.device.free_all(cache.tree.evict({"mamba": 1}).freed)
     [loss, _] = cache.explain(Key(TOKENS[:9])).losses
     assert (loss.component, loss.begin, loss.end) == ("mamba", 0, 8)
-
-
-def test_a_tenants_prompt_is_its_own() -> None:
-    cache = make([FULL])
-    publish(cache, TOKENS[:8])
-    assert cache.acquire(Key(TOKENS[:9], "tenant")).cached_tokens == 0
 
 
 def test_pages_are_integers_of_the_pool() -> None:

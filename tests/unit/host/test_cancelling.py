@@ -73,15 +73,6 @@ def test_release_at_every_stage(tiered: Tiered, stage: Callable[[Tiered], None])
     tiered.end()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_release_with_pages_of_its_own(tiered: Tiered, stage: Callable[[Tiered], None]) -> None:
-    request = tiered.start("abcdefghij")
-    stage(tiered)
-    tiered.cache.allocate(request.lease, 10)
-    tiered.runner.finish(request)
-    tiered.end()
-
-
 def test_a_load_that_somebody_else_waits_for_goes_on(tiered: Tiered) -> None:
     first, second = tiered.start("abcdefghij"), tiered.start("abcdefghkl")
     tiered.cache.poll()
@@ -138,18 +129,6 @@ def test_a_load_that_fails_is_told_in_every_call(
     tiered.runner.finish(request)
     assert tiered.cache.stats().hit_tokens == 0
     assert tiered.serve("abcdefghij") == 8, "the next one loads again"
-    tiered.end()
-
-
-def test_a_failed_load_leaves_what_was_there(tiered: Tiered) -> None:
-    tiered.serve("abcd")
-    tiered.settle()
-    request = tiered.start("abcdefghij")
-    tiered.engine.fail(ticket(tiered))
-    tiered.cache.poll()
-    assert request.lease.failure is not None
-    tiered.runner.finish(request)
-    assert tiered.cache.tree.match_prefix(request.lease.key).device.length == 4
     tiered.end()
 
 

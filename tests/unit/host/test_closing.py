@@ -23,39 +23,6 @@ def test_drain_finishes_what_was_started_and_what_is_due() -> None:
     tiered.end()
 
 
-def test_drain_lets_loads_arrive() -> None:
-    tiered = Tiered([FULL, MAMBA])
-    tiered.serve("abcdefgh")
-    tiered.settle()
-    tiered.forget()
-    request = tiered.start("abcdefghi")
-    tiered.cache.drain()
-    assert not request.lease.is_loading
-    tiered.run(request)
-    tiered.end()
-
-
-def test_drain_leaves_nothing_open_when_arrivals_make_more_due() -> None:
-    tiered = Tiered([FULL, MAMBA], device=12, write_policy=WritePolicy.WRITE_BACK, low_water=1.0)
-    for text in ("abcdefgh", "ijklmnop"):
-        tiered.serve(text)
-    for _ in range(2):
-        tiered.cache.drain()
-        assert tiered.engine.open == {}
-    tiered.end()
-
-
-def test_drain_does_not_try_what_fails_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiered = Tiered([FULL], device=10, write_policy=WritePolicy.WRITE_BACK, low_water=1.0)
-    tiered.serve("abcdefgh")
-    monkeypatch.setattr(tiered.engine, "drain", lambda: [tiered.engine.fail(ticket) for ticket in list(tiered.engine.open)])
-    tiered.cache.drain()
-    assert tiered.cache.stats().drops["backup failed"] == 1
-    assert tiered.on_host() == 0
-    monkeypatch.undo()
-    tiered.end()
-
-
 @pytest.mark.parametrize("policy", WritePolicy)
 def test_flush_saves_every_boundary(policy: WritePolicy) -> None:
     tiered = Tiered([FULL, swa(3), MAMBA], write_policy=policy, low_water=0.0)
@@ -65,15 +32,6 @@ def test_flush_saves_every_boundary(policy: WritePolicy) -> None:
     tiered.check()
     tiered.forget()
     assert [tiered.serve(text + "?") for text in ("abcd", "abcdefgh", "xyzw")] == [4, 8, 4]
-    tiered.end()
-
-
-def test_flush_saves_what_there_is_room_for() -> None:
-    tiered = Tiered([FULL], host=3, write_policy=WritePolicy.WRITE_BACK, low_water=0.0)
-    for text in ("abcd", "efgh", "ijkl"):
-        tiered.serve(text)
-    tiered.cache.flush()
-    assert 2 <= tiered.on_host() <= 3
     tiered.end()
 
 
@@ -94,21 +52,6 @@ def test_close_fails_the_loads_and_gives_back_every_page() -> None:
         with pytest.raises(TransferError, match="closed"):
             tiered.cache.wait_layer(request.lease, 0)
         tiered.runner.finish(request)
-    tiered.end()
-
-
-def test_a_lease_of_a_closed_cache_goes_on_with_what_is_on_device() -> None:
-    tiered = Tiered([FULL])
-    tiered.serve("abcdefgh")
-    tiered.settle()
-    tiered.forget()
-    tiered.serve("ijkl")
-    request = tiered.start("ijkl?")
-    tiered.cache.close()
-    tiered.run(request, "mnop")
-    assert request.lease.committed == 8
-    for call in (tiered.cache.poll, tiered.cache.drain, tiered.cache.flush):
-        call()
     tiered.end()
 
 

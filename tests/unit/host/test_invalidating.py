@@ -53,16 +53,6 @@ def test_a_commit_of_what_was_invalidated_is_discarded() -> None:
     tiered.end()
 
 
-def test_a_commit_in_another_namespace_counts() -> None:
-    tiered = Tiered([FULL])
-    request = tiered.start("abcdef", "tenant")
-    tiered.runner.invalidate("")
-    tiered.run(request)
-    tiered.runner.finish(request)
-    assert tiered.serve("abcdefg", namespace="tenant") == 6
-    tiered.end()
-
-
 @pytest.mark.parametrize("stage", ["not submitted", "submitted", "landed"])
 @pytest.mark.parametrize("namespace", [None, ""])
 def test_a_lease_that_is_loading_fails(namespace: str | None, stage: str) -> None:

@@ -131,21 +131,6 @@ def test_without_room_the_hit_is_shorter() -> None:
     tiered.end()
 
 
-def test_a_load_leaves_room_for_the_running_state() -> None:
-    tiered = remembered(Tiered([FULL, MAMBA], counts={"mamba": 3}), "abcd")
-    first = tiered.start("abcdef")
-    assert tiered.is_loading(first), "two pages of three: the state to load, and the one to run"
-    tiered.run(first)
-    tiered.runner.finish(first)
-    tiered.forget()
-    holders = [tiered.start("uv"), tiered.start("xy")]
-    request = tiered.start("abcdef")
-    assert (request.lease.is_loading, request.lease.cached_tokens) == (False, 0)
-    assert tiered.cache.stats().drops["no room to load"] == 1
-    assert len(holders) == 2
-    tiered.end()
-
-
 def test_a_load_is_single_flight() -> None:
     tiered = remembered(Tiered([FULL, MAMBA]), "abcdefgh")
     requests = [tiered.start("abcdefghij"), tiered.start("abcdefghkl")]
@@ -174,37 +159,6 @@ def test_a_longer_load_stands_on_a_shorter_one() -> None:
         assert request.lease.failure is not None
         tiered.runner.finish(request)
     assert tiered.cache.tree.match_prefix(tiered.start("xy").lease.key).device.length == 0
-    tiered.end()
-
-
-def test_two_loads_of_both_halves_of_a_split() -> None:
-    tiered = remembered(Tiered([FULL]), "abcdefgh")
-    whole = tiered.start("abcdefgh?")
-    tiered.cache.poll()
-    part = tiered.start("abcd??")
-    assert part.lease.cached_tokens == 4
-    assert tiered.is_loading(part)
-    tiered.bring()
-    tiered.cache.poll()
-    tiered.run(part)
-    tiered.run(whole)
-    assert tiered.cache.stats().loaded.pages == 4, "published to both halves"
-    tiered.end()
-
-
-def test_a_split_during_a_backup_publishes_to_both_halves() -> None:
-    tiered = Tiered([FULL, swa(5)])
-    tiered.serve("abcdefgh")
-    tiered.cache.poll()
-    tiered.serve("abcdxyz")
-    tiered.engine.land()
-    tiered.cache.poll()
-    tiered.check()
-    assert tiered.on_host() >= 4
-    tiered.settle()
-    tiered.forget()
-    assert tiered.serve("abcdefgh?") == 8
-    assert tiered.serve("abcdxyz?") == 6
     tiered.end()
 
 
@@ -247,14 +201,6 @@ def test_a_draft_that_was_not_copied_is_missing_not_garbage() -> None:
     assert request.lease.pages("draft").tolist() == [-1, -1, -1, -1]
     assert (request.lease.pages("full") >= 0).all()
     tiered.run(request, without=["draft"])
-    tiered.end()
-
-
-def test_a_draft_comes_back_with_its_owner() -> None:
-    tiered = remembered(Tiered([FULL, DRAFT]), "abcdefgh")
-    request = tiered.start("abcdefghij")
-    assert request.lease.pages("draft").tolist() == request.lease.pages("full").tolist()
-    tiered.run(request)
     tiered.end()
 
 

@@ -6,9 +6,8 @@ import pytest
 from held_engine import Tiered
 from kinds import DRAFT, FULL, MAMBA, swa
 
-from unified_tree import ConfigurationError, OutOfPagesError
-from unified_tree.controllers import HostTier, WritePolicy
-from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree import OutOfPagesError
+from unified_tree.controllers import WritePolicy
 from unified_tree.effect import EffectKind
 
 
@@ -208,11 +207,3 @@ def test_what_was_not_computed_is_not_copied() -> None:
     tiered.settle()
     assert (tiered.on_host(), tiered.on_host("draft")) == (4, 0)
     tiered.end()
-
-
-@pytest.mark.parametrize(
-    "settings", [{"low_water": 1.1}, {"max_backup_share": -0.1}, {"selective_hits": 0}, {"write_policy": "write-through"}]
-)
-def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(settings))):
-        HostTier(page_counts={}, engine=NullEngine(), **settings)  # type: ignore[arg-type]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -229,18 +227,6 @@ def test_a_cancelled_request_gives_its_locks_back() -> None:
     second.check_all_free()
 
 
-def test_without_room_nothing_is_retrieved() -> None:
-    second = warmed(page_count=20)
-    held = second.cache.acquire(Key(prompt(9)))
-    second.cache.allocate(held, 10 * PAGE)
-    second.arrive("a", prompt(1))
-    second.link.poll()
-    assert second.link.is_ready("a") and second.link.counters.no_room == 1
-    assert not second.memory.locks
-    second.cache.release(held)
-    second.check_all_free()
-
-
 def test_a_peer_that_is_away_is_not_asked_to_store() -> None:
     rig = Rig()
     rig.linker.is_healthy = False
@@ -269,19 +255,6 @@ def test_too_many_stores_are_dropped() -> None:
     assert len(rig.linker.running) == 4 and rig.link.counters.stores_dropped == 2
     rig.linker.finish()
     rig.link.poll()
-
-
-def test_a_draft_that_was_not_computed_is_not_stored() -> None:
-    rig = Rig()
-    ids = prompt(1)
-    rig.arrive("a", ids)
-    rig.link.poll()
-    lease = rig.cache.acquire(Key(ids))
-    rig.cache.allocate(lease, ids.size)
-    rig.cache.commit(lease, ids, without=["draft"])
-    rig.link.store("a", lease)
-    assert not rig.memory._chunks
-    rig.cache.release(lease)
 
 
 def test_closing_lets_go_of_everything() -> None:
@@ -324,59 +297,6 @@ def test_what_cannot_be_carried_is_refused_with_the_reason() -> None:
     odd = PrefixCache(components[:1], 6, {"full": 2})
     with pytest.raises(ConfigurationError, match="chunks of 16 tokens are no multiple of pages of 6"):
         LinkedPrefixes(odd, linker, [], weights_version="v1")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_lives(seed: int, record_property: Callable[[str, object], None]) -> None:
-    choose = random.Random(seed)
-    rig, steps = Rig(), 400
-    leases: dict[str, Lease] = {}
-    waiting: dict[str, tuple[Ids, str]] = {}
-    for step in range(steps):
-        act = choose.random()
-        rig.linker.holds_lookups, rig.linker.holds_transfers = choose.random() < 0.3, choose.random() < 0.5
-        rig.linker.fails, rig.linker.is_healthy = choose.random() < 0.2, choose.random() < 0.9
-        if act < 0.35:
-            ids = prompt(choose.randrange(3), choose.randrange(1, 6) * CHUNK + choose.randrange(PAGE))
-            namespace = choose.choice(("", "n"))
-            waiting[str(step)] = (ids, namespace)
-            rig.arrive(str(step), ids, namespace)
-        elif act < 0.5:
-            rig.linker.finish()
-        elif act < 0.55 and waiting:
-            name = choose.choice(list(waiting))
-            del waiting[name]
-            rig.link.release(name)
-        elif act < 0.58:
-            rig.cache.invalidate(choose.choice((None, "", "n")))
-        elif act < 0.62 and not leases and not rig.linker.running and not waiting:
-            rig.link.poll()
-            rig.check_all_free()
-            rig = successor(rig)
-        elif act < 0.7 and leases:
-            name = choose.choice(list(leases))
-            rig.cache.release(leases.pop(name))
-            rig.link.release(name)
-        else:
-            for name in [name for name in waiting if rig.link.is_ready(name)]:
-                ids, namespace = waiting[name]
-                pool = rig.cache.stats().pools["full"]
-                if PAGES - pool.leased - pool.protected > ids.size // PAGE + 1:
-                    del waiting[name]
-                    leases[name] = rig.begin(name, ids, namespace)
-        rig.now += choose.random()
-        rig.link.poll()
-        rig.tensors.spoil(rig.linker.busy_pages)
-        assert not rig.cache.tree.check()
-    for name in [*waiting, *leases]:
-        rig.link.release(name)
-    for lease in leases.values():
-        rig.cache.release(lease)
-    rig.linker.finish()
-    rig.link.poll()
-    rig.check_all_free()
-    assert not rig.memory.locks
-    record_property("operations", steps)
 
 
 def test_what_goes_on_from_a_find_is_stored_alone_and_right() -> None:

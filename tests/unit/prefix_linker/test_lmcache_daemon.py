@@ -222,31 +222,6 @@ def test_closing_beside_a_frozen_daemon_ends_and_says_what_it_left(tensors: Link
         linker.close()
 
 
-def test_a_cache_finds_what_an_earlier_server_computed(tensors: LinkedTensors, linker: DaemonLinker) -> None:
-    for turn in range(2):
-        cache = PrefixCache(COMPONENTS, PAGE, {"full": PAGES})
-        link = LinkedPrefixes(cache, linker, tensors.linked, weights_version="v1", wait_s=10)
-        tensors.spoil(np.arange(PAGES))
-        deadline = time.monotonic() + 5
-        while True:
-            link.lookup("one", Key(IDS, "tenant"))
-            settle(link)
-            if turn == 0 or link.counters.retrieved_tokens or time.monotonic() > deadline:
-                break
-        with cache.acquire(Key(IDS, "tenant")) as lease:
-            assert lease.cached_tokens == turn * 7 * CHUNK
-            cached = lease.cached_tokens // PAGE
-            assert tensors.holds(IDS, "tenant", lease.pages("full")[:cached])
-            cache.allocate(lease, IDS.size)
-            tensors.write(IDS, "tenant", lease.pages("full")[cached:], cached)
-            cache.commit(lease, IDS)
-            link.store("one", lease)
-        polled_until(link, lambda link=link: not link._stores)  # type: ignore[misc]
-        link.release("one")
-        assert link.counters.stored_tokens == (CHUNK if turn else 8 * CHUNK)
-        assert not cache.tree.check()
-
-
 def test_a_cache_goes_on_when_the_daemon_is_frozen_and_killed(tensors: LinkedTensors) -> None:
     with Lmcache() as server:
         linker = opened(server, tensors)

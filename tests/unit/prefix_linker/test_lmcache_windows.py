@@ -165,18 +165,3 @@ def test_a_later_server_goes_on_from_window_and_state(server: Lmcache) -> None:
     assert second.pages.checked_bytes and not second.pages.wrong_bytes and not first.pages.wrong_bytes
     assert not second.cache.tree.check()
     second.link.close()
-
-
-def test_a_daemon_that_is_killed_takes_nothing_with_it_but_its_prefixes() -> None:
-    with Lmcache(CHUNK, options=APART) as server:
-        serving = Serving(server)
-        ids = np.random.default_rng(5).integers(0, 50_000, 5 * CHUNK + 3)
-        serving.run("a", ids)
-        serving.cache.invalidate()
-        server.kill()
-        assert serving.run("b", ids) == 0
-        server.start()
-        until(lambda: serving.linker.is_healthy)
-        assert serving.run("c", np.append(ids, 1)) > 0, "on the device"
-        assert not serving.pages.wrong_bytes
-        serving.link.close()

@@ -39,12 +39,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankWorkers]:
     assert set(made.end()) <= {0}, "all end by themselves"
 
 
-def test_four_ranks_agree(workers: RankWorkers) -> None:
-    results = workers.run(random_run_over_group, 4, seed=5, tickets=30, operations=20, ticks=70)
-    assert all(agreements == results[0] for agreements in results)
-    assert sum(len(decisions) + len(cancelled) for _, decisions, cancelled, _ in results[0]) == 30
-
-
 def test_a_group_beside_the_default_one(workers: RankWorkers, tmp_path: Path) -> None:
     store = str(tmp_path / "default group")
     results = workers.run(random_run_over_new_group, 2, store=store, seed=6, tickets=10, operations=5, ticks=30)

@@ -63,16 +63,6 @@ def test_one_direction_is_a_queue_and_the_other_does_not_wait_for_it(engine: Pac
     assert engine.next_event_ns == 5000 + 2000
 
 
-def test_with_nothing_under_way_nothing_will_end(engine: PacedEngine) -> None:
-    assert engine.next_event_ns is None
-    assert engine.poll() == []
-
-
-def test_a_transfer_without_pages_takes_no_time(engine: PacedEngine) -> None:
-    engine.submit([transfer(1, pages=0)])
-    assert ended(engine) == {1: None}
-
-
 def test_what_is_cancelled_leaves_the_bus(engine: PacedEngine, clock: VirtualClock) -> None:
     engine.submit([transfer(1, pages=9), transfer(2, pages=9), transfer(3)])
     clock.advance(4000)
@@ -98,16 +88,6 @@ def test_waiting_takes_virtual_time(engine: PacedEngine, clock: VirtualClock) ->
     assert ended(engine).keys() == {1, 2, 3}
     with pytest.raises(TransferError, match="not known"):
         engine.wait(77)
-
-
-def test_close_ends_what_is_open_once(engine: PacedEngine, clock: VirtualClock) -> None:
-    engine.submit([transfer(1), transfer(2)])
-    engine.close()
-    engine.close()
-    assert clock.now == 0
-    assert list(ended(engine)) == [1, 2]
-    with pytest.raises(TransferError, match="closed"):
-        engine.submit([transfer(3)])
 
 
 def test_whoever_wants_to_know_is_told_before_a_transfer_begins(clock: VirtualClock) -> None:

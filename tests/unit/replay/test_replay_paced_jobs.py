@@ -129,19 +129,6 @@ def test_closing_breaks_off_and_later_jobs_end_at_once(begun: bool) -> None:
     bench.jobs.wait()
 
 
-def test_a_job_that_breaks_ends_with_what_it_said() -> None:
-    bench = Bench()
-
-    def broken() -> Steps:
-        yield 0.0
-        raise ValueError("no such thing")
-
-    job, other = bench.jobs.start(broken()), bench.put(1)
-    assert set(bench.run()) == {job, other}
-    assert job.error == "ValueError: no such thing"
-    assert other.error is None
-
-
 def test_a_meter_changes_nothing_of_what_it_passes_on() -> None:
     meter = MeteredStorage(MemoryStorage([POOL, OTHER]), {"full": PAGE_BYTES})
     page, other = bytearray(range(128)), bytearray(128)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_pages import Clock, blanks, body, key, keys, page, pages, pool
+from stored_pages import Clock, blanks, body, keys, page, pages, pool
 
 from unified_tree.controllers.storage import FileLimits, FileStorage, Outcome, StorageRegistry, StoredPool
-from unified_tree.controllers.storage.file.table_shape import TableShape, shapes_within
+from unified_tree.controllers.storage.file.table_shape import shapes_within
 from unified_tree.errors import ConfigurationError, StorageError
 
 FULL = pool()
@@ -29,32 +29,6 @@ def room(slots: int) -> int:
 
 def disk_bytes(path: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
-
-
-def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
-    first = FileStorage([FULL], tmp_path, 1 << 20)
-    first.put("full", keys(range(20)), pages(range(20)))
-    first.close()
-    second = FileStorage([FULL], str(tmp_path), 1 << 20)
-    assert second.exists("full", keys(range(21))).tolist() == [True] * 20 + [False]
-    into = blanks(20)
-    assert second.get("full", keys(range(20)), into) == [DONE] * 20
-    assert into == pages(range(20))
-    assert second.put("full", keys([3]), pages([4])) == [PRESENT]
-    second.close()
-
-
-def test_two_engines_of_one_directory_share_their_values(tmp_path: Path) -> None:
-    one, two = FileStorage([FULL], tmp_path, 1 << 20), FileStorage([FULL], tmp_path, 1 << 20)
-    one.put("full", keys([1]), pages([1]))
-    assert two.exists("full", keys([1])).all()
-    two.remove("full", keys([1]))
-    assert not one.exists("full", keys([1])).any()
-    two.put("full", keys([2]), pages([2]))
-    one.clear()
-    assert two.get("full", keys([2]), blanks(1)) == [MISSING]
-    one.close()
-    two.close()
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 31, 32, 33, 100])
@@ -293,13 +267,6 @@ def test_options_that_are_none(tmp_path: Path, options: dict[str, Any], message:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_smallest_capacity_is_enough_for_one(tmp_path: Path) -> None:
-    engine = StorageRegistry().open("file", [FULL], directory=tmp_path, capacity_bytes=16448)
-    assert engine.put("full", keys([1]), pages([1])) == [DONE]
-    assert engine.get("full", keys([1]), blanks(1)) == [DONE]
-    engine.close()
-
-
 def test_a_capacity_beyond_any_disk_is_only_a_bound(tmp_path: Path) -> None:
     engine = FileStorage([FULL], tmp_path, (1 << 62) - 1)
     outcomes = engine.put("full", keys(range(20)), pages(range(20)))
@@ -336,17 +303,6 @@ assert engine.exists("full", keys([1, 2])).all()
 """
     where = os.pathsep.join([str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "support")])
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={**os.environ, "PYTHONPATH": where})
-
-
-def test_a_value_of_whole_blocks_needs_no_padding(tmp_path: Path) -> None:
-    whole = pool(8192)
-    assert TableShape(ways=1, buckets=1, value_bytes=8192).stride_bytes == 8192
-    engine = FileStorage([whole], tmp_path, 1 << 20)
-    engine.put("full", keys([1, 2]), pages([1, 2], 8192))
-    into = blanks(2, 8192)
-    assert engine.get("full", [key(2), key(1)], into) == [DONE, DONE]
-    assert into == pages([2, 1], 8192)
-    engine.close()
 
 
 def test_the_directory_is_not_opened_while_another_process_opens_it(tmp_path: Path) -> None:

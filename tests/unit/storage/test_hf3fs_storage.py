@@ -14,9 +14,9 @@ import hf3fs_service
 import pytest
 from hf3fs_pages import CAPACITY_BYTES, opened, settings
 from hf3fs_service import MetadataService
-from numbered_pages import FULL, MAMBA, SIZE, check_threads, empty, filled, got, keys, put
+from numbered_pages import FULL, MAMBA, SIZE, check_threads, empty, got, keys, put
 
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry, StoredPool
+from unified_tree.controllers.storage import Outcome, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.hf3fs import Hf3fsStorage
 from unified_tree.controllers.storage.hf3fs.file_layout import layout_within
 from unified_tree.controllers.storage.hf3fs.range_file import Ending, FileRange
@@ -269,19 +269,6 @@ def test_another_model_begins_the_rank_anew_and_the_old_one_sees_nothing_of_it(
     new.close()
 
 
-def test_a_page_with_other_bytes_is_corrupt_and_heals(service: MetadataService, tmp_path: Path) -> None:
-    engine = opened(service, tmp_path)
-    checked = CheckedStorage(engine)
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    with (tmp_path / "r0.pages").open("r+b") as file:
-        file.seek(1000)
-        file.write(b"something else")
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.DONE]
-    engine.close()
-
-
 def test_a_killed_mount_is_a_miss_until_it_is_back(service: MetadataService, mount: bind_mount.BindMount) -> None:
     engine = opened(service, mount.point, mount=str(mount.point))
     put(engine, 1, 2)
@@ -330,19 +317,6 @@ def drop_cache(mount: bind_mount.BindMount) -> None:
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
-
-
-def test_closing_on_a_frozen_mount_ends(service: MetadataService, mount: bind_mount.BindMount) -> None:
-    engine = opened(service, mount.point)
-    put(engine, 1)
-    mount.pause()
-    try:
-        put(engine, 2)
-        engine.close()
-        with pytest.raises(StorageError, match="closed"):
-            engine.exists("full", keys(1))
-    finally:
-        mount.resume()
 
 
 def test_threads_with_random_calls_over_a_service_that_is_killed(service: MetadataService, tmp_path: Path) -> None:

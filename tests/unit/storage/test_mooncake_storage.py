@@ -113,14 +113,6 @@ def test_a_killed_master_is_a_store_where_nothing_is_until_it_is_back(server: Mo
     assert engine.get("full", keys(3), pages) == [Outcome.DONE] and pages == filled(3)
 
 
-def test_closing_without_a_master_ends(server: Mooncake) -> None:
-    engine = MooncakeStorage([FULL], settings(server))
-    server.kill()
-    engine.close()
-    with pytest.raises(StorageError, match="closed"):
-        engine.exists("full", keys(1))
-
-
 def test_a_frozen_master_is_not_waited_for_twice(server: Mooncake) -> None:
     engine = MooncakeStorage([FULL], settings(server, retry_pause_s=2.0))
     assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
@@ -137,21 +129,6 @@ def test_a_frozen_master_is_not_waited_for_twice(server: Mooncake) -> None:
     pages = empty(1)
     assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
     engine.close()
-
-
-def test_a_full_store_drops_pages_and_makes_room(server: Mooncake) -> None:
-    size = 1 << 20
-    pool = StoredPool(name="large", format_digest=sha256(b"large").digest(), value_bytes=size)
-    large = MooncakeStorage([pool], settings(server))
-    page = memoryview(bytearray(value(0, size)))
-    outcomes = large.put("large", keys(*range(100)), [page] * 100)
-    assert set(outcomes) == {Outcome.DONE, Outcome.DROPPED}
-    got = memoryview(bytearray(size))
-    found = [number for number in range(100) if large.get("large", keys(number), [got]) == [Outcome.DONE] and got == page]
-    assert found and len(found) <= outcomes.count(Outcome.DONE)
-    large.clear()
-    assert large.put("large", keys(0), [page]) == [Outcome.DONE]
-    large.close()
 
 
 def test_a_store_without_any_memory_drops_everything() -> None:
@@ -253,19 +230,6 @@ def test_a_value_that_is_none_of_ours_is_missing_and_can_be_put_again(
     assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
     pages = empty(1)
     assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
-    raw.close()
-
-
-def test_a_lying_value_is_corrupt_and_heals(server: Mooncake, engine: MooncakeStorage) -> None:
-    checked = CheckedStorage(engine)
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    raw = MooncakeClient(settings(server))
-    name = f"ut-{FULL.format_digest[:8].hex()}-{keys(1)[0].hex()}"
-    raw.remove([name])
-    assert raw._store.put(name, value(9)) == 0
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.DONE]
     raw.close()
 
 

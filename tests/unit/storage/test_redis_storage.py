@@ -29,7 +29,7 @@ from numbered_pages import (
 from redis.crc import key_slot as slot_of
 from redis_server import Cluster, Redis
 
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageEngine, StorageRegistry, StoredPool
+from unified_tree.controllers.storage import Outcome, StorageEngine, StorageRegistry, StoredPool
 from unified_tree.controllers.storage.redis import RedisSettings, RedisStorage
 from unified_tree.errors import ConfigurationError, StorageError
 
@@ -71,13 +71,6 @@ def check_round_trip(engine: StorageEngine) -> None:
     pages = empty(3)
     assert engine.get("full", keys(3, 9, 1), pages) == [Outcome.DONE, Outcome.MISSING, Outcome.DONE]
     assert [pages[0], pages[2]] == filled(3, 1)
-
-
-def test_over_a_unix_socket(tmp_path: Path) -> None:
-    with Redis(tmp_path, over="unix") as server:
-        engine = StorageRegistry().open("redis", [FULL], address=server.address)
-        check_round_trip(engine)
-        engine.close()
 
 
 def test_a_password_a_user_and_a_database(tmp_path: Path) -> None:
@@ -240,31 +233,6 @@ def test_a_frozen_server_is_waited_for_once(server: Redis) -> None:
     engine.close()
 
 
-def test_a_slow_server_fails_a_call_and_is_used_again(server: Redis) -> None:
-    engine = opened(server.address, **IMPATIENT)
-    put(engine, 1)
-    sleeping = threading.Thread(target=server.ask, args=("DEBUG", "SLEEP", "1.5"))
-    sleeping.start()
-    time.sleep(0.2)
-    assert engine.get("full", keys(1), empty(1)) == [Outcome.FAILED]
-    sleeping.join()
-    until_put(engine, 1)
-    engine.close()
-
-
-def test_a_full_server_drops_pages_until_there_is_room(server: Redis, engine: RedisStorage) -> None:
-    server.ask("CONFIG", "SET", "maxmemory", "4mb")
-    server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-    outcomes = [put(engine, number)[0] for number in range(100)]
-    assert set(outcomes) == {Outcome.DONE, Outcome.DROPPED}
-    done = [number for number, outcome in enumerate(outcomes) if outcome is Outcome.DONE]
-    pages = empty(len(done))
-    assert set(engine.get("full", keys(*done), pages)) == {Outcome.DONE} and pages == filled(*done)
-    assert not engine.stats().is_degraded
-    server.ask("CONFIG", "SET", "maxmemory", "0")
-    assert put(engine, 99) == [Outcome.DONE]
-
-
 def test_a_server_that_evicts_takes_everything_and_forgets(server: Redis, engine: RedisStorage) -> None:
     server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     server.ask("CONFIG", "SET", "maxmemory", "4mb")
@@ -299,15 +267,6 @@ def test_a_key_that_holds_a_list_is_missing_and_can_be_put_again(server: Redis, 
     server.ask("LPUSH", name(1), "x")
     assert engine.get("full", keys(1, 2), empty(2)) == [Outcome.MISSING] * 2
     assert put(engine, 1) == [Outcome.DONE]
-
-
-def test_a_lying_value_is_corrupt_and_heals(server: Redis, engine: RedisStorage) -> None:
-    checked = CheckedStorage(engine)
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    server.ask("SET", name(1), value(9))
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.DONE]
 
 
 def test_clearing_takes_our_pools_and_nobody_elses(server: Redis, engine: RedisStorage) -> None:

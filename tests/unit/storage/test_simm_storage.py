@@ -15,7 +15,7 @@ from numbered_pages import FULL, MAMBA, SIZE, empty, filled, keys, value
 from simm_double import Aborted, SimmModule, SimmServer, State
 
 from unified_tree.controllers.pools import HostLayout
-from unified_tree.controllers.storage import CheckedStorage, Outcome, StorageRegistry
+from unified_tree.controllers.storage import Outcome, StorageRegistry
 from unified_tree.controllers.storage.simm import SimmSettings, SimmStorage
 from unified_tree.controllers.storage.simm.near_devices import near_devices
 from unified_tree.controllers.storage.simm.simm_client import SimmClient
@@ -54,20 +54,6 @@ def engine(server: SimmServer, module: SimmModule) -> Iterator[SimmStorage]:
 
 def name(number: int) -> str:
     return f"ut-{FULL.format_digest[:8].hex()}-{keys(number)[0].hex()}"
-
-
-def test_registered_memory_and_other_memory_in_one_batch(engine: SimmStorage, module: SimmModule) -> None:
-    memory = memoryview(bytearray(8 * SIZE))
-    engine.register([memory[: 3 * SIZE], memory[2 * SIZE :], memory])
-    assert len(module.regions) == 3, "the bounce buffer, and two that do not overlap"
-    inside = [memory[index * SIZE : (index + 1) * SIZE] for index in range(8)]
-    for index, page in enumerate(inside[:4]):
-        page[:] = value(index)
-    numbers = [0, 1, 2, 3, 10, 11, 12]
-    assert engine.put("full", keys(*numbers), inside[:4] + filled(10, 11, 12)) == [Outcome.DONE] * 7
-    got = [inside[4], *empty(2), inside[5], *empty(1), inside[6], inside[7]]
-    assert engine.get("full", keys(*numbers), got) == [Outcome.DONE] * 7
-    assert [bytes(page) for page in got] == [value(number) for number in numbers]
 
 
 def test_pages_in_registered_memory_are_not_copied(engine: SimmStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,15 +101,6 @@ def test_a_value_of_another_length_is_removed_and_missing(engine: SimmStorage, s
     assert engine.get("full", keys(1), empty(1)) == [Outcome.MISSING]
     assert not server.values
     assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
-
-
-def test_a_store_that_lies_about_bytes_is_caught_and_heals(engine: SimmStorage, server: SimmServer) -> None:
-    checked = CheckedStorage(engine)
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    server.values[name(1)] = value(9)
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.CORRUPT]
-    assert checked.get("full", keys(1), empty(1)) == [Outcome.MISSING]
-    assert checked.put("full", keys(1), filled(1)) == [Outcome.DONE]
 
 
 @pytest.mark.parametrize("state", [State.KILLED, State.FROZEN])
@@ -200,13 +177,6 @@ def test_a_full_store_forgets_the_oldest(module: SimmModule, server: SimmServer)
     engine.clear()
     assert not server.values, "also where most of it was gone before"
     engine.close()
-
-
-def test_a_slow_store_is_only_slow(server: SimmServer, engine: SimmStorage) -> None:
-    server.delay_s = 0.02
-    assert engine.put("full", keys(1), filled(1)) == [Outcome.DONE]
-    pages = empty(1)
-    assert engine.get("full", keys(1), pages) == [Outcome.DONE] and pages == filled(1)
 
 
 def test_clearing_leaves_the_values_of_others(server: SimmServer, module: SimmModule) -> None:

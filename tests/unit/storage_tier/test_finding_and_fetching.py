@@ -88,12 +88,6 @@ def test_pages_go_at_random(kinds: str, page_size: int) -> None:
     assert max(found) >= 36 and len(found) > 1
 
 
-def test_kv_that_falls_short_in_the_middle() -> None:
-    cache = stored([FULL])
-    cache.store.remove("full", [key_of(cache, "full", 7)])
-    assert cache.like_this().fetch(PROMPT) == 14
-
-
 def test_a_window_is_read_for_the_length_that_arrived() -> None:
     """The path breaks off while it is read, and the window asked for is another one."""
     cache = stored([FULL, swa(5)])
@@ -111,15 +105,6 @@ def test_a_window_that_is_bad_costs_its_length_only() -> None:
     twin = cache.like_this()
     assert twin.fetch(PROMPT) == 36
     assert twin.drops() == {"prefetch shortened": 1}
-
-
-def test_a_record_without_pages_and_pages_without_a_record() -> None:
-    cache = stored([FULL, MAMBA], checkpoints=(20, 30))
-    assert cache.like_this().fetch(PROMPT) == 30
-    cache.store.remove("mamba", [key_of(cache, "mamba", 14)])
-    assert cache.like_this().fetch(PROMPT) == 20
-    cache.store.remove(RECORDS, [key_of(cache, RECORDS, 9)])
-    assert cache.like_this().fetch(PROMPT) == 0
 
 
 @pytest.mark.parametrize("draft", [DRAFT, OWN_DRAFT], ids=["shared", "own"])
@@ -141,13 +126,6 @@ def test_a_draft_without_room_is_left_out() -> None:
     assert twin.fetch(PROMPT) == 40
     assert twin.store.count("get", "draft") == 0
     twin.end()
-
-
-def test_an_optional_window_is_not_waited_for() -> None:
-    cache = stored([FULL, swa(5, required=False)])
-    for key in cache.store.keys("swa"):
-        cache.store.spoil("swa", key)
-    assert cache.like_this().fetch(PROMPT) == 40
 
 
 @pytest.mark.parametrize("kinds", ["mamba", "narrow window", "everything"])
@@ -197,10 +175,3 @@ def test_what_is_on_device_is_not_fetched() -> None:
     assert cache.reach(PROMPT) == 0
     assert not cache.prefetch(PROMPT)
     assert cache.hit(PROMPT) == 40
-
-
-def test_namespaces_and_weights_do_not_meet() -> None:
-    cache = stored([FULL])
-    assert cache.like_this().fetch(PROMPT, "tenant") == 0
-    assert cache.like_this(weights_version="weights 1").fetch(PROMPT) == 0
-    assert cache.like_this(page_size=4).fetch(PROMPT) == 0

@@ -40,11 +40,6 @@ def test_less_than_the_least_is_not_asked_for(least: int, begun: bool) -> None:
     assert cache.fetch(PROMPT) == (40 if begun else 0)
 
 
-@pytest.mark.parametrize("length", [1, 2])
-def test_a_prompt_without_a_whole_page_before_its_last_token(length: int) -> None:
-    assert not stored().prefetch(PROMPT[:length])
-
-
 @pytest.mark.parametrize("pages", [1, 2, 3, 5, 10, 19])
 def test_a_prefetch_is_shortened_to_the_room_there_is(pages: int) -> None:
     cache = stored(host_pages=pages)
@@ -185,15 +180,6 @@ def test_a_timeout_counts_what_is_lacking() -> None:
     assert cache.drops() == {"prefetch out of time": 2}
     cache.cache.drain()
     assert 20 < cache.hit(PROMPT, request="request") < 40
-    assert cache.cache.prefetched("request")
-
-
-def test_wait_complete_waits() -> None:
-    cache = stored()
-    cache.prefetch(PROMPT)
-    cache.clock.advance(10**15)
-    assert not cache.cache.prefetched("request")
-    cache.cache.drain()
     assert cache.cache.prefetched("request")
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from computed_pages import COMPOSITION, FORMATS, PAGE, blocks
-from kinds import SETS
-from stored_cache import EAGER, StoredCache
+from stored_cache import EAGER
 
 from unified_tree import Key
 from unified_tree.controllers import Lease, PrefixCache
@@ -93,25 +92,3 @@ def test_a_new_server_finds_what_the_last_one_stored(tmp_path: FilePath, layout:
     assert stats.storage_hit_tokens == stats.hit_tokens >= 60
     assert not stats.storage.quarantined and not stats.storage.errors and not stats.drops
     second.cache.close()
-
-
-def test_a_server_with_another_layout_finds_nothing(tmp_path: FilePath) -> None:
-    first = Server(tmp_path / "a", HostLayout.PAGE_FIRST)
-    first.compute(PROMPT, 60)
-    first.cache.close()
-    second = Server(tmp_path / "a", HostLayout.PAGE_FIRST_DIRECT)
-    assert second.hit(PROMPT) == 0
-    second.cache.close()
-
-
-@pytest.mark.parametrize("kinds", ["full", "window and mamba", "draft", "everything"])
-@pytest.mark.parametrize("threads", [False, True])
-def test_caches_one_after_another_over_the_same_files(tmp_path: FilePath, kinds: str, threads: bool) -> None:
-    cache = StoredCache(SETS[kinds], store=lambda pools: FileStorage(pools, tmp_path, 1 << 24), threads=threads)
-    prompt = list(range(41))
-    cache.compute(prompt, checkpoints=[20, 40])
-    cache.end()
-    for length in (21, 41):
-        cache = cache.like_this()
-        assert cache.fetch(prompt[:length]) == length - 1
-        cache.end()

@@ -143,15 +143,6 @@ def test_cancelling_twice_is_no_faster() -> None:
     assert len(ends) == 1
 
 
-def test_a_mover_that_raises_fails_its_transfer() -> None:
-    world = World()
-    world.engine.submit([transfer(1, LOAD, full=([4], [16])), transfer(2, LOAD, full=([4], [5]))])
-    world.engine.drain()
-    first, second = world.engine.poll()
-    assert first.error is not None and first.error.startswith("PageError: ")
-    assert second.error is None
-
-
 def test_without_movers_any_component_has_one_layer() -> None:
     clock = VirtualClock()
     engine = SimulatedEngine(0, clock, STEADY)

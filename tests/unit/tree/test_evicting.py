@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from grove import Grove, key, lists
+from grove import Grove, lists
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
 from unified_tree import ConfigurationError
@@ -41,15 +40,6 @@ def test_the_least_recently_used_goes_first() -> None:
     assert grove.evict(3) == {"full": [101, 102, 100]}
 
 
-def test_a_node_that_goes_frees_its_other_kinds() -> None:
-    grove = Grove([FULL, swa(3), MAMBA, DRAFT])
-    grove.put("abcd", [4])
-    result = grove.tree.evict({"full": 1})
-    assert lists(result.freed) == {"full": [100, 101], "swa": [200, 201], "mamba": [300]}
-    assert (result.victims, result.deleted_nodes) == (1, 1)
-    grove.check()
-
-
 @pytest.mark.parametrize("kind", ["swa", "mamba", "draft"])
 def test_other_kinds_leave_a_tombstone(kind: str) -> None:
     grove = Grove([FULL, swa(3), MAMBA, OWN_DRAFT])
@@ -60,33 +50,6 @@ def test_other_kinds_leave_a_tombstone(kind: str) -> None:
     assert grove.match("abcd").path_length == 4
     assert grove.match("abcd").device.length == (4 if kind == "draft" else 0)
     grove.check()
-
-
-def test_windows_and_states_may_go_from_inner_nodes() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcd", [2, 4])
-    grove.match("abcd")
-    assert grove.evict(1, "mamba") == {"mamba": [200]}
-    assert (grove.match("abcd").device.length, grove.match("abxx").device.length) == (4, 0)
-    grove.check()
-
-
-def test_an_optional_path_goes_from_its_own_leaves() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.put("ab")
-    grove.put("abcd")
-    assert grove.evict(1, "draft") == {"draft": [201]}
-    assert grove.evict(1, "draft") == {"draft": [200]}
-    assert grove.match("abcd").device.length == 4
-    grove.check()
-
-
-def test_several_pools_at_once() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcd", [4])
-    grove.put("xy", [2])
-    freed = lists(grove.tree.evict({"full": 1, "mamba": 2}).freed)
-    assert freed == {"full": [100, 101], "mamba": [200, 201]}
 
 
 def test_stranded_values_go_first() -> None:
@@ -153,29 +116,3 @@ def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot evict|must be 0 or more"):
         grove.tree.evict(needs)
     assert grove.match("abcd").device.length == 4
-
-
-def test_the_same_history_has_the_same_victims() -> None:
-    def history() -> list[dict[str, list[int]]]:
-        grove = Grove([FULL, swa(3), MAMBA], policy="cost")
-        random = np.random.default_rng(7)
-        freed = []
-        for _ in range(60):
-            text = "".join(random.choice(list("ab"), random.integers(2, 9)))
-            grove.put(text, [len(text) // 2 * 2])
-            grove.match(text[:4])
-            freed.append(grove.evict(int(random.integers(0, 3)), str(random.choice(["full", "swa", "mamba"]))))
-        return freed
-
-    assert history() == history()
-
-
-def test_pages_come_home_after_the_last_eviction() -> None:
-    grove = Grove([FULL, swa(5), MAMBA])
-    for text in ("abcdef", "abcdxx", "abyyyy", "zzzz"):
-        grove.put(text, [2, len(text)])
-    grove.tree.evict({"full": 99})
-    assert grove.tree.node_count == 0
-    assert all(grove.tree.pool(name).used_pages == 0 for name in ("full", "swa", "mamba"))
-    assert grove.tree.insert(key("ab"), {"full": np.array([100])}).duplicates == {}
-    grove.check()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from grove import Grove, key, lists
-from kinds import CARRY_OVER, DRAFT, FULL, INDEXER, MAMBA, OWN_DRAFT, swa
+from kinds import DRAFT, FULL, INDEXER, MAMBA, swa
 
-from unified_tree import NOWHERE, Boundary, InsertError, NodeId, PageError
+from unified_tree import InsertError, PageError
 
 
 def test_an_insert_says_what_became_of_it() -> None:
@@ -21,22 +21,6 @@ def test_an_insert_says_what_became_of_it() -> None:
     assert lists(result.duplicates) == {"full": [7, 8]}
     assert lists(result.canonical) == {"full": [100, 101, 9]}
     assert result.replaced == {}
-
-
-def test_a_tail_is_enough() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
-    result = grove.put("abcdef")
-    assert lists(result.canonical) == {"full": [102]}
-    assert grove.pages("abcdef") == [100, 101, 102]
-
-
-def test_nothing_goes_in_without_a_whole_page() -> None:
-    grove = Grove([FULL])
-    for text in ("", "a"):
-        assert grove.put(text).boundary == NOWHERE
-    assert grove.tree.node_count == 0
-    grove.check()
 
 
 def test_identical_pages_are_no_duplicates() -> None:
@@ -69,44 +53,6 @@ def test_a_window_given_again_extends_a_shorter_one() -> None:
     grove.check()
 
 
-@pytest.mark.parametrize("kind", ["swa", "mamba"])
-def test_a_tombstone_is_filled(kind: str) -> None:
-    grove = Grove([FULL, swa(3), MAMBA])
-    grove.put("abcd", [4])
-    grove.evict(1, kind)
-    assert grove.match("abcd").device.length == 0
-    result = grove.put("abcd", [4])
-    assert kind not in result.duplicates
-    assert set(result.duplicates) == {"swa", "mamba"} - {kind}
-    assert grove.match("abcd").device.length == 4
-    grove.check()
-
-
-def test_states_at_several_lengths_each_make_a_boundary() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdefgh", [2, 6])
-    assert grove.tree.node_count == 3
-    assert [grove.match("abcdefgh"[:length]).device.length for length in (2, 4, 6, 8)] == [2, 2, 6, 6]
-    grove.put("abcdefgh", [4, 6, 8])
-    assert [grove.match("abcdefgh"[:length]).device.length for length in (2, 4, 6, 8)] == [2, 4, 6, 8]
-    grove.check()
-
-
-def test_a_state_of_a_length_that_has_one_is_a_duplicate() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcd", [4])
-    assert lists(grove.put("abcdef", [4, 6]).duplicates) == {"mamba": [201]}
-
-
-def test_a_branch_point_in_the_middle_of_a_node_takes_a_state() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdefgh", [8])
-    grove.put("abcd", [4])
-    assert grove.match("abcdxx").device.length == 4
-    assert grove.match("abcdefgh").device.length == 8
-    grove.check()
-
-
 def test_pages_must_reach_back_to_what_the_tree_has() -> None:
     grove = Grove([FULL])
     grove.put("abcd")
@@ -116,22 +62,6 @@ def test_pages_must_reach_back_to_what_the_tree_has() -> None:
     with pytest.raises(InsertError, match="begin at token 8"):
         grove.tree.insert(key("abcdefgh"), {})
     assert grove.tree.dump() == before
-
-
-def test_an_optional_path_with_a_gap_is_not_kept() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.tree.insert(key("abcd"), {"full": np.array([0, 1])})
-    result = grove.tree.insert(key("abcdef"), {"full": np.array([2]), "draft": np.array([0])})
-    assert lists(result.duplicates) == {"draft": [0]}
-    grove.check()
-
-
-def test_a_partial_optional_path_is_there_as_far_as_it_goes() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.put("abcd")
-    grove.tree.insert(key("abcdefgh"), {"full": np.array([2, 3])})
-    assert grove.match("abcdefgh").device.length == 8
-    assert grove.pages("abcdefgh", "draft") == [200, 201]
 
 
 def test_pages_that_carry_more_replace_those_that_carry_less() -> None:
@@ -144,16 +74,6 @@ def test_pages_that_carry_more_replace_those_that_carry_less() -> None:
     assert result.duplicates == {}
     assert grove.pages("abcd") == grove.pages("abcd", "draft") == [102, 103]
     grove.check()
-
-
-def test_pages_that_carry_more_are_duplicates_where_the_others_are_locked() -> None:
-    grove = Grove([FULL, DRAFT])
-    grove.put("abcd", without=["draft"])
-    grove.lock("abcd")
-    result = grove.put("abcdef", since=0)
-    assert lists(result.duplicates) == {"full": [102, 103]}
-    assert grove.pages("abcdef") == [100, 101, 104]
-    assert grove.pages("abcdef", "draft") == []
 
 
 def test_pages_that_carry_less_are_duplicates() -> None:
@@ -171,29 +91,6 @@ def test_the_same_pages_with_more_in_them_become_valid() -> None:
     result = grove.tree.insert(key("abcd"), pages)
     assert result.duplicates == result.replaced == {}
     assert grove.pages("abcd", "draft") == [0, 1]
-
-
-def test_a_window_that_carries_more_replaces_one_that_carries_less() -> None:
-    grove = Grove([FULL, swa(3), CARRY_OVER])
-    grove.put("abcd", without=["carry"])
-    assert grove.match("abcd").device.length == 0
-    result = grove.put("abcd")
-    assert lists(result.replaced) == {"swa": [200, 201]}
-    assert grove.match("abcd").device.length == 4
-    assert grove.pages("abcd", "carry") == [202, 203]
-    grove.check()
-
-
-def test_a_hint_where_to_go_on_changes_nothing_else() -> None:
-    plain, hinted = Grove([FULL, MAMBA]), Grove([FULL, MAMBA])
-    hints: list[Boundary | None] = [NOWHERE, Boundary(NodeId(77), 4), None]
-    for text in ("abcd", "zzzzzz", "abcdef", "abcdefgh", "abxx", "abcdefghij", "zzyy", "zzzzzzzz"):
-        for hint in hints:
-            result = hinted.put(text, [len(text)], since=0, after=hint)
-            assert lists(result.duplicates) == lists(plain.put(text, [len(text)], since=0).duplicates)
-        hints.append(result.boundary)
-        assert hinted.tree.dump() == plain.tree.dump()
-    hinted.check()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from grove import Grove, key
-from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
+from grove import Grove
+from kinds import DRAFT, FULL, MAMBA, swa
 
 from unified_tree import NOWHERE, Boundary, NodeId, Receipt, ReceiptError, StaleBoundaryError, Tier, UnifiedTreeError
 
@@ -62,51 +62,6 @@ def test_a_node_counts_one_for_each_locked_child_and_receipt() -> None:
         receipt.release()
         assert sizes(grove) == expected
         grove.check()
-
-
-def test_a_lock_pins_the_window_as_whole_values() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcdef")
-    grove.put("abcdefgh", window=1)
-    receipt = grove.lock("abcdefgh")
-    assert sizes(grove, "swa") == (3, 0), "the last page of the window lies in a value of two"
-    assert grove.evict(9, "swa") == {}
-    receipt.release()
-    assert sizes(grove, "swa") == (0, 3)
-
-
-def test_a_lock_pins_the_one_state() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdefgh", [4, 8])
-    grove.lock("abcdefgh")
-    assert sizes(grove, "mamba") == (1, 1)
-    assert grove.evict(9, "mamba") == {"mamba": [200]}
-
-
-def test_a_lock_pins_an_optional_path_as_far_as_it_goes() -> None:
-    grove = Grove([FULL, OWN_DRAFT])
-    grove.put("abcd")
-    grove.tree.insert(key("abcdef"), {"full": grove.fresh("full", 1)})
-    receipt = grove.lock("abcdef")
-    assert sizes(grove, "draft") == (2, 0)
-    receipt.release("draft")
-    assert sizes(grove, "draft") == (0, 2)
-    assert sizes(grove) == (3, 0)
-
-
-def test_one_component_can_go_early() -> None:
-    grove = Grove([FULL, swa(3), MAMBA])
-    grove.put("abcd", [4])
-    receipt = grove.lock("abcd")
-    receipt.release("swa")
-    assert (sizes(grove, "swa"), sizes(grove, "mamba"), sizes(grove)) == ((0, 2), (1, 0), (2, 0))
-    assert grove.evict(1, "swa") == {"swa": [200, 201]}
-    with pytest.raises(ReceiptError, match="locks no component 'swa'"):
-        receipt.release("swa")
-    receipt.release("mamba")
-    receipt.release("full")
-    assert receipt.is_released, "nothing is held any more"
-    grove.check()
 
 
 def test_a_lock_of_some_components_pins_those_and_the_paths_below_them() -> None:

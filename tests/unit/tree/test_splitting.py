@@ -3,27 +3,7 @@
 from __future__ import annotations
 
 from grove import Grove
-from kinds import DRAFT, FULL, MAMBA, swa
-
-
-def test_a_boundary_survives_splits_above_it() -> None:
-    grove = Grove([FULL])
-    boundary = grove.put("abcdefgh").boundary
-    grove.put("abxx")
-    grove.put("abcdefxx")
-    assert grove.match("abcdefgh").device == boundary
-    assert grove.tree.pages(boundary, "full").tolist() == [100, 101, 102, 103]
-    grove.tree.unlock(grove.tree.lock(boundary))
-    grove.check()
-
-
-def test_a_boundary_inside_a_node_survives_a_cut_below_it() -> None:
-    grove = Grove([FULL])
-    grove.put("abcdefgh")
-    inside = grove.match("abcd").device
-    grove.put("abcdefxx")
-    assert grove.tree.pages(inside, "full").tolist() == [100, 101]
-    grove.tree.unlock(grove.tree.lock(inside))
+from kinds import DRAFT, FULL, swa
 
 
 def test_page_values_are_divided() -> None:
@@ -54,22 +34,6 @@ def test_a_suffix_window_gives_the_upper_half_what_exceeds_the_lower() -> None:
     assert grove.pages("abcdefxx", "swa") == [200, 201, 203]
 
 
-def test_a_window_that_fits_the_lower_half_stays_there() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcdefgh")
-    grove.put("abxx", window=0)
-    assert "[0, 2) full:1\n" in grove.tree.dump()
-    assert grove.pages("abcdefgh", "swa") == [200, 201]
-
-
-def test_a_state_stays_at_its_end() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdef", [6])
-    grove.put("abcdxx")
-    assert grove.match("abcdef").device.length == 6
-    assert grove.match("abcdxx").device.length == 0
-
-
 def test_hits_inside_a_node_belong_to_the_half_they_ended_in() -> None:
     grove = Grove([FULL], policy="lfu")
     grove.put("abcdef")
@@ -93,28 +57,3 @@ def test_recency_inside_a_node_belongs_to_the_half_it_ended_in() -> None:
     grove.put("abcdxx")
     assert grove.evict(1) == {"full": [102]}, "the lower half was last used when it was made"
     assert grove.evict(1) == {"full": [103]}
-
-
-def test_a_lock_holds_both_halves() -> None:
-    grove = Grove([FULL, swa(6)])
-    grove.put("abcdefgh")
-    receipt = grove.lock("abcdefgh")
-    grove.put("abcdefxx", window=0)
-    assert grove.tree.pool("full").protected_pages == 4
-    assert grove.tree.pool("swa").protected_pages == 3
-    grove.check()
-    assert grove.evict(9) == {"full": [104]}
-    assert grove.evict(9, "swa") == {}
-    grove.tree.unlock(receipt)
-    assert grove.tree.pool("full").protected_pages == grove.tree.pool("swa").protected_pages == 0
-    assert sorted(grove.evict(9)["full"]) == [100, 101, 102, 103]
-    grove.check()
-
-
-def test_stranded_pages_stay_stranded_in_both_halves() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdef")
-    assert grove.tree.pool("full").stranded_pages == 3
-    grove.put("abcdxx", [6])
-    assert grove.tree.pool("full").stranded_pages == 1
-    grove.check()

@@ -13,20 +13,6 @@ def stranded(grove: Grove) -> dict[str, int]:
     return {c.name: grove.tree.pool(c.name).stranded_pages for c in grove.tree.components}
 
 
-def test_nothing_is_stranded_where_every_length_is_a_boundary() -> None:
-    grove = Grove([FULL])
-    grove.put("abcd")
-    assert stranded(grove) == {"full": 0}
-
-
-def test_a_path_below_the_last_state() -> None:
-    grove = Grove([FULL, MAMBA])
-    grove.put("abcdef", [2])
-    assert stranded(grove) == {"full": 2, "mamba": 0}
-    grove.put("abcdef", [6])
-    assert stranded(grove) == {"full": 0, "mamba": 0}
-
-
 def test_a_state_without_its_window_and_the_reverse() -> None:
     grove = Grove([FULL, swa(3), MAMBA])
     grove.put("abcd", [4], window=0)
@@ -35,12 +21,6 @@ def test_a_state_without_its_window_and_the_reverse() -> None:
     assert stranded(grove) == {"full": 0, "swa": 0, "mamba": 0}
     grove.evict(1, "mamba")
     assert stranded(grove) == {"full": 2, "swa": 2, "mamba": 0}
-
-
-def test_a_short_window() -> None:
-    grove = Grove([FULL, swa(3)])
-    grove.put("abcd", window=1)
-    assert stranded(grove) == {"full": 2, "swa": 1}
 
 
 def test_a_window_that_a_longer_prefix_still_needs() -> None:
