@@ -302,6 +302,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
             begin = branch
         at, is_kept = self._insert(req, key, begin, end, at, state)
+        self.tree.match_prefix(key, limit=end)  # the request has used all of it until now
         receipt = self.tree.transfers.lock_present(at)
         self.unlock(req.lock)
         req.lock = TreeLock(receipt.boundary, receipt)

@@ -1,0 +1,516 @@
+"""A scheduler over SGLang's real pools and allocators, without a model: thousands of requests in seconds.
+
+Each slot holds a number that stands for all tokens up to its own. Before a forward the model reads what the kernels would read
+(the whole prefix of full attention, the window, the state) and compares; so a page freed early, a window one token short or a
+state of another prompt is seen at once. After each step every pool adds up: free + evictable + locked + owned by requests.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, EvictParams, InitLoadBackParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool, MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.managers.schedule_batch import ReqKvInfo
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+
+MODULUS = 1 << 23
+"""Numbers up to here are exact in float32."""
+FULL_LAYERS, OTHER_LAYERS = [0, 2], [1, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One kind of model and its pools, in tokens and states."""
+
+    page_size: int = 1
+    full_tokens: int = 700
+    window: int | None = None
+    window_tokens: int = 300
+    states: int = 0
+    extra_buffer: bool = False
+    grid: int = 64
+    chunk: int = 64
+    running: int = 4
+    eagle: bool = False
+
+
+class Pools:
+    """SGLang's pools of one case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        arguments = ServerArgs(model_path="dummy", page_size=case.page_size)
+        arguments._mamba_cache_chunk_size = case.grid
+        set_global_server_args_for_scheduler(arguments)
+        size = case.page_size
+        common: dict[str, Any] = {"page_size": size, "dtype": torch.float32, "head_num": 1, "head_dim": 2, "device": "cpu"}
+        context = case.full_tokens + 8 * size
+        if case.states:
+            shape = Mamba2StateShape.create(
+                tp_world_size=1, intermediate_size=8, n_groups=1, num_heads=1, head_dim=8, state_size=2, conv_kernel=2
+            )
+            self.requests: Any = HybridReqToTokenPool(
+                size=case.running + 1,
+                mamba_size=case.states,
+                mamba_spec_state_size=case.running + 1,
+                max_context_len=context,
+                device="cpu",
+                enable_memory_saver=False,
+                cache_params=Mamba2CacheParams(shape=shape, layers=OTHER_LAYERS),
+                mamba_layer_ids=OTHER_LAYERS,
+                enable_mamba_extra_buffer=case.extra_buffer,
+            )
+        else:
+            self.requests = ReqToTokenPool(
+                size=case.running + 1, max_context_len=context, device="cpu", enable_memory_saver=False
+            )
+        if case.window is not None:
+            self.kv: Any = SWAKVPool(
+                size=case.full_tokens,
+                size_swa=case.window_tokens,
+                swa_attention_layer_ids=OTHER_LAYERS,
+                full_attention_layer_ids=FULL_LAYERS,
+                **common,
+            )
+            self.allocator: Any = SWATokenToKVPoolAllocator(
+                size=case.full_tokens,
+                size_swa=case.window_tokens,
+                page_size=size,
+                dtype=torch.float32,
+                device="cpu",
+                kvcache=self.kv,
+                need_sort=False,
+            )
+        else:
+            if case.states:
+                self.kv = HybridLinearKVPool(
+                    size=case.full_tokens,
+                    full_attention_layer_ids=FULL_LAYERS,
+                    enable_memory_saver=False,
+                    mamba_pool=self.requests.mamba_pool,
+                    **common,
+                )
+            else:
+                self.kv = MHATokenToKVPool(size=case.full_tokens, layer_num=2, enable_memory_saver=False, **common)
+            kind = TokenToKVPoolAllocator if size == 1 else PagedTokenToKVPoolAllocator
+            paged = {} if size == 1 else {"page_size": size}
+            self.allocator = kind(
+                size=case.full_tokens, dtype=torch.float32, device="cpu", kvcache=self.kv, need_sort=False, **paged
+            )
+
+    @property
+    def params(self) -> CacheInitParams:
+        case = self.case
+        components = [ComponentType.FULL]
+        if case.window is not None:
+            components.append(ComponentType.SWA)
+        if case.states:
+            components.append(ComponentType.MAMBA)
+        return CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.requests,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=case.page_size,
+            sliding_window_size=case.window,
+            enable_mamba_extra_buffer=case.extra_buffer,
+            tree_components=tuple(components),
+            is_eagle=case.eagle,
+        )
+
+    def full_rows(self) -> list[torch.Tensor]:
+        pool = self.kv if isinstance(self.kv, MHATokenToKVPool) else self.kv.full_kv_pool
+        return [*pool.k_buffer, *pool.v_buffer]
+
+    def free_full(self) -> int:
+        return int(self.allocator.full_available_size() if self.case.window is not None else self.allocator.available_size())
+
+    def window_rows(self) -> list[torch.Tensor]:
+        return [*self.kv.swa_kv_pool.k_buffer, *self.kv.swa_kv_pool.v_buffer]
+
+    def states(self) -> torch.Tensor:
+        states: torch.Tensor = self.requests.mamba_pool.mamba_cache.temporal
+        return states
+
+
+class Request(SimpleNamespace):
+    """What a cache reads of SGLang's `Req`."""
+
+    def finished(self) -> bool:
+        return bool(self.is_finished)
+
+    def get_fill_ids(self) -> array[int]:
+        return self.full_untruncated_fill_ids[: self.extend_end]
+
+    def needs_host_load_back(self) -> bool:
+        return self.host_hit_length > 0 or self.swa_host_hit_length > 0 or self.mamba_host_hit_length > 0
+
+
+@dataclass
+class Counts:
+    """What a run did."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    loaded_tokens: int = 0
+    retractions: int = 0
+    aborts: int = 0
+    finished: int = 0
+    refused: int = 0
+
+
+@dataclass
+class Scheduler:
+    """Runs requests against one cache, a step at a time.
+
+    Args:
+        pools: SGLang's.
+        cache: any `BasePrefixCache` over them.
+        has_host: whether to poll the cache and to open batches, as SGLang does with a hierarchical cache.
+    """
+
+    pools: Pools
+    cache: Any
+    has_host: bool = False
+    running: list[Request] = field(default_factory=list)
+    waiting: list[Request] = field(default_factory=list)
+    prefilling: Request | None = None
+    counts: Counts = field(default_factory=Counts)
+    serial: int = 0
+
+    def submit(self, tokens: list[int], new_tokens: int, extra_key: str | None = None) -> Request:
+        self.serial += 1
+        req = Request(
+            rid=str(self.serial),
+            cache_request_handle=CacheRequestHandle(str(self.serial), 0),
+            kv=ReqKvInfo(),
+            origin_input_ids=array("q", tokens),
+            full_untruncated_fill_ids=array("q", tokens),
+            output_ids=array("q"),
+            new_tokens=new_tokens,
+            extra_key=extra_key,
+            cache_salt=None,
+            priority=None,
+            session=None,
+            session_id=None,
+            kv_rotation_base=None,
+            last_node=None,
+            lock=None,
+            prefix_len=0,
+            extend_end=0,
+            is_finished=False,
+            skip_radix_cache_insert=False,
+            swa_branching_seqlen=None,
+            mamba_branching_seqlen=None,
+            decoded=0,
+            chain=chain(tokens, extra_key),
+        )
+        self.waiting.append(req)
+        return req
+
+    def step(self) -> None:
+        """One scheduler's step: a chunk of a prefill if there is one to run, else a token for each running request."""
+        if self.has_host:
+            self.cache.check_hicache_events()
+        if not self._prefill():
+            self._decode()
+        self.check()
+
+    def _prefill(self) -> bool:
+        req = self.prefilling
+        if req is None:
+            if not self.waiting or len(self.running) >= self.pools.case.running:
+                return False
+            req = self.waiting[0]
+            if not self._admit(req):
+                self.counts.refused += 1
+                return False
+            self.waiting.pop(0)
+        begin = req.prefix_len
+        req.extend_end = min(len(req.full_untruncated_fill_ids), begin + self.pools.case.chunk)
+        index = self.cache.ready_to_load_host_cache() if self.has_host else -1
+        if self.has_host:
+            self.cache.gate.set_consumer(index)
+        if not self._allocate(req, begin, req.extend_end):
+            self._release(req, checkpoint=False)
+            self._reset(req)
+            self.waiting.insert(0, req)
+            self.prefilling = None
+            self.counts.retractions += 1
+            return False
+        self._forward(req, begin, req.extend_end)
+        if req.extend_end < len(req.full_untruncated_fill_ids):
+            self.prefilling = req
+            self.cache.checkpoint(req, up_to=req.extend_end)
+            req.prefix_len = req.extend_end
+            return True
+        self.prefilling = None
+        self._sample(req)
+        if req.is_finished:
+            self._release(req, checkpoint=True)
+        else:
+            self.cache.checkpoint(req, up_to=req.extend_end)
+            self.running.append(req)
+        return True
+
+    def _admit(self, req: Request) -> bool:
+        cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
+        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1)
+        match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
+        req.prefix_len, req.last_node, req.best_match_node = match.device_prefix_len, match.last_device_node, match.best_match_node
+        req.host_hit_length = match.host_hit_length
+        req.swa_host_hit_length, req.mamba_host_hit_length = match.swa_host_hit_length, match.mamba_host_hit_length
+        req.swa_branching_seqlen, req.mamba_branching_seqlen = match.swa_branching_seqlen, match.mamba_branching_seqlen
+        lock = cache.lock(req.last_node)
+        try:
+            need = len(ids) - req.prefix_len + 2 * case.page_size
+            if need > self.pools.free_full() + cache.full_evictable_size():
+                return self._refuse(req)
+            extend = min(case.chunk, need)
+            if case.window is not None:
+                room = self.pools.allocator.swa_available_size() + cache.swa_evictable_size()
+                if extend + match.swa_host_hit_length + 2 * case.page_size > room:
+                    return self._refuse(req)
+            if self.has_host and req.needs_host_load_back():
+                loaded = cache.init_load_back(
+                    InitLoadBackParams(best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req)
+                )
+                assert loaded[0] == 0 or loaded[0] >= req.host_hit_length
+                tokens, req.last_node = loaded
+                req.prefix_len += tokens
+                self.counts.loaded_tokens += tokens
+            req.kv.cache_protected_len = req.prefix_len
+            req.lock = cache.lock(req.last_node)
+        finally:
+            cache.unlock(lock)
+        if self.pools.requests.alloc([req]) is None:
+            raise AssertionError("no row")
+        row = self.pools.requests.req_to_token[req.kv.req_pool_idx]
+        row[: req.prefix_len] = cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
+        req.kv.kv_allocated_len = req.prefix_len
+        self.counts.prompt_tokens += len(ids)
+        self.counts.cached_tokens += req.prefix_len
+        return True
+
+    def _refuse(self, req: Request) -> bool:
+        req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
+        if req.kv.holds_mamba:
+            self.pools.requests.mamba_allocator.free(req.kv.mamba_pool_idx.unsqueeze(-1))
+            req.kv.mamba_pool_idx = None
+        return False
+
+    def _reset(self, req: Request) -> None:
+        req.kv = ReqKvInfo()
+        req.prefix_len = 0
+        req.lock = req.last_node = None
+
+    def _allocate(self, req: Request, begin: int, end: int) -> bool:
+        allocator, size = self.pools.allocator, self.pools.case.page_size
+        allocator.evict_to_free_tokens(self.cache, end - begin + (size if size > 1 else 0))
+        row = self.pools.requests.req_to_token[req.kv.req_pool_idx]
+        if size == 1:
+            slots = allocator.alloc(end - begin)
+        else:
+            last = row[begin - 1 : begin].long() if begin else torch.tensor([-1])
+            before, after = torch.tensor([begin]), torch.tensor([end])
+            slots = allocator.alloc_extend(before, before, after, after, last, end - begin)
+        if slots is None:
+            return False
+        row[begin:end] = slots.to(torch.int32)
+        req.kv.kv_allocated_len = req.kv.kv_committed_len = end
+        return True
+
+    def _forward(self, req: Request, begin: int, end: int) -> None:
+        """Read what the kernels would read before `begin`, then write the numbers up to `end`."""
+        pools, case = self.pools, self.pools.case
+        row = pools.requests.req_to_token[req.kv.req_pool_idx].long()
+        wanted = torch.tensor(req.chain[: end + 1], dtype=torch.float32)
+        if self.has_host:
+            for layer in range(4):
+                self.cache.gate.wait_until(layer)
+        for rows in pools.full_rows():
+            assert torch.equal(rows[row[:begin], 0, 0], wanted[1 : begin + 1]), f"{req.rid}: full attention reads a wrong page"
+            rows[row[begin:end], 0, 0] = wanted[begin + 1 : end + 1]
+        if case.window is not None:
+            first = max(0, begin - case.window)
+            slots = pools.allocator.translate_loc_from_full_to_swa(row[first:end])
+            assert bool((slots > 0).all()), f"{req.rid}: a slot of the window is not mapped"
+            for rows in pools.window_rows():
+                assert torch.equal(rows[slots[: begin - first], 0, 0], wanted[first + 1 : begin + 1]), (
+                    f"{req.rid}: the window reads a wrong page"
+                )
+                rows[slots[begin - first :], 0, 0] = wanted[begin + 1 : end + 1]
+        if case.states:
+            self._run_states(req, begin, end)
+
+    def _run_states(self, req: Request, begin: int, end: int) -> None:
+        kv, states, case = req.kv, self.pools.states(), self.pools.case
+        own = int(kv.mamba_pool_idx)
+        if kv.mamba_cow_src_index is not None:
+            states[:, own] = states[:, int(kv.mamba_cow_src_index)]
+            kv.mamba_cow_src_index = None
+        elif kv.mamba_needs_clear:
+            states[:, own] = 0
+            kv.mamba_needs_clear = False
+        assert bool((states[:, own] == float(req.chain[begin] if begin else 0)).all()), f"{req.rid}: a wrong state at {begin}"
+        states[:, own] = float(req.chain[end])
+        if case.extra_buffer:
+            self._track(req, begin, end)
+
+    def _track(self, req: Request, begin: int, end: int) -> None:
+        """Save the state at the last point of the grid, or at the branch if it lies in this chunk."""
+        kv, grid = req.kv, self.pools.case.grid
+        if end - begin < grid:
+            return
+        at = begin + (end - begin) // grid * grid
+        branch = req.mamba_branching_seqlen
+        if branch is not None and begin < branch < end and (branch - begin) % grid == 0:
+            at = branch
+        index = kv.mamba_next_track_idx
+        self.pools.states()[:, int(kv.mamba_ping_pong_track_buffer[index])] = float(req.chain[at])
+        kv.mamba_last_track_idx, kv.mamba_next_track_idx = index, 1 - index
+        kv.mamba_prev_track_seqlen, kv.mamba_last_track_seqlen = kv.mamba_last_track_seqlen, at
+
+    def _sample(self, req: Request) -> None:
+        token = req.chain[-1] % 97
+        req.output_ids.append(token)
+        req.full_untruncated_fill_ids.append(token)
+        req.chain.append(link(req.chain[-1], token))
+        req.is_finished = len(req.output_ids) >= req.new_tokens
+
+    def _decode(self) -> None:
+        for req in list(self.running):
+            if req not in self.running:
+                continue
+            end = len(req.full_untruncated_fill_ids)
+            if self.cache.supports_swa() and req.decoded >= 1:
+                self.cache.evict_sliding_windows(req, end - 1)
+                if req.decoded >= self.cache.swa_retain_window and hasattr(self.cache, "release_swa_prefix_lock"):
+                    self.cache.release_swa_prefix_lock(req)
+            while not self._allocate(req, end - 1, end):
+                victim = self.running.pop()
+                self._retract(victim)
+                if victim is req:
+                    break
+            else:
+                self._forward(req, end - 1, end)
+                req.decoded += 1
+                self._sample(req)
+                if req.is_finished:
+                    self.running.remove(req)
+                    self._release(req, checkpoint=True)
+
+    def _retract(self, req: Request) -> None:
+        self.counts.retractions += 1
+        self._release(req, checkpoint=False)
+        self._reset(req)
+        self.waiting.append(req)
+
+    def abort(self, req: Request) -> None:
+        """End a request wherever it is; nothing of it is kept."""
+        self.counts.aborts += 1
+        if req in self.waiting:
+            self.waiting.remove(req)
+            return
+        if req is self.prefilling:
+            self.prefilling = None
+        else:
+            self.running.remove(req)
+        self._release(req, checkpoint=False)
+
+    def _release(self, req: Request, *, checkpoint: bool) -> None:
+        kv, cache, size = req.kv, self.cache, self.pools.case.page_size
+        owned = kv.kv_allocated_len
+        if checkpoint:
+            self.counts.finished += 1
+            cache.checkpoint(req, up_to=owned)
+        cache.free_kv_row(kv, [(kv.cache_protected_len, owned)])
+        cache.unlock(req.lock)
+        req.lock = None
+        cache.on_release(req, checkpointed=checkpoint)
+        self.pools.requests.free(req)
+        kv.mark_kv_released()
+
+    def check(self) -> None:
+        """Every pool adds up, and no page has two owners."""
+        pools, cache, size = self.pools, self.cache, self.pools.case.page_size
+        alive = [*self.running, *([self.prefilling] if self.prefilling else [])]
+        owned = 0
+        windows = 0
+        for req in alive:
+            begin, end = req.kv.cache_protected_len, -(-req.kv.kv_allocated_len // size) * size
+            owned += end - begin
+            if pools.case.window is not None:
+                dead = range(req.kv.swa_dead_lo(size), req.kv.get_evicted_seqlen(ComponentType.SWA))
+                windows += end - begin - len([at for at in dead if begin <= at < end])
+        free = pools.free_full()
+        total = free + cache.full_evictable_size() + cache.full_protected_size() + owned
+        assert total == pools.case.full_tokens // size * size, f"full: {free} free, {total} in all"
+        if pools.case.window is not None:
+            free = pools.allocator.swa_available_size()
+            total = free + cache.swa_evictable_size() + cache.swa_protected_size() + windows
+            assert total == pools.case.window_tokens // size * size, f"windows: {free} free, {total} in all"
+        if pools.case.states:
+            held = sum(1 + sum(not empty for empty in req.kv.mamba_ping_pong_empty or ()) for req in alive)
+            free = pools.requests.mamba_allocator.available_size()
+            total = free + cache.mamba_evictable_size() + cache.mamba_protected_size() + held
+            assert total == pools.case.states, f"states: {free} free, {total} in all"
+
+
+def link(before: int, token: int) -> int:
+    """The number of a token after those that `before` stands for; never 0."""
+    return (before * 1_000_003 + token * 7_919 + 12_345) % (MODULUS - 1) + 1
+
+
+def chain(tokens: list[int], extra_key: str | None) -> list[int]:
+    """The numbers of all prefixes, the empty one first."""
+    at = 1 + sum(map(ord, extra_key or ""))
+    numbers = [at]
+    for token in tokens:
+        at = link(at, token)
+        numbers.append(at)
+    return numbers
+
+
+def run(scheduler: Scheduler, *, requests: int, seed: int, vocabulary: int = 500) -> Counts:
+    """A random mix: shared heads, continued conversations, branches, aborts, namespaces; every step is checked."""
+    rng = random.Random(seed)
+    case = scheduler.pools.case
+    longest = case.full_tokens // 2
+    heads = [[rng.randrange(vocabulary) for _ in range(rng.randrange(8, longest // 2))] for _ in range(5)]
+    done: list[Request] = []
+    submitted: list[Request] = []
+    while len(submitted) < requests or scheduler.waiting or scheduler.running or scheduler.prefilling:
+        if len(submitted) < requests and rng.random() < 0.15 and len(scheduler.waiting) < 6:
+            kind, extra_key = rng.random(), rng.choice([None, None, None, "a", ""])
+            if kind < 0.4 and done:
+                before = rng.choice(done[-20:])
+                tokens, extra_key = list(before.full_untruncated_fill_ids), before.extra_key
+                if rng.random() < 0.3:
+                    tokens = tokens[: rng.randrange(1, len(tokens) + 1)]
+            else:
+                head = rng.choice(heads)
+                tokens = head[: rng.randrange(1, len(head) + 1)] if rng.random() < 0.3 else list(head)
+            tokens += [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 60))]
+            if len(tokens) < longest:
+                submitted.append(scheduler.submit(tokens, rng.choice([1, 2, 8, 30, 80]), extra_key))
+        if rng.random() < 0.01:
+            alive = [*scheduler.waiting, *scheduler.running, *([scheduler.prefilling] if scheduler.prefilling else [])]
+            if alive:
+                scheduler.abort(rng.choice(alive))
+        scheduler.step()
+        done.extend(req for req in submitted if req.is_finished and req not in done[-50:] and req.lock is None)
+        del done[:-40]
+    return scheduler.counts
