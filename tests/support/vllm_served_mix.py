@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,32 @@ class Engine:
         self.model = model
         self.page = BLOCK_TOKENS[model]
         self.llm = LLM(
-            str(path), skip_tokenizer_init=True, dtype=tiny_models.DTYPES[model], block_size=self.page, max_model_len=3072,
+            str(path), skip_tokenizer_init=True, dtype=tiny_models.DTYPES[model], block_size=self.page, max_model_len=8 * self.page + 64,
             max_num_batched_tokens=STEP_TOKENS[model], num_gpu_blocks_override=blocks, enable_prefix_caching=True,
             enforce_eager=True, max_num_seqs=4, disable_log_stats=False,
             kv_transfer_config={**CONNECTOR, "kv_connector_extra_config": settings},
         )  # fmt: skip
         self.core = self.llm.llm_engine.engine_core.engine_core
         self.side = self.core.scheduler.connector.scheduler_side
+        self._counted: Counter[str] = Counter()
+        take = self.side.take_counters
+
+        def counted() -> dict[str, int]:
+            counters: dict[str, int] = take()
+            self._counted.update(counters)
+            return counters
+
+        self.side.take_counters = counted  # which vLLM's statistics call with every step
         self.names = iter(range(1 << 30))
         self.outputs: dict[str, list[int]] = {}
         self.hits: dict[str, int] = {}
         self.hit_tokens = 0
+
+    def counters(self) -> dict[str, int]:
+        """What the connector counted since the last call."""
+        self.side.take_counters()
+        counted, self._counted = dict(self._counted), Counter()
+        return counted
 
     def worker(self) -> Any:
         """The worker's side."""
@@ -75,8 +91,8 @@ class Engine:
                 self.hits[output.request_id] = output.num_cached_tokens or 0
 
     def run(self) -> None:
-        """Until every request has its tokens."""
-        while self.llm.llm_engine.has_unfinished_requests():
+        """Until every request has its tokens, and the loads of those that were aborted have ended."""
+        while self.llm.llm_engine.has_unfinished_requests() or self.side.open_jobs:
             self.step()
 
     def forget(self, *, host: bool = False) -> None:

@@ -45,7 +45,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def sound(engine: Engine) -> Iterator[None]:
     """Each test begins with empty caches, and leaves a sound tree with nothing in flight."""
     engine.forget(host=True)
-    engine.side.take_counters()
+    engine.counters()
     yield
     side = engine.side
     assert side.index.tree.check() == []
@@ -58,7 +58,7 @@ def sound(engine: Engine) -> Iterator[None]:
 def wrong_outputs(engine: Engine, seed: int, count: int) -> tuple[int, dict[str, int]]:
     """Serve a mix; how many outputs differ from no cache, and the connector's counters."""
     served = mix(engine, seed, count)
-    counters = engine.side.take_counters()
+    counters = engine.counters()
     alone: dict[tuple[Any, ...], list[int]] = {}
     wrong = 0
     for tokens, salt, output in served:
@@ -112,8 +112,7 @@ def test_a_request_is_aborted_while_it_loads(engine: Engine) -> None:
         engine.step()
         assert engine.side.open_jobs
         engine.llm.llm_engine.abort_request([victim])
-        while engine.side.open_jobs:
-            engine.core.step_fn()
+        engine.run()
     name = engine.add(tokens)
     engine.run()
     assert engine.outputs[name] == engine.alone(tokens)
@@ -128,7 +127,7 @@ def test_a_page_that_changed_in_memory_is_computed_anew(engine: Engine) -> None:
         host.fill_(1)
     name = engine.add(tokens)
     engine.run()
-    assert engine.side.take_counters()["failed_loads"] == 1
+    assert engine.counters()["failed_loads"] == 1
     assert engine.outputs[name] == engine.alone(tokens)
 
 
@@ -195,7 +194,7 @@ DEFECTS: dict[str, Callable[[], Any]] = {
 def test_a_planted_defect_gives_wrong_outputs(engine: Engine, defect: str) -> None:
     with DEFECTS[defect]():
         served = mix(engine, 3, 12, aborts=0)
-    loaded = engine.side.take_counters().get("loaded_tokens", 0)
+    loaded = engine.counters().get("loaded_tokens", 0)
     wrong = sum(engine.alone(tokens, salt=salt) != output for tokens, salt, output in served)
     assert loaded
     assert wrong
