@@ -132,7 +132,7 @@ def test_a_page_that_changed_in_memory_is_computed_anew(engine: Engine) -> None:
 
 
 def test_a_small_host_evicts(engine: Engine) -> None:
-    with mock.patch.object(PageAllocator, "free_pages", property(lambda pool: 16 - pool.used_pages)):
+    with mock.patch.object(PageAllocator, "free_pages", property(lambda pool: 8 - pool.used_pages)):
         wrong, counters = wrong_outputs(engine, 2, REQUESTS // 2)
     assert wrong == 0
     assert counters["loaded_tokens"]
@@ -175,7 +175,7 @@ def publish_unsaved() -> Any:
 def load_wrong_block() -> Any:
     load = BlockPages.load
     return mock.patch.object(
-        BlockPages, "load", lambda pages, copies: load(pages, replace(copies, pages=copies.pages[1:] + copies.pages[:1]))
+        BlockPages, "load", lambda pages, copies: load(pages, replace(copies, pages=tuple(page ^ 1 for page in copies.pages)))
     )
 
 
