@@ -30,7 +30,7 @@ def save_llama(path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(1)
-    LlamaForCausalLM(LlamaConfig(**COMMON, num_hidden_layers=2)).to(torch.float32).save_pretrained(path)
+    LlamaForCausalLM(LlamaConfig(**COMMON, num_hidden_layers=2)).save_pretrained(path)
 
 
 def save_gemma3(path: Path) -> None:
@@ -43,7 +43,7 @@ def save_gemma3(path: Path) -> None:
         **COMMON, num_hidden_layers=6, sliding_window=WINDOW_TOKENS, query_pre_attn_scalar=64,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
     )  # fmt: skip
-    Gemma3ForCausalLM(config).to(torch.float32).save_pretrained(path)
+    Gemma3ForCausalLM(config).save_pretrained(path)
 
 
 def save_qwen3_next(path: Path) -> None:
@@ -57,7 +57,7 @@ def save_qwen3_next(path: Path) -> None:
         shared_expert_intermediate_size=64, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=64,
         linear_value_head_dim=64, linear_conv_kernel_dim=4,
     )  # fmt: skip
-    Qwen3NextForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    Qwen3NextForCausalLM(config).save_pretrained(path)  # vLLM loads it in bfloat16
 
 
 MODELS = {"llama": save_llama, "gemma3": save_gemma3, "qwen3_next": save_qwen3_next}

@@ -21,7 +21,7 @@ import pytest
 import vllm_tiny_models as tiny_models
 from vllm_served_mix import Engine, mix
 
-from unified_tree import ConfigurationError, Tier
+from unified_tree import ConfigurationError, Key, Tier
 from unified_tree.controllers import PageAllocator
 from unified_tree.controllers.vllm import HostIndex, SchedulerSide, StepReport
 from unified_tree.controllers.vllm.block_pages import BlockPages
@@ -227,7 +227,7 @@ def test_a_page_that_is_freed_while_it_is_read_is_seen(engine: Engine, locked: b
     assert (engine.outputs[name] == right) == locked
 
 
-def test_a_window_read_one_token_short_is_seen(engine: Engine) -> None:
+def test_the_whole_window_is_loaded_and_a_shorter_one_is_seen(engine: Engine) -> None:
     coverages = {group.index: group.coverage for group in engine.side.index.groups}
     windows = {index for index, coverage in coverages.items() if isinstance(coverage, Trailing)}
     if engine.model != "gemma3":
@@ -237,21 +237,21 @@ def test_a_window_read_one_token_short_is_seen(engine: Engine) -> None:
     tokens = [3 + number * 23 % 500 for number in range(4 * engine.page + 5)]
     right = engine.alone(tokens)
     load = BlockPages.load
+    loaded: dict[int, int] = {}
 
-    def short(pages: BlockPages, copies: Any) -> None:
-        left_out = 1 if copies.group in windows else 0
-        load(pages, replace(copies, blocks=copies.blocks[left_out:], pages=copies.pages[left_out:]))
+    def counted(pages: BlockPages, copies: Any) -> None:
+        loaded[copies.group] = len(copies.pages)
+        load(pages, copies)
 
     engine.forget()
-    for number in range(6):  # other requests' blocks under the window's
-        engine.add([3 + (number + 7 * place) % 500 for place in range(8 * engine.page)])
-    engine.run()
-    engine.forget()
-    with mock.patch.object(BlockPages, "load", short):
+    with mock.patch.object(BlockPages, "load", counted):
         name = engine.add(tokens)
         engine.run()
-    assert engine.hits[name]
-    assert engine.outputs[name] != right
+    assert engine.outputs[name] == right
+    assert loaded == {index: 2 if index in windows else 4 for index in coverages}  # one token less would need one block
+    length = engine.side.index.longest(Key(tokens), len(tokens)).length
+    short = Trailing(tiny_models.WINDOW_TOKENS - 2)
+    assert length // engine.page - short.first_page(length, engine.page) == 1
 
 
 def test_another_version_is_refused() -> None:
