@@ -15,9 +15,10 @@ PACKAGES = (
     *(f"unified_tree.controllers{name}" for name in (
         "", ".debugging", ".pools", ".prefix_linker", ".prefix_linker.lmcache", ".ranks", ".reference_engine", ".storage",
         ".storage_tier", ".testing", ".transfer_engines",
+        ".vllm",
     )),
 )  # fmt: skip
-HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache"}
+HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache", "vllm"}
 WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None\ntry: from unified_tree.controllers.{} import {}\nexcept ImportError as error: "
 )

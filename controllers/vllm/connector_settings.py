@@ -1,0 +1,63 @@
+"""The connector's settings: what stands under `kv_connector_extra_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
+from unified_tree.errors import ConfigurationError
+from unified_tree.policies import policy_factory
+
+GIB = 1 << 30
+_BOUNDS = {
+    "host_gib": Bounds(0, 1 << 20, is_positive=True),
+    "boundary_tokens": Bounds(1, 1 << 30),
+    "min_load_tokens": Bounds(0, 1 << 30),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSettings:
+    """Settings of the host tier behind one engine.
+
+    Attributes:
+        host_gib: host memory of each worker, in GiB.
+        boundary_tokens: how far apart the lengths to resume from are expected, in tokens. It divides the memory among the
+            groups: a window or a state is kept for each such length, full attention for every token.
+        min_load_tokens: a shorter hit is computed anew.
+        policy: the eviction policy, as `UnifiedTree` takes it.
+        verify: keep a checksum of every page, and compare it when the page is loaded. A page that differs counts as a failed
+            load: its namespace is dropped, and vLLM computes the tokens or fails the request as it is configured to.
+    """
+
+    host_gib: float = 4.0
+    boundary_tokens: int = 1024
+    min_load_tokens: int = 0
+    policy: str = "lru"
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings("UnifiedTreeConnector", self, _BOUNDS)
+        policy_factory(self.policy)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ConnectorSettings:
+        """The settings of a mapping. Raises ConfigurationError for an unknown name or an invalid value.
+
+        >>> ConnectorSettings.of({"host_gib": 0.5}).host_gib
+        0.5
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ConfigurationError(
+                f"UnifiedTreeConnector has no setting {', '.join(map(repr, unknown))}; its settings are {', '.join(known)}"
+            )
+        return cls(**given)
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of each worker, in bytes."""
+        return int(self.host_gib * GIB)

@@ -1,0 +1,64 @@
+"""The connector's counters in vLLM's log and among its Prometheus metrics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from prometheus_client import Counter
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+COUNTERS: Final = {
+    "hit_tokens": "Tokens for which the host tier had a hit that vLLM took",
+    "loaded_tokens": "Tokens loaded from the host tier",
+    "loads": "Loads from the host tier",
+    "failed_loads": "Loads that failed on some worker",
+    "saves": "Saves to the host tier",
+    "saved_pages": "Pages saved to the host tier",
+    "dropped_saves": "Saves for which the host tier had no room",
+    "discarded_saves": "Saves that ended too late or failed",
+    "evicted_pages": "Pages evicted from the host tier",
+    "save_bytes": "Bytes copied to host, over all workers",
+    "save_seconds": "Seconds spent copying to host, over all workers",
+    "load_bytes": "Bytes copied from host, over all workers",
+    "load_seconds": "Seconds spent copying from host, over all workers",
+}
+
+
+class ConnectorStats(KVConnectorStats):  # type: ignore[misc, unused-ignore]
+    """The counters of one interval, by name."""
+
+    def reset(self) -> None:
+        """Begin a new interval."""
+        self.data: dict[str, Any] = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        """Add another worker's, or a later interval's."""
+        for name, count in other.data.items():
+            self.data[name] = self.data.get(name, 0) + count
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        """What the log prints."""
+        return {name: round(count, 3) for name, count in self.data.items()}
+
+    def is_empty(self) -> bool:
+        """Whether nothing happened."""
+        return not self.data
+
+
+class ConnectorMetrics(KVConnectorPromMetrics):  # type: ignore[misc, unused-ignore]
+    """The same as Prometheus counters `vllm:unified_tree_…_total`, one an engine."""
+
+    def __init__(
+        self, vllm_config: Any, metric_types: Any, labelnames: list[str], labelvalues: dict[int, list[object]]
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, labelvalues)
+        self._counters: dict[str, dict[int, Counter]] = {}
+        for name, text in COUNTERS.items():
+            counter = self._counter_cls(name=f"vllm:unified_tree_{name}", documentation=text, labelnames=labelnames)
+            self._counters[name] = {engine: counter.labels(*values) for engine, values in labelvalues.items()}
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Count an interval."""
+        for name, count in transfer_stats_data.items():
+            self._counters[name][engine_idx].inc(count)

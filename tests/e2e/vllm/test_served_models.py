@@ -1,0 +1,263 @@
+"""Tiny models in a real vLLM: every output equals that of no cache, and planted defects are seen.
+
+Run from the repository's root with the engine's python, which needs pytest, sortedcontainers and xxhash:
+
+    PYTHONPATH=. ENGINE/bin/python -m pytest -q -o filterwarnings=default tests/e2e/vllm
+
+One engine a model serves all its tests, for an engine needs most of a minute to start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import vllm_tiny_models as tiny_models
+from vllm_served_mix import Engine, mix
+
+from unified_tree import ConfigurationError, Key, Tier
+from unified_tree.controllers import PageAllocator
+from unified_tree.controllers.vllm import HostIndex, SchedulerSide, StepReport
+from unified_tree.controllers.vllm.block_pages import BlockPages
+from unified_tree.coverage import Trailing
+
+pytest.importorskip("vllm", reason="the engine's python runs these")
+MODELS = os.environ.get("MODELS", ",".join(tiny_models.MODELS)).split(",")
+REQUESTS = int(os.environ.get("REQUESTS", "40"))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = tmp_path_factory.mktemp(request.param)
+    tiny_models.MODELS[request.param](path)
+    engine = Engine(request.param, path, settings={"host_gib": 0.05, "boundary_tokens": 64, "verify": True})
+    yield engine
+    engine.core.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def sound(engine: Engine) -> Iterator[None]:
+    """Each test begins with empty caches, and leaves a sound tree with nothing in flight."""
+    engine.forget(host=True)
+    engine.counters()
+    yield
+    side = engine.side
+    assert side.index.tree.check() == []
+    assert side.open_jobs == 0
+    pools = {group.name: side.index.tree.pool(group.name, Tier.HOST) for group in side.index.groups}
+    assert {name: pool.used_pages for name, pool in pools.items()} == side.index.used_pages
+    assert not any(pool.protected_pages for pool in pools.values())
+
+
+def wrong_outputs(engine: Engine, seed: int, count: int) -> tuple[int, dict[str, int]]:
+    """Serve a mix; how many outputs differ from no cache, and the connector's counters."""
+    served = mix(engine, seed, count)
+    counters = engine.counters()
+    alone: dict[tuple[Any, ...], list[int]] = {}
+    wrong = 0
+    for tokens, salt, output in served:
+        known = (tuple(tokens), salt)
+        if known not in alone:
+            alone[known] = engine.alone(tokens, salt=salt)
+        wrong += output != alone[known]
+    return wrong, counters
+
+
+def test_every_output_equals_no_cache(engine: Engine) -> None:
+    wrong, counters = wrong_outputs(engine, 1, REQUESTS)
+    print(f"{engine.model}: {REQUESTS} requests, {counters}")
+    assert wrong == 0
+    assert counters["loaded_tokens"] > 5 * engine.page
+
+
+def test_a_hit_is_the_longest_that_every_group_can_resume_from(engine: Engine) -> None:
+    tokens = [3 + number * 7 % 500 for number in range(4 * engine.page + 5)]
+    names = []
+    for _ in range(2):
+        engine.forget()
+        names.append(engine.add(tokens))
+        engine.run()
+    assert [engine.hits[name] for name in names] == [0, 4 * engine.page]
+    assert engine.outputs[names[0]] == engine.outputs[names[1]]
+
+
+def test_salts_do_not_share(engine: Engine) -> None:
+    tokens = [3 + number * 5 % 500 for number in range(2 * engine.page + 5)]
+    for salt in ("a", "b"):
+        name = engine.add(tokens, salt=salt)
+        engine.run()
+        engine.forget()
+        assert engine.hits[name] == 0
+
+
+def test_a_request_is_aborted_while_it_loads(engine: Engine) -> None:
+    tokens = [3 + number * 11 % 500 for number in range(3 * engine.page + 5)]
+    engine.add(tokens)
+    engine.run()
+    engine.forget()
+    load = BlockPages.load
+
+    def slow(pages: BlockPages, copies: Any) -> None:
+        time.sleep(0.3)
+        load(pages, copies)
+
+    with mock.patch.object(BlockPages, "load", slow):
+        victim = engine.add(tokens)
+        engine.step()
+        assert engine.side.open_jobs
+        engine.llm.llm_engine.abort_request([victim])
+        engine.run()
+    name = engine.add(tokens)
+    engine.run()
+    assert engine.outputs[name] == engine.alone(tokens)
+
+
+def test_a_page_that_changed_in_memory_is_computed_anew(engine: Engine) -> None:
+    tokens = [3 + number * 13 % 500 for number in range(3 * engine.page + 5)]
+    engine.add(tokens)
+    engine.run()
+    engine.forget()
+    for host in engine.worker().pages[0].hosts:
+        host.fill_(1)
+    name = engine.add(tokens)
+    engine.run()
+    assert engine.counters()["failed_loads"] == 1
+    assert engine.outputs[name] == engine.alone(tokens)
+
+
+def test_a_small_host_evicts(engine: Engine) -> None:
+    with mock.patch.object(PageAllocator, "free_pages", property(lambda pool: 8 - pool.used_pages)):
+        wrong, counters = wrong_outputs(engine, 2, REQUESTS // 2)
+    assert wrong == 0
+    assert counters["loaded_tokens"]
+    assert counters["evicted_pages"]
+
+
+def test_a_reset_forgets(engine: Engine) -> None:
+    tokens = [3 + number * 17 % 500 for number in range(2 * engine.page + 5)]
+    engine.add(tokens)
+    engine.run()
+    assert any(engine.side.index.used_pages.values())
+    engine.forget(host=True)
+    assert not any(engine.side.index.used_pages.values())
+
+
+# Planted defects: each is seen by a wrong output, or by an assertion.
+
+
+def no_lock(index: HostIndex, boundary: Any) -> Any:
+    receipt = index.tree.lock(boundary, Tier.HOST)
+    receipt.release()
+    return mock.Mock(boundary=receipt.boundary)
+
+
+def publish_unsaved() -> Any:
+    add = StepReport.add
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with (
+            mock.patch.object(BlockPages, "save", side_effect=RuntimeError("planted")),
+            mock.patch.object(BlockPages, "corrupt", return_value=[]),
+            mock.patch.object(StepReport, "add", lambda report, job_id, **_: add(report, job_id)),
+        ):
+            yield
+
+    return planted()
+
+
+def load_wrong_block() -> Any:
+    load = BlockPages.load
+    return mock.patch.object(
+        BlockPages, "load", lambda pages, copies: load(pages, replace(copies, pages=tuple(page ^ 1 for page in copies.pages)))
+    )
+
+
+def one_namespace() -> Any:
+    begin = SchedulerSide.begin
+    return mock.patch.object(SchedulerSide, "begin", lambda side, request, _: begin(side, request, ""))
+
+
+DEFECTS: dict[str, Callable[[], Any]] = {
+    "load of the wrong block": load_wrong_block,
+    "published without being saved": publish_unsaved,
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_gives_wrong_outputs(engine: Engine, defect: str) -> None:
+    with DEFECTS[defect]():
+        served = mix(engine, 3, 12, aborts=0)
+    loaded = engine.counters().get("loaded_tokens", 0)
+    wrong = sum(engine.alone(tokens, salt=salt) != output for tokens, salt, output in served)
+    assert loaded
+    assert wrong
+
+
+def test_an_ignored_salt_is_seen(engine: Engine) -> None:
+    with one_namespace(), pytest.raises(AssertionError):
+        test_salts_do_not_share(engine)
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_page_that_is_freed_while_it_is_read_is_seen(engine: Engine, locked: bool) -> None:
+    tokens = [3 + number * 19 % 500 for number in range(3 * engine.page + 5)]
+    right = engine.alone(tokens)
+    engine.forget()
+    load, tree = BlockPages.load, engine.side.index.tree
+
+    def late(pages: BlockPages, copies: Any) -> None:
+        group = engine.side.index.groups[copies.group]
+        if not tree.pool(group.name, Tier.HOST).protected_pages:  # then another save may write there
+            for host in pages.hosts:
+                host[list(copies.pages)] = 0
+        load(pages, copies)
+
+    lock = HostIndex.lock if locked else no_lock
+    with mock.patch.object(HostIndex, "lock", lock), mock.patch.object(BlockPages, "load", late):
+        name = engine.add(tokens)
+        engine.run()
+    assert engine.hits[name]
+    assert (engine.outputs[name] == right) == locked
+
+
+def test_the_whole_window_is_loaded_and_a_shorter_one_is_seen(engine: Engine) -> None:
+    coverages = {group.index: group.coverage for group in engine.side.index.groups}
+    windows = {index for index, coverage in coverages.items() if isinstance(coverage, Trailing)}
+    if engine.model != "gemma3":
+        assert not windows
+        return
+    assert {coverages[index] for index in windows} == {Trailing(tiny_models.WINDOW_TOKENS - 1)}
+    tokens = [3 + number * 23 % 500 for number in range(4 * engine.page + 5)]
+    right = engine.alone(tokens)
+    load = BlockPages.load
+    loaded: dict[int, int] = {}
+
+    def counted(pages: BlockPages, copies: Any) -> None:
+        loaded[copies.group] = len(copies.pages)
+        load(pages, copies)
+
+    engine.forget()
+    with mock.patch.object(BlockPages, "load", counted):
+        name = engine.add(tokens)
+        engine.run()
+    assert engine.outputs[name] == right
+    assert loaded == {index: 2 if index in windows else 4 for index in coverages}  # one token less would need one block
+    length = engine.side.index.longest(Key(tokens), len(tokens)).length
+    short = Trailing(tiny_models.WINDOW_TOKENS - 2)
+    assert length // engine.page - short.first_page(length, engine.page) == 1
+
+
+def test_another_version_is_refused() -> None:
+    import vllm
+
+    from unified_tree.controllers.vllm.connector import UnifiedTreeConnector
+
+    with mock.patch.object(vllm, "__version__", "0.33.0"), pytest.raises(ConfigurationError, match=r"install vllm==0\.32\.0"):
+        UnifiedTreeConnector(None, None, None)

@@ -1,0 +1,282 @@
+"""A model of the part of vLLM that the connector sees: block tables by group, chunks, aborts, loads that take several steps.
+
+What a block holds is a number that follows from all tokens before it and the namespace, so a wrong block is seen when a request
+resumes on it. A block that was just allocated holds garbage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from unified_tree import Path, Point, Tier, Trailing
+from unified_tree.controllers.vllm import BlockGroup, HostIndex, ScheduledRequest, SchedulerSide, StepReport, page_counts
+from unified_tree.controllers.vllm.worker_side import WorkerSide
+
+PAGE = 4
+GARBAGE = -1
+PATH = BlockGroup(index=0, coverage=Path(), layer_names=("full",), block_bytes=PAGE * 8)
+WINDOW = BlockGroup(index=1, coverage=Trailing(PAGE + 1), layer_names=("window.a", "window.b"), block_bytes=2 * PAGE * 8)
+STATE = BlockGroup(index=1, coverage=Point(), layer_names=("state",), block_bytes=8)
+MODELS = {"full": [PATH], "window": [PATH, WINDOW], "state": [PATH, STATE]}
+
+
+def content(layer: str, namespace: str, tokens: Sequence[int]) -> int:
+    """What a layer holds after these tokens."""
+    return hash((layer, namespace, tuple(tokens))) & 0x7FFFFFFF
+
+
+@dataclass(eq=False)
+class Request:
+    """A request of the model."""
+
+    request_id: str
+    namespace: str
+    all_token_ids: list[int]
+    output_tokens: int
+    computed: int = 0
+    is_loading: bool = False
+    is_aborted: bool = False
+    blocks: list[list[int]] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.all_token_ids)
+
+
+class Delayed(Executor):
+    """Runs what was submitted when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.waiting.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def run(self, count: int) -> None:
+        for _ in range(min(count, len(self.waiting))):
+            self.waiting.pop(0)()
+
+
+class EngineModel:
+    """One engine with the connector behind it.
+
+    Args:
+        kind: of MODELS.
+        seed: decides everything.
+        host_bytes: of each worker.
+        workers: how many.
+        pace: of loads, how many end in a step.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        seed: int,
+        *,
+        host_bytes: int = 4000,
+        workers: int = 1,
+        verify: bool = False,
+        pace: Sequence[int] = (0, 0, 1, 3),
+    ) -> None:
+        self.pace = pace
+        self.groups = MODELS[kind]
+        self.random = random.Random(seed)
+        counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
+        self.side = SchedulerSide(HostIndex(self.groups, PAGE, counts, "lru"), worker_count=workers, hash_tokens=PAGE)
+        self.block_count = 120
+        self.free = list(range(1, self.block_count))
+        self.caches = [
+            {name: torch.full((self.block_count, 1 if group is STATE else PAGE), GARBAGE) for group in self.groups
+             for name in group.layer_names} for _ in range(workers)
+        ]  # fmt: skip
+        self.delays = [Delayed() for _ in range(workers)]
+        self.workers = [WorkerSide(self.groups, counts, loads=delay, verify=verify) for delay in self.delays]
+        for worker, caches in zip(self.workers, self.caches, strict=True):
+            worker.register(caches, self.block_count)
+        self.running: list[Request] = []
+        self.outputs: list[tuple[StepReport | None, set[str], set[str]]] = []
+        self.received: dict[str, int] = {}
+        self.failed: set[str] = set()
+        self.hit_tokens = 0
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        self.side.begin(request, request.namespace)
+        self.admit(request)
+
+    def admit(self, request: Request) -> None:
+        """Ask for a hit, and begin to load it."""
+        hit = self.side.matched_tokens(request, 0)
+        assert hit % PAGE == 0
+        assert hit < request.num_tokens
+        self.running.append(request)
+        request.blocks = [[] for _ in self.groups]
+        self.grow(request, hit, hit)
+        if hit:
+            self.side.load(request.request_id, request.blocks, hit)
+            request.is_loading, request.computed = True, hit
+
+    def step(self) -> None:
+        """Everybody who is not loading computes a chunk; the workers copy, and report what they have done some steps later."""
+        scheduled = [self.compute(request) for request in list(self.running) if not request.is_loading]
+        plan = self.side.plan(scheduled)
+        for worker, delay in zip(self.workers, self.delays, strict=True):
+            worker.start_loads(plan.loads)
+            delay.run(self.random.choice(self.pace))
+            worker.save(plan.saves)
+            self.outputs.append((worker.take_report(), *worker.take_received()))
+        while self.outputs and self.random.random() < 0.7:
+            self.take_output()
+        self.resume()
+        for request in list(self.running):
+            if not request.is_loading and request.output_tokens <= 0:
+                self.finish(request)
+        assert not self.side.index.tree.check()
+
+    def take_output(self) -> None:
+        """What a worker did in one step reaches the scheduler."""
+        report, received, failed = self.outputs.pop(0)
+        if report is not None:
+            self.side.complete(report)
+        self.failed |= failed
+        for name in received:
+            self.received[name] = self.received.get(name, 0) + 1
+
+    def resume(self) -> None:
+        """Requests whose load ended compute on; their blocks must hold what was promised."""
+        for request in list(self.running):
+            if not request.is_loading or self.received.get(request.request_id) != len(self.workers):
+                continue
+            del self.received[request.request_id]
+            request.is_loading = False
+            if request.is_aborted:
+                self.finish(request)
+            elif request.request_id in self.failed:
+                self.release(request)
+                self.admit(request)
+            else:
+                self.check(request)
+                self.hit_tokens += request.computed
+
+    def check(self, request: Request) -> None:
+        """All that the next token reads is there."""
+        length = request.computed
+        for caches in self.caches:
+            for group in self.groups:
+                for index in range(group.coverage.first_page(length, PAGE), length // PAGE):
+                    for name in group.layer_names:
+                        held = caches[name][request.blocks[group.index][index]].tolist()
+                        assert held == self.expected(group, name, request, index), f"{name}: block {index} of {request}"
+
+    def expected(self, group: BlockGroup, layer: str, request: Request, index: int) -> list[int]:
+        """What block `index` must hold."""
+        begin, end = index * PAGE, (index + 1) * PAGE
+        lengths = [end] if group.coverage.is_exact else list(range(begin + 1, end + 1))
+        return [content(layer, request.namespace, request.all_token_ids[:length]) for length in lengths]
+
+    def compute(self, request: Request) -> ScheduledRequest:
+        """A chunk, or an output token."""
+        left = request.num_tokens - request.computed
+        chunk = min(left, self.random.choice([PAGE, 2 * PAGE, 5 * PAGE]))
+        end = request.computed + chunk
+        last = (request.num_tokens - 1) // PAGE * PAGE
+        if STATE in self.groups and (end < request.num_tokens or request.computed < last):
+            end = max(min(end, last) // PAGE * PAGE, request.computed + 1)
+        self.grow(request, request.computed, end)
+        states = []
+        for group in self.groups:
+            for index in range(request.computed // PAGE, end // PAGE):
+                block = request.blocks[group.index][index]
+                if group.coverage.is_exact and (index + 1) * PAGE != end:
+                    continue
+                if group.coverage.is_exact:
+                    states.append((group.index, block, end))
+                for caches in self.caches:
+                    for name in group.layer_names:
+                        caches[name][block] = torch.tensor(self.expected(group, name, request, index))
+        request.computed = end
+        if end == request.num_tokens:
+            request.output_tokens -= 1
+            request.all_token_ids.append(self.random.randrange(3))
+        return ScheduledRequest(request_id=request.request_id, end_tokens=end, blocks=request.blocks, states=states)
+
+    def grow(self, request: Request, before: int, end: int) -> None:
+        """Blocks for tokens up to `end`; those that no later token needs are freed, as vLLM does before a step."""
+        for group in self.groups:
+            table = request.blocks[group.index]
+            first = group.coverage.first_page(before, PAGE) if before else 0
+            for index in range(min(first, len(table))):
+                self.give_back(table, index)
+            while len(table) < -(-end // PAGE):
+                table.append(self.allocate() if len(table) >= first else 0)
+
+    def allocate(self) -> int:
+        """A block full of garbage."""
+        block = self.free.pop(self.random.randrange(len(self.free)))
+        for caches in self.caches:
+            for cache in caches.values():
+                cache[block] = GARBAGE
+        return block
+
+    def give_back(self, table: list[int], index: int) -> None:
+        """A block is not the request's any more."""
+        if table[index]:
+            self.free.append(table[index])
+        table[index] = 0
+
+    def release(self, request: Request) -> None:
+        """All blocks of a request are free."""
+        for table in request.blocks:
+            for index in range(len(table)):
+                self.give_back(table, index)
+        self.running.remove(request)
+        request.computed = 0
+
+    def abort(self, request: Request) -> None:
+        """The client is gone. The blocks of a load in flight stay until it ends."""
+        request.is_aborted = True
+        self.side.end(request.request_id)
+        if not request.is_loading:
+            self.release(request)
+
+    def finish(self, request: Request) -> None:
+        """The request has all its tokens."""
+        self.side.end(request.request_id)
+        self.release(request)
+
+    def settle(self) -> None:
+        """Run until nothing is in flight; then no page is lost, and nothing is locked."""
+        while self.running or any(report for report, _, _ in self.outputs) or any(delay.waiting for delay in self.delays):
+            self.step()
+        assert not self.side.open_jobs
+        pools = {group.name: self.side.index.tree.pool(group.name, Tier.HOST) for group in self.groups}
+        assert {name: pool.used_pages for name, pool in pools.items()} == self.side.index.used_pages
+        assert all(pool.protected_pages == 0 for pool in pools.values())
+
+
+def traffic(engine: EngineModel, count: int, *, aborts: float = 0.1) -> None:
+    """Requests with shared heads, continued conversations and branches, several at a time."""
+    pick, past = engine.random, [[engine.random.randrange(3) for _ in range(30)] for _ in range(2)]
+    for number in range(count):
+        head = pick.choice(past)
+        tokens = [*head[: pick.randrange(len(head) + 1)], *(pick.randrange(3) for _ in range(pick.randrange(1, 12)))]
+        request = Request(f"r{number}", pick.choice(["", "", "salt"]), tokens[:44], pick.randrange(1, 12))
+        engine.add(request)
+        past.append(request.all_token_ids)
+        for _ in range(pick.randrange(1, 6)):
+            engine.step()
+        if engine.running and pick.random() < aborts:
+            victim = pick.choice(engine.running)
+            if not victim.is_aborted:
+                engine.abort(victim)
+        while len(engine.running) > 3:
+            engine.step()
+    engine.settle()

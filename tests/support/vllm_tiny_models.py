@@ -1,0 +1,64 @@
+"""Random models of a few layers on disk, one for each kind of cache group: Llama, Gemma 3 and Qwen3-Next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 512
+WINDOW_TOKENS = 34
+"""One more than a block and the query, so that a window read one token short misses a whole block."""
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,  # so that a wrong key changes the output
+}
+
+
+def save_llama(path: Path) -> None:
+    """Two layers of full attention."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    LlamaForCausalLM(LlamaConfig(**COMMON, num_hidden_layers=2)).save_pretrained(path)
+
+
+def save_gemma3(path: Path) -> None:
+    """Six layers, of which every third has full attention and the others a window."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(2)
+    config = Gemma3TextConfig(
+        **COMMON, num_hidden_layers=6, sliding_window=WINDOW_TOKENS, query_pre_attn_scalar=64,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    )  # fmt: skip
+    Gemma3ForCausalLM(config).save_pretrained(path)
+
+
+def save_qwen3_next(path: Path) -> None:
+    """Four layers, of which three have recurrent states."""
+    import torch
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    torch.manual_seed(3)
+    config = Qwen3NextConfig(
+        **COMMON, num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+        shared_expert_intermediate_size=64, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=64,
+        linear_value_head_dim=64, linear_conv_kernel_dim=4,
+    )  # fmt: skip
+    Qwen3NextForCausalLM(config).save_pretrained(path)  # vLLM loads it in bfloat16
+
+
+MODELS = {"llama": save_llama, "gemma3": save_gemma3, "qwen3_next": save_qwen3_next}
+DTYPES = {"llama": "float32", "gemma3": "float32", "qwen3_next": "bfloat16"}
