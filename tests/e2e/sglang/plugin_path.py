@@ -24,4 +24,4 @@ def _entry_points(work: Path, source: Path) -> Path:
     groups: dict[str, dict[str, str]] = project.get("entry-points", {})
     lines = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in each.items()) for group, each in groups.items()]
     (info / "entry_points.txt").write_text("\n".join(lines))
-    return info.parent
+    return info.parent.resolve()

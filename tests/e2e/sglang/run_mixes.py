@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cache_times
 import plugin_path
 import tiny_models
 from caches import CACHES, CONFIG_VARIABLE, Cache, chosen
@@ -77,13 +78,15 @@ def served(case: Case, cache: Cache, seeds: list[int], work: Path, options: argp
     spec.write_text(json.dumps({"engine": engine, "mix": mix, "seeds": seeds, "result": str(result)}))
     environment = {
         **os.environ,
-        **CHECKS,
+        **({} if options.timing else CHECKS),
         **case.environment,
         "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": plugin_path.joined(work, options.source),
         CONFIG_VARIABLE: json.dumps(cache.settings(files)),
     }
+    if options.timing:
+        environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
     result.unlink(missing_ok=True)
     run = Run(case, cache)
     with log.open("w") as out:
@@ -161,6 +164,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=200, help="about how many each case serves")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--no-aborts", action="store_true")
+    parser.add_argument("--timing", action="store_true", help="measure the time in the cache, without SGLang's checks")
     parser.add_argument("--tp", type=int, default=1, help="ranks, joined by gloo")
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "unified-tree-tiny-models")
@@ -187,6 +191,8 @@ def main() -> int:
             for line in run.trouble[:5]:
                 print(f"    {line}", flush=True)
     print(f"\n{table(runs)}\n\nlogs and results: {work}")
+    if options.timing:
+        print("\n" + cache_times.table([(run.case.name, run.cache.name, len(run.requests)) for run in runs], work))
     return 1 if any(run.trouble for run in runs) else 0
 
 

@@ -112,6 +112,7 @@ def main() -> None:
             mixes.append(await client.mix(seed, settings))
             done = mixes[-1]
             print(f"seed {seed}: {len(done['requests'])} requests in {done['seconds']:.1f} s", flush=True)  # type: ignore[arg-type]
+        await client.empty()
         return mixes
 
     try:

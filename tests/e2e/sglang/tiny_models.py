@@ -75,6 +75,9 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_intermediate_size": 32,
             "first_k_dense_replace": 4,
             "num_mtp_layers": 0,
+            "moe_layer_freq": 1,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
             "rope_parameters": {
                 "rope_type": "yarn",
                 "rope_theta": 10000.0,
