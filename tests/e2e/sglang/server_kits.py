@@ -67,7 +67,7 @@ def started(model: Path, cache: Cache, work: Path, options: argparse.Namespace) 
         "max-total-tokens": 20_000,
         "max-running-requests": 32,
         "chunked-prefill-size": 256,
-        "context-length": 8192,
+        "context-length": 4096,
         "page-size": options.page_size,
         "log-level": "warning",
     }
@@ -120,7 +120,7 @@ def kits(address: str, model: Path, work: Path, server: subprocess.Popen[bytes])
     class Abort(abort_timeout_kit.AbortAllMixin, unittest.TestCase):  # type: ignore[misc]  # untyped where no engine is
         base_url = address
         process = server
-        abort_all_max_new_tokens = 4000
+        abort_all_max_new_tokens = 3500
         abort_all_num_requests = 16
 
     return {
