@@ -11,7 +11,7 @@ if [ ! -e "$folder/.engine" ]; then
     "${pip[@]}" transformers==5.19.0 safetensors sentencepiece==0.2.1 tiktoken tokenizers openai openai-harmony==0.0.4 \
         "llguidance>=1.7.6,<2" interegular partial_json_parser compressed-tensors==0.18.0 gguf datasets einops scipy pillow \
         fastapi uvicorn uvloop aiohttp requests python-multipart orjson msgspec pydantic pybase64 pyzmq psutil setproctitle \
-        "prometheus-client>=0.20" packaging pyyaml regex tqdm dill distro easydict cachetools watchfiles xxhash zstandard IPython
+        "prometheus-client>=0.20" packaging pyyaml regex tqdm dill distro easydict cachetools watchfiles xxhash zstandard IPython jsonschema soundfile
     "${pip[@]}" --no-deps xgrammar==0.2.7 apache-tvm-ffi outlines==0.1.11 outlines_core triton==3.6.0 torchao timm blobfile \
         nvidia-ml-py sglang==0.5.23
     touch "$folder/.engine"

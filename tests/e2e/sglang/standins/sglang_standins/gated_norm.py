@@ -14,18 +14,12 @@ def register() -> None:
     """Replace the kernel's caller; SGLang calls this in each of its processes."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    target = "sglang.kernels.ops.attention.fla.layernorm_gated._layer_norm_fwd"
-    HookRegistry.register(target, normed, HookType.REPLACE)
+    HookRegistry.register("sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated", normed, HookType.REPLACE)
 
 
-def normed(
-    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, z: Tensor | None = None, **settings: object
-) -> tuple[Tensor, None, None]:
-    """RMS norm of each row, then the gate: x is `[rows, width]`, z is the same or `[tokens, heads, width]`."""
-    assert settings.get("is_rms_norm") and settings.get("norm_before_gate", True) and bias is None
-    assert settings.get("group_size") in (None, x.shape[-1]) and settings.get("activation", "swish") in ("swish", "silu")
+def normed(x: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None, activation: str, eps: float, **unused: object) -> Tensor:
+    """RMS norm of the last dimension, then the gate of the same shape."""
+    assert activation in ("swish", "silu") and bias is None and not any(unused.values())
     rows = x.float()
     rows = rows * torch.rsqrt((rows * rows).mean(-1, keepdim=True) + eps) * weight.float()
-    if z is not None:
-        rows = rows * functional.silu(z.reshape(x.shape).float())
-    return rows.to(x.dtype), None, None
+    return (rows * functional.silu(g.reshape(x.shape).float())).to(x.dtype)
