@@ -26,6 +26,9 @@ WINDOWS: dict[str, object] = {"attention_backend": "cpu_windows"}
 RETRACTS = {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.05", "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR": "0.5"}
 """The scheduler expects short answers, admits too many requests and takes some back."""
 
+QWEN3_NEXT = {"TRITON_INTERPRET": "1"}
+"""Triton kernels without a form in torch run in Triton's interpreter."""
+
 CASES = (
     Case(name="llama", model="llama", engine=_engine(1024, 1)),
     Case(name="llama-small", model="llama", engine=_engine(700, 1), environment=RETRACTS),
@@ -44,6 +47,7 @@ CASES = (
         name="qwen3-next",
         model="qwen3-next",
         engine=_engine(1024, 1, max_mamba_cache_size=24),
+        environment=QWEN3_NEXT,
         share=0.5,
     ),
     Case(name="deepseek", model="deepseek", engine=_engine(1024, 1, **WINDOWS)),
