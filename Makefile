@@ -10,7 +10,7 @@ CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_pol
 ARGS ?=
 PEERS ?=
 
-.PHONY: replay test deep bench bench-transfers bench-storage engines lint docs clean
+.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -36,6 +36,11 @@ bench-storage: $(VENV)/.test  ## the file engine beside raw reads and writes
 engines: $(VENV)/.test  ## the clients of storage engines that are not in `test`, whose tests run then
 	$(PIP) '.[lmcache,mooncake]'
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps lmcache==0.5.6
+
+engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder of its own; ENGINE_PYTHON=… takes an installed one
+	$(if $(ENGINE_PYTHON),,bash tests/e2e/sglang/install.sh .engines/sglang)
+	$(or $(ENGINE_PYTHON),.engines/sglang/bin/python) -W ignore tests/e2e/sglang/run_mixes.py \
+	    --caches none,builtin,ours,ours+host,ours+files,ours+restart $(if $(ENGINE_PYTHON),--source .) $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -1,0 +1,39 @@
+"""Reads what the plug-in `cache_timing` wrote: time in the cache for each request and each decode step."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+
+def table(runs: list[tuple[str, str, int]], work: Path) -> str:
+    """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared."""
+    lines = ["case, cache: cache us a request | cache us a batch | decode steps/s | requests a decode step | cache's share"]
+    for case, cache, requests in runs:
+        path = work / f"{case}.{cache}.timing.jsonl"
+        if not path.exists() or not requests:
+            continue
+        seconds: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        batches: Counter[str] = Counter()
+        wall = 0.0
+        for line in path.read_text().splitlines():
+            found = json.loads(line)
+            wall += found["seconds"]
+            for name, (count, spent) in found["methods"].items():
+                calls[name] += count
+                seconds[name] += spent
+            for kind, (count, spent, rows) in found["batches"].items():
+                batches[f"{kind} count"] += count
+                batches[f"{kind} seconds"] += spent
+                batches[f"{kind} rows"] += rows
+        total = sum(seconds.values())
+        steps = batches["decode count"] + batches["prefill count"]
+        lines.append(
+            f"{case}, {cache}: {1e6 * total / requests:.0f} | {1e6 * total / max(1, steps):.0f} | {steps / wall:.0f} | "
+            f"{batches['decode rows'] / max(1, batches['decode count']):.1f} | {total / wall:.1%}"
+        )
+        for name, spent in seconds.most_common(8):
+            lines.append(f"    {name}: {calls[name]:,} calls, {1e6 * spent / calls[name]:.1f} us a call")
+    return "\n".join(lines)

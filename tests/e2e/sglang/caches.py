@@ -1,0 +1,52 @@
+"""The caches that are compared, and what each asks of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG_VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
+"""Where the backend finds its settings: one JSON object."""
+HOST: dict[str, object] = {"host": {"pages": 6000}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A cache by its name: the engine's settings, the backend's settings, whether it starts on the files of the one before."""
+
+    name: str
+    engine: dict[str, object]
+    config: dict[str, object] | None = None
+    keeps_files: bool = False
+    restarts: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it needs the backend `unified_tree`."""
+        return self.config is not None
+
+    def settings(self, files: Path) -> dict[str, object]:
+        """The backend's settings with its files in a folder."""
+        store = {"store": {"engine": "file", "directory": str(files)}} if self.keeps_files else {}
+        return {**(self.config or {}), **store}
+
+
+OURS: dict[str, object] = {"radix_cache_backend": "unified_tree"}
+CACHES = (
+    Cache(name="none", engine={"disable_radix_cache": True}),
+    Cache(name="builtin", engine={}),
+    Cache(name="ours", engine=OURS, config={}),
+    Cache(name="ours+host", engine=OURS, config=HOST),
+    Cache(name="ours+files", engine=OURS, config=HOST, keeps_files=True),
+    Cache(name="ours+restart", engine=OURS, config=HOST, keeps_files=True, restarts=True),
+)
+
+
+def chosen(names: Iterable[str]) -> list[Cache]:
+    """Caches by their names, in the order in which they run: a restart comes after what wrote its files."""
+    wanted = set(names)
+    unknown = wanted - {cache.name for cache in CACHES}
+    if unknown:
+        raise ValueError(f"no such cache: {sorted(unknown)}; there are {[cache.name for cache in CACHES]}")
+    return [cache for cache in CACHES if cache.name in wanted]

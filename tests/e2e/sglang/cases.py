@@ -1,0 +1,55 @@
+"""What is served: a model, a page size, pools small enough to evict and to retract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row of the table for each cache."""
+
+    name: str
+    model: str
+    engine: dict[str, object]
+    mix: dict[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    share: float = 1.0
+    """How many of the asked requests this case serves: slower models serve fewer."""
+
+
+def _engine(tokens: int, page: int, **more: object) -> dict[str, object]:
+    return {"max_total_tokens": tokens, "page_size": page, **more}
+
+
+WINDOWS: dict[str, object] = {"attention_backend": "cpu_windows"}
+RETRACTS = {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.05", "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR": "0.5"}
+"""The scheduler expects short answers, admits too many requests and takes some back."""
+
+QWEN3_NEXT = {"TRITON_INTERPRET": "1"}
+"""Triton kernels without a form in torch run in Triton's interpreter."""
+
+CASES = (
+    Case(name="llama", model="llama", engine=_engine(1024, 1)),
+    Case(name="llama-small", model="llama", engine=_engine(700, 1), environment=RETRACTS),
+    Case(name="llama-page16", model="llama", engine=_engine(1024, 16)),
+    Case(name="llama-overlap", model="llama", engine=_engine(1024, 1, disable_overlap_schedule=False)),
+    Case(name="llama-mixed", model="llama", engine=_engine(1024, 1, enable_mixed_chunk=True)),
+    Case(name="mellum", model="mellum", engine=_engine(1024, 1, swa_full_tokens_ratio=0.5, **WINDOWS)),
+    Case(
+        name="mellum-small",
+        model="mellum",
+        engine=_engine(700, 1, swa_full_tokens_ratio=0.6, **WINDOWS),
+        environment=RETRACTS,
+    ),
+    Case(name="mellum-page16", model="mellum", engine=_engine(1024, 16, swa_full_tokens_ratio=0.6, **WINDOWS)),
+    Case(
+        name="qwen3-next",
+        model="qwen3-next",
+        engine=_engine(1024, 1, max_mamba_cache_size=24),
+        environment=QWEN3_NEXT,
+        share=0.5,
+    ),
+    Case(name="deepseek", model="deepseek", engine=_engine(1024, 1, **WINDOWS)),
+    Case(name="deepseek-page16", model="deepseek", engine=_engine(1024, 16, **WINDOWS)),
+)

@@ -1,0 +1,200 @@
+"""Compares caches on the same mixes of requests: `python run_mixes.py --caches none,builtin,ours --requests 200`.
+
+Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache, no
+request may reuse more tokens than its namespace has seen, and no mix may have fewer hits than with SGLang's own cache. The
+engine's python runs it. It ends with a table, and with status 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cache_times
+import plugin_path
+import tiny_models
+from caches import CACHES, CONFIG_VARIABLE, Cache, chosen
+from cases import CASES, Case
+
+HERE = Path(__file__).parent
+REQUESTS_A_MIX = 40
+CHECKS = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "2",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+    "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
+}
+"""SGLang's own checks of its pools, after each step and at rest."""
+ENGINE: dict[str, object] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "skip_tokenizer_init": True,
+    "disable_overlap_schedule": True,
+    "attention_backend": "torch_native",
+    "chunked_prefill_size": 64,
+    "max_running_requests": 4,
+    "context_length": 1024,
+    "random_seed": 0,
+    "log_level": "warning",
+}
+
+
+@dataclass(slots=True)
+class Run:
+    """What one cache gave for one case."""
+
+    case: Case
+    cache: Cache
+    mixes: list[dict[str, Any]] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+    equal: int = 0
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """All requests of all mixes."""
+        return [request for mix in self.mixes for request in mix["requests"]]
+
+
+def served(case: Case, cache: Cache, seeds: list[int], work: Path, options: argparse.Namespace) -> Run:
+    """Start an engine with a cache, serve the mixes, read what they gave."""
+    name = f"{case.name}.{cache.name}"
+    spec = work / f"{name}.spec.json"
+    result = work / f"{name}.json"
+    log = work / f"{name}.log"
+    files = work / f"{case.name}.files"
+    files.mkdir(exist_ok=True)
+    model = tiny_models.saved(case.model, options.models)
+    engine = {**ENGINE, "model_path": str(model), **case.engine, **cache.engine}
+    if options.tp > 1:
+        engine["tp_size"] = options.tp
+    mix = {**case.mix, "aborts": not options.no_aborts}
+    spec.write_text(json.dumps({"engine": engine, "mix": mix, "seeds": seeds, "result": str(result)}))
+    environment = {
+        **os.environ,
+        **({} if options.timing else CHECKS),
+        **case.environment,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": plugin_path.joined(work, options.source),
+        CONFIG_VARIABLE: json.dumps(cache.settings(files)),
+    }
+    if options.timing:
+        environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
+    result.unlink(missing_ok=True)
+    run = Run(case, cache)
+    with log.open("w") as out:
+        done = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(HERE / "serve_mixes.py"), str(spec)], stdout=out, stderr=out, env=environment
+        )
+        try:
+            done.wait(options.timeout)
+        except subprocess.TimeoutExpired:
+            done.kill()
+            run.trouble.append(f"not done after {options.timeout} s")
+    if result.exists():
+        run.mixes = json.loads(result.read_text())["mixes"]
+    else:
+        run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
+    return run
+
+
+def last_error(log: Path) -> str:
+    """The line of a log that says most about why an engine ended."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    errors = [line for line in lines if "Error" in line and "import error" not in line and "Pyspy" not in line]
+    return (errors or lines or ["no output"])[0][:300]
+
+
+def compare(run: Run, reference: Run, builtin: Run | None) -> None:
+    """Note what differs from the engine without a cache, and hits below SGLang's own cache."""
+    for index, (mine, theirs) in enumerate(zip(run.mixes, reference.mixes, strict=False)):
+        for got, wanted in zip(mine["requests"], theirs["requests"], strict=False):
+            where = f"mix {mine['seed']}, request {got['number']}"
+            length = len(wanted["output"]) if got["abort"] == "no" else min(len(got["output"]), len(wanted["output"]))
+            if got["prompt_tokens"] != wanted["prompt_tokens"] or got["output"][:length] != wanted["output"][:length]:
+                run.trouble.append(f"{where}: {got['output']} instead of {wanted['output']}")
+            elif got["abort"] == "no" and got["finish"] != "length":
+                run.trouble.append(f"{where}: ended by {got['finish']}")
+            else:
+                run.equal += 1
+            if got["cached_tokens"] > got["known_tokens"] and not run.cache.restarts and not got["retractions"]:
+                run.trouble.append(f"{where}: {got['cached_tokens']} cached of {got['known_tokens']} tokens ever seen")
+        if builtin is not None and run.cache.is_ours and index < len(builtin.mixes):
+            mine_hits, their_hits = (sum(r["cached_tokens"] for r in mix["requests"]) for mix in (mine, builtin.mixes[index]))
+            if mine_hits < their_hits:
+                run.trouble.append(f"mix {mine['seed']}: {mine_hits} cached tokens, {their_hits} with SGLang's cache")
+
+
+def table(runs: list[Run]) -> str:
+    """One line a run, aligned."""
+    head = ("case", "page", "cache", "requests", "aborts", "retracted", "prompt", "cached", "equal", "seconds", "trouble")
+    rows: list[tuple[str, ...]] = [head]
+    for run in runs:
+        requests = run.requests
+        sums = [sum(request[name] for request in requests) for name in ("retractions", "prompt_tokens", "cached_tokens")]
+        rows.append(
+            (
+                run.case.name,
+                str(run.case.engine["page_size"]),
+                run.cache.name,
+                f"{len(requests):,}",
+                str(sum(request["abort"] != "no" for request in requests)),
+                *(f"{each:,}" for each in sums),
+                f"{run.equal:,}",
+                f"{sum(mix['seconds'] for mix in run.mixes):.0f}",
+                str(len(run.trouble)),
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def main() -> int:
+    """Run the cases, print the table, say what differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--caches", default="none,builtin", help="of " + ",".join(cache.name for cache in CACHES))
+    parser.add_argument("--cases", default="", help="of " + ",".join(case.name for case in CASES) + "; all if left out")
+    parser.add_argument("--requests", type=int, default=200, help="about how many each case serves")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--no-aborts", action="store_true")
+    parser.add_argument("--timing", action="store_true", help="measure the time in the cache, without SGLang's checks")
+    parser.add_argument("--tp", type=int, default=1, help="ranks, joined by gloo")
+    parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
+    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "unified-tree-tiny-models")
+    parser.add_argument("--work", type=Path, help="where specs, logs and results are kept; a new folder if left out")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one engine")
+    options = parser.parse_args()
+    names = options.cases.split(",") if options.cases else [case.name for case in CASES]
+    by_name = {case.name: case for case in CASES}
+    work: Path = options.work or Path(tempfile.mkdtemp(prefix="unified-tree-mixes-"))
+    for folder in (work, options.models):
+        folder.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    for case in (by_name[name] for name in names):
+        count = max(1, round(options.requests * case.share / REQUESTS_A_MIX))
+        seeds = list(range(options.first_seed, options.first_seed + count))
+        of_case: dict[str, Run] = {}
+        for cache in chosen(options.caches.split(",")):
+            start = time.monotonic()
+            run = of_case[cache.name] = served(case, cache, seeds, work, options)
+            runs.append(run)
+            if "none" in of_case:
+                compare(run, of_case["none"], of_case.get("builtin"))
+            print(f"{case.name}, {cache.name}: {len(run.requests)} requests in {time.monotonic() - start:.0f} s", flush=True)
+            for line in run.trouble[:5]:
+                print(f"    {line}", flush=True)
+    print(f"\n{table(runs)}\n\nlogs and results: {work}")
+    if options.timing:
+        print("\n" + cache_times.table([(run.case.name, run.cache.name, len(run.requests)) for run in runs], work))
+    return 1 if any(run.trouble for run in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

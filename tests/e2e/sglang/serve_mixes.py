@@ -1,0 +1,126 @@
+"""Serves random mixes by one SGLang engine: `python serve_mixes.py SPEC.json`, run by the engine's python.
+
+The spec names the model, the engine's settings, the seeds and the result's path. Each wave reaches the scheduler as a whole, so
+that a run depends on its seed alone, aborts of running requests aside. The cache is emptied between two mixes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mix import Mix, MixSettings, Request
+
+
+class Client:
+    """One engine, asked in process; its scheduler runs in a child process."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._manager = engine.tokenizer_manager
+        self._sent = 0
+
+    async def mix(self, seed: int, settings: MixSettings) -> dict[str, object]:
+        """What one mix gave, request by request."""
+        mix = Mix(seed, settings)
+        rows: list[dict[str, object]] = []
+        start = time.perf_counter()
+        while wave := mix.wave():
+            answers = await self._wave(wave)
+            for request, answer in zip(wave, answers, strict=True):
+                mix.answered(request, answer["output_ids"])
+                rows.append(_row(request, answer))
+        return {"seed": seed, "seconds": time.perf_counter() - start, "requests": rows}
+
+    async def empty(self) -> None:
+        """Forget all cached prefixes."""
+        for _ in range(50):
+            if (await self._manager.flush_cache()).success:
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError("the engine does not come to rest: its cache cannot be emptied")
+
+    async def _wave(self, wave: list[Request]) -> list[dict[str, Any]]:
+        from sglang.srt.managers.io_struct import ContinueGenerationReqInput, PauseGenerationReqInput
+
+        await self._manager._async_dispatch_to_scheduler(PauseGenerationReqInput(mode="in_place"))
+        names = [f"r{self._sent + i}-" for i in range(len(wave))]
+        self._sent += len(wave)
+        tasks = [asyncio.create_task(self._ask(name, request)) for name, request in zip(names, wave, strict=True)]
+        while not all(name in self._manager.rid_to_state for name in names):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.002)
+        for name, request in zip(names, wave, strict=True):
+            if request.abort == "waiting":
+                self._manager.abort_request(rid=name)
+        await self._manager._async_dispatch_to_scheduler(ContinueGenerationReqInput())
+        return list(await asyncio.gather(*tasks))
+
+    async def _ask(self, name: str, request: Request) -> dict[str, Any]:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        asked = GenerateReqInput(
+            input_ids=list(request.prompt),
+            sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens, "ignore_eos": True},
+            rid=name,
+            extra_key=request.namespace[0],
+            cache_salt=request.namespace[1],
+            stream=request.abort == "running",
+        )
+        answer: dict[str, Any] = {"output_ids": [], "meta_info": {}}
+        spoken: list[int] = []
+        async for chunk in self._manager.generate_request(asked, None):
+            answer = chunk
+            spoken = list(chunk["output_ids"]) if len(chunk["output_ids"]) >= len(spoken) else spoken + chunk["output_ids"]
+            if request.abort == "running" and len(spoken) >= 4:
+                self._manager.abort_request(rid=name)
+        return {**answer, "output_ids": spoken}
+
+
+def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
+    told = answer["meta_info"]
+    return {
+        "number": request.number,
+        "prompt_tokens": len(request.prompt),
+        "known_tokens": request.known_tokens,
+        "cached_tokens": told.get("cached_tokens", 0),
+        "retractions": told.get("num_retractions", 0),
+        "abort": request.abort,
+        "finish": (told.get("finish_reason") or {}).get("type"),
+        "output": answer["output_ids"],
+    }
+
+
+def main() -> None:
+    """Start the engine, serve the mixes, write what they gave."""
+    import sglang
+
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    engine = sglang.Engine(**spec["engine"])
+    client = Client(engine)
+    settings = MixSettings(**spec["mix"])
+
+    async def serve() -> list[dict[str, object]]:
+        mixes = []
+        for seed in spec["seeds"]:
+            await client.empty()
+            mixes.append(await client.mix(seed, settings))
+            done = mixes[-1]
+            print(f"seed {seed}: {len(done['requests'])} requests in {done['seconds']:.1f} s", flush=True)  # type: ignore[arg-type]
+        await client.empty()
+        return mixes
+
+    try:
+        mixes = engine.loop.run_until_complete(serve())
+        Path(spec["result"]).write_text(json.dumps({"mix": asdict(settings), "mixes": mixes}))
+    finally:
+        engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()
