@@ -40,7 +40,7 @@ from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, De
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.layer_gate import LayerGate
 from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
-from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
 from unified_tree.receipt import NOWHERE, Boundary
 
@@ -295,6 +295,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def _publish(self, req: Any, key: Key, end: int, state: OfferedState | None) -> bool:
         """Insert up to `end`; returns whether the tree kept the state."""
         kv = req.kv
+        if req.lock is not None and isinstance(req.lock.receipt, LoadLock):
+            req.lock.receipt.wait()
         begin = kv.cache_protected_len
         branch = req.swa_branching_seqlen if self._has_windows and not self._has_states else None
         at: Boundary = req.last_node if req.last_node is not None else NOWHERE
@@ -420,7 +422,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         return self.tree.pool(name).evictable_pages if name in self.tree_components else 0
 
     def _protected(self, name: str) -> int:
-        return self.tree.pool(name).protected_pages if name in self.tree_components else 0
+        """Locked pages of the tree, and those that loads are filling."""
+        return len(self._pools.names(name)) - self._evictable(name)
 
     def full_evictable_size(self) -> int:
         """Full-attention tokens that eviction could free now."""
@@ -474,10 +477,10 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def sanity_check(self) -> None:
         """SGLang calls this when idle. Raises AssertionError for a broken invariant of the tree, or a page with two owners."""
         problems = [str(violation) for violation in self.tree.check()]
-        for name, names in ((FULL, self._pools.full), (WINDOW, self._pools.windows), (STATE, self._pools.states)):
-            used = self.tree.pool(name).used_pages if name in self.tree_components else 0
-            if used != len(names):
-                problems.append(f"{name}: the tree has {used} pages, {len(names)} are named")
+        for name in self.tree_components if not self.ongoing_write_through else ():
+            used, named = self.tree.pool(name).used_pages, len(self._pools.names(name))
+            if used != named:
+                problems.append(f"{name}: the tree has {used} pages, {named} are named")
         assert not problems, "\n".join(problems)
 
     def pretty_print(self) -> None:

@@ -68,6 +68,10 @@ class DevicePools:
         self._holder = np.full(0, NONE, np.int64)  # by window name: the full name it hangs on
         self._held = np.full(0, NONE, np.int64)  # by full name: the window name that hangs on it
 
+    def names(self, component: str) -> PageNames:
+        """The names of one component's pages."""
+        return {FULL: self.full, WINDOW: self.windows, STATE: self.states}[component]
+
     def slots(self, pages: torch.Tensor) -> torch.Tensor:
         """The slots of SGLang's pages, int64 [pages * page_size]."""
         if self._size == 1:

@@ -17,7 +17,7 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
-from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.controllers.sglang.device_pools import STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.transfer_engines import CpuEngine
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
@@ -43,10 +43,12 @@ class LoadLock:
         self._controller = controller
         self._load = load
 
-    @property
-    def load(self) -> Load:
-        """The load."""
-        return self._load
+    def wait(self) -> None:
+        """Return when the load is over and its pages are the tree's. Raises TransferError if it failed."""
+        if not self._load.has_ended:
+            self._controller.wait(self._load)
+        if self._load.error is not None:
+            raise TransferError(self._load.error)
 
     def release(self, component: str | None = None) -> None:
         """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
@@ -87,8 +89,7 @@ class Tiers:
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
         host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
-        names = {FULL: pools.full, WINDOW: pools.windows, STATE: pools.states}
-        movers = {name: EngineMover(tensors[name], names[name], host[name]) for name in formats}
+        movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
         tier = HostTier(page_counts=page_counts, engine=CpuEngine(movers), write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)  # type: ignore[arg-type]
         self._starting: dict[Boundary, Load] = {}

@@ -269,7 +269,11 @@ class Scheduler:
         cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
         key = RadixKey(ids, req.extra_key, limit=len(ids) - 1)
         match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
-        req.prefix_len, req.last_node, req.best_match_node = match.device_prefix_len, match.last_device_node, match.best_match_node
+        req.prefix_len, req.last_node, req.best_match_node = (
+            match.device_prefix_len,
+            match.last_device_node,
+            match.best_match_node,
+        )
         req.host_hit_length = match.host_hit_length
         req.swa_host_hit_length, req.mamba_host_hit_length = match.swa_host_hit_length, match.mamba_host_hit_length
         req.swa_branching_seqlen, req.mamba_branching_seqlen = match.swa_branching_seqlen, match.mamba_branching_seqlen
@@ -295,8 +299,12 @@ class Scheduler:
             req.lock = cache.lock(req.last_node)
         finally:
             cache.unlock(lock)
-        if self.pools.requests.alloc([req]) is None:
-            raise AssertionError("no row")
+        if case.states:
+            allocator = self.pools.requests.mamba_allocator
+            short = (0 if req.kv.holds_mamba else 1) + 2 * case.extra_buffer - allocator.available_size()
+            if short > 0:
+                cache.evict_for_alloc(EvictParams(mamba_num=short))
+        assert self.pools.requests.alloc([req]) is not None, "no row is free"
         row = self.pools.requests.req_to_token[req.kv.req_pool_idx]
         row[: req.prefix_len] = cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
         req.kv.kv_allocated_len = req.prefix_len
@@ -314,6 +322,7 @@ class Scheduler:
     def _reset(self, req: Request) -> None:
         req.kv = ReqKvInfo()
         req.prefix_len = 0
+        req.decoded = 0
         req.lock = req.last_node = None
 
     def _allocate(self, req: Request, begin: int, end: int) -> bool:
