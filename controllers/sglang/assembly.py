@@ -36,7 +36,7 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings) -> None:
         arguments, params = context.server_args, context.params
-        self._settings = settings
+        self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
         self._shard = Shard(context.tp_rank, context.tp_size)
         self._tensors = engine_tensors(
@@ -96,7 +96,6 @@ class TierBuilder:
 
     def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
         from unified_tree.controllers.storage_tier import StorageTier
-        from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
 
         return StorageTier.open(
             store.engine,
@@ -104,7 +103,7 @@ class TierBuilder:
             memory=host,
             weights_version=store.weights_version or self._weights_version,
             options=store.options,
-            prefetch=PrefetchPolicy(**(store.prefetch or {})),
+            prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
         )
 
 

@@ -10,6 +10,7 @@ fails if what it needs has been evicted.
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Sequence
@@ -40,12 +41,14 @@ from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, De
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.layer_gate import LayerGate
 from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
+from unified_tree.controllers.sglang.tiers import HostPoolSize, LoadLock, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
 from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
+
+logger = logging.getLogger(__name__)
 
 
 class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
@@ -210,10 +213,21 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Whether there is a store."""
         return self._tiers is not None and self._tiers.storage is not None
 
+    @property
+    def full_kv_pool_host(self) -> HostPoolSize | None:
+        """The size of the host pool, which SGLang's metrics read."""
+        return None if self._tiers is None else HostPoolSize(self._tiers.controller.host.allocators[FULL], self.page_size)
+
     def release_host_resources(self) -> None:
         """Stop all copies, and close the store. Idempotent."""
         if self._tiers is not None:
             self._tiers.close()
+
+    def clear_storage_backend(self) -> None:
+        """`POST /clear_hicache_storage_backend`: nothing is deleted, as other servers may use the store; a warning says so."""
+        logger.warning(
+            "unified_tree does not clear a store: set another `weights_version`, or delete its data when no server runs"
+        )
 
     hicache_storage_pass_prefix_keys = False
 

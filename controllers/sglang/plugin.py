@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from unified_tree.controllers.sglang.settings import Settings
+from unified_tree.controllers.sglang.settings import VARIABLE, Settings
 from unified_tree.errors import ConfigurationError
 
 TESTED_VERSIONS = ("0.5.23",)
@@ -38,10 +38,11 @@ def build(context: Any) -> Any:
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 
     settings, params = Settings.read(), context.params
-    if (settings.host or settings.store) and not context.enable_hierarchical_cache:
-        raise ConfigurationError(
-            "a host tier or a store is set, and SGLang does not serve one: add --enable-hierarchical-cache"
-        )
+    check_flags(
+        settings,
+        is_hierarchical=context.enable_hierarchical_cache,
+        storage_backend=context.server_args.hicache_storage_backend,
+    )
     tiers = TierBuilder(context, settings) if context.enable_hierarchical_cache else None
     cache = UnifiedTreeCache(
         params,
@@ -62,6 +63,26 @@ def check_version(installed: str) -> None:
         raise ConfigurationError(
             f"this unified-tree was tested with SGLang {', '.join(TESTED_VERSIONS)}; {installed} is installed. "
             f"Run `pip install sglang=={TESTED_VERSIONS[-1]}`, or leave --radix-cache-backend out."
+        )
+
+
+def check_flags(settings: Settings, *, is_hierarchical: bool, storage_backend: str | None) -> None:
+    """Raise ConfigurationError for a tier that SGLang's flags leave without calls, or a flag that nothing here answers."""
+    for name, wanted in (("host", settings.host), ("store", settings.store)):
+        if wanted is not None and not is_hierarchical:
+            raise ConfigurationError(
+                f"{VARIABLE} sets `{name}`, which SGLang uses with --enable-hierarchical-cache only: add the flag, "
+                f"or take `{name}` out"
+            )
+    if settings.store is not None and storage_backend is None:
+        raise ConfigurationError(
+            f"{VARIABLE} sets `store`, and SGLang asks for stored prompts with --hicache-storage-backend only: add "
+            f"--hicache-storage-backend file; the flag makes SGLang ask, and what answers is the store of {VARIABLE}"
+        )
+    if settings.store is None and storage_backend is not None:
+        raise ConfigurationError(
+            f"--hicache-storage-backend {storage_backend} names a store of SGLang's own cache. Name one for this cache in "
+            f'{VARIABLE}, such as {{"store": {{"engine": "file", "directory": "/var/cache/kv"}}}}, or leave the flag out'
         )
 
 

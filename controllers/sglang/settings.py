@@ -6,11 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import integer, number
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
@@ -36,7 +39,11 @@ class HostSettings:
             raise ConfigurationError(f"host: give one of ratio, gib and pages, not {' and '.join(given)}")
         for name in ("ratio", "gib"):
             if getattr(self, name) is not None:
-                number(getattr(self, name), f"host.{name}", ConfigurationError)
+                number(getattr(self, name), f"host.{name}", ConfigurationError, positive=True)
+        if self.pages is not None and not isinstance(self.pages, Mapping):
+            raise ConfigurationError(
+                f'host.pages must name each component, such as {{"full": {self.pages}}}; host.ratio is one number for all'
+            )
         for name, count in (self.pages or {}).items():
             integer(count, f"host.pages.{name}", ConfigurationError, minimum=1)
 
@@ -61,13 +68,25 @@ class StoreSettings:
         engine: its name: `file`, `mooncake`, `redis`, `hf3fs`, `simm`, or one of an installed package.
         options: of that engine, `directory` and `capacity_bytes` of `file`.
         weights_version: names the weights; None for SGLang's `--weight-version` with the model's files and their sizes.
-        prefetch: fields of `PrefetchPolicy`.
+        prefetch: fields of `PrefetchPolicy`; `mode` is a name, SGLang's `--hicache-storage-prefetch-policy` if left out.
     """
 
     engine: str
     options: Mapping[str, Any]
     weights_version: str | None = None
     prefetch: Mapping[str, Any] | None = None
+
+    def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
+        """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""
+        from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
+
+        given = {"mode": default_mode, **(self.prefetch or {})}
+        _check_names(PrefetchPolicy, given, "store.prefetch")
+        try:
+            return PrefetchPolicy(**{**given, "mode": PrefetchMode(given["mode"])})
+        except (ValueError, TypeError) as error:
+            modes = ", ".join(mode.value for mode in PrefetchMode)
+            raise ConfigurationError(f"store.prefetch: {error}; the modes are {modes}, all else are numbers") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +119,14 @@ class Settings:
         if host is not None:
             _check_names(HostSettings, host, "host")
         if store is not None:
+            if not isinstance(store, Mapping) or not isinstance(store.get("engine"), str):
+                raise ConfigurationError(
+                    f'store must name an engine, such as {{"engine": "file", "directory": …}}, not {store!r}'
+                )
+            if not isinstance(store.get("prefetch") or {}, Mapping):
+                raise ConfigurationError(f"store.prefetch must be a mapping, not {store['prefetch']!r}")
             store = {"options": {key: value for key, value in store.items() if key not in _names(StoreSettings)}, **store}
             store = {key: store[key] for key in store if key in _names(StoreSettings)}
-            if not isinstance(store.get("engine"), str):
-                raise ConfigurationError("store.engine must name an engine, such as `file`")
         try:
             policy = None if write_policy is None else WritePolicy(str(write_policy).replace("_", "-"))
         except ValueError:
@@ -145,4 +168,7 @@ def _mapping(text: str) -> Any:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigurationError(f"{VARIABLE} is not JSON, and YAML needs pyyaml") from error
-    return yaml.safe_load(text)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{VARIABLE} is neither JSON nor YAML: {' '.join(str(error).split())}") from None

@@ -24,6 +24,7 @@ from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferErr
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.host.page_allocator import PageAllocator
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
@@ -54,6 +55,28 @@ class LoadLock:
         """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
         if component is None:
             self._controller.release(self._load)
+
+
+class HostPoolSize:
+    """How full a host pool is, in tokens, as SGLang's metrics ask.
+
+    Args:
+        allocator: of the pool.
+        page_size: tokens a page.
+    """
+
+    def __init__(self, allocator: PageAllocator, page_size: int) -> None:
+        self._allocator = allocator
+        self._page_size = page_size
+
+    @property
+    def logical_size(self) -> int:
+        """Tokens that fit into the pool."""
+        return (self._allocator.page_count or 0) * self._page_size
+
+    def available_size(self) -> int:
+        """Tokens of free pages."""
+        return self._allocator.free_pages * self._page_size
 
 
 class Tiers:
