@@ -152,10 +152,11 @@ class Request(SimpleNamespace):
         return bool(self.is_finished)
 
     def get_fill_ids(self) -> array[int]:
-        return self.full_untruncated_fill_ids[: self.extend_end]
+        ids: array[int] = self.full_untruncated_fill_ids[: self.extend_end]
+        return ids
 
     def needs_host_load_back(self) -> bool:
-        return self.host_hit_length > 0 or self.swa_host_hit_length > 0 or self.mamba_host_hit_length > 0
+        return bool(self.host_hit_length or self.swa_host_hit_length or self.mamba_host_hit_length)
 
 
 @dataclass
