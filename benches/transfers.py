@@ -73,7 +73,7 @@ class Composition:
 
 
 def compositions(quick: bool) -> list[Composition]:
-    """Llama-3.1-8B's KV, DeepSeek-V3's latents, and Qwen3-Next's KV with two of its states; few layers in quick mode."""
+    """Llama-3.1-8B's KV, DeepSeek-V3's latents, and Qwen3-Next's KV with two of its states; few of all in quick mode."""
 
     def layers(ids: range) -> tuple[int, ...]:
         return tuple(ids)[:QUICK_LAYERS] if quick else tuple(ids)
@@ -84,9 +84,9 @@ def compositions(quick: bool) -> list[Composition]:
     linear = tuple(layer for layer in range(48) if layer % 4 != 3)[: QUICK_LAYERS if quick else None]
     state = state_format("mamba", layer_ids=linear, conv_shape=(8192, 3), state_shape=(32, 128, 128))
     return [
-        Composition(name="mha-32", pages={mha: 32}),
-        Composition(name="mla-61", pages={mla: 60}),
-        Composition(name="mamba", pages={full: 64, state: 2}),
+        Composition(name="mha-32", pages={mha: 8 if quick else 32}),
+        Composition(name="mla-61", pages={mla: 15 if quick else 60}),
+        Composition(name="mamba", pages={full: 16 if quick else 64, state: 2}),
     ]
 
 
@@ -261,7 +261,7 @@ def idle_tick_us(write_policy: WritePolicy, rounds: int) -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; 1 if bytes did not arrive as they were sent."""
     parser = argparse.ArgumentParser(prog="python -m benches.transfers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few layers and one round, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="few layers and pages and one round, to see that it runs")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of turns")
     parser.add_argument("--json", type=Path, help="file to write the rows to")
     options = parser.parse_args(arguments)

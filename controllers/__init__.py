@@ -9,6 +9,7 @@ Start at `PrefixCache`: a scheduler acquires a `Lease` for each request, and all
 - `transfer_engines`: engines that move bytes between device and host. `NullEngine` needs no torch.
 - `storage`, `storage_tier`: stores of pages behind one protocol, and the tier that prefetches from them and writes to them.
 - `prefix_linker`: links to prefix caches elsewhere, such as LMCache.
+- `sglang`, `vllm`: this cache inside serving engines. They import their engine, and nothing else here does.
 - `ranks`: the consensus of tensor-parallel ranks.
 - `reference_engine`: a small engine over `transformers` models, an example of embedding the cache.
 - `testing`, `debugging`: contract checks and simulated parts; tools to find a wrong hit.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.components import Composition
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
 from unified_tree.controllers.sglang.settings import HostSettings, Settings, StoreSettings
 from unified_tree.controllers.sglang.tiers import Tiers
@@ -18,7 +19,10 @@ from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from unified_tree.component import Component
+    from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
     from unified_tree.tree import UnifiedTree
@@ -36,6 +40,12 @@ class TierBuilder:
 
     def __init__(self, context: Any, settings: Settings) -> None:
         arguments, params = context.server_args, context.params
+        if getattr(params, "pp_size", 1) > 1 or getattr(params, "attn_cp_size", 1) > 1:
+            raise ConfigurationError(
+                "the host tier runs with tensor parallelism alone, not with pipeline or context parallelism; "
+                "leave --enable-hierarchical-cache out"
+            )
+        self._group = params.attn_tp_cache_group or params.tp_cache_group
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
         self._shard = Shard(context.tp_rank, context.tp_size)
@@ -92,6 +102,7 @@ class TierBuilder:
             write_policy=self._write_policy,
             model=model,
             open_store=None if store is None else lambda model, host: self._open(store, model, host),
+            ranks=rank_agreement(self._group),
         )
 
     def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
@@ -105,6 +116,22 @@ class TierBuilder:
             options=store.options,
             prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
         )
+
+
+def rank_agreement(group: ProcessGroup | None) -> RankAgreement:
+    """The agreement of the ranks of a process group, over a gloo group of its own; of one rank alone without a group.
+
+    All ranks of the group call this at the same point.
+    """
+    import torch.distributed
+
+    if group is None or torch.distributed.get_world_size(group) == 1:
+        return SingleRank()
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    ranks = torch.distributed.get_process_group_ranks(group)
+    own = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return MultiRank(DistributedConsensus(own))
 
 
 def weights_version(model_path: str, label: str) -> str:

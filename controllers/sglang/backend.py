@@ -120,7 +120,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         self._pools = DevicePools(
             self.token_to_kv_pool_allocator,
             self.page_size,
-            has_windows=self._has_windows,
+            window_tokens=self.sliding_window_size,
             state_allocator=pool.mamba_allocator if self._has_states else None,
         )
         self._states = RunningStates(
@@ -318,7 +318,6 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
             begin = branch
         at, is_kept = self._insert(req, key, begin, end, at, state)
-        self.tree.match_prefix(key, limit=end)  # the request has used all of it until now
         receipt = self.tree.transfers.lock_present(at)
         self.unlock(req.lock)
         req.lock = TreeLock(receipt.boundary, receipt)

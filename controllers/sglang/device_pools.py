@@ -36,13 +36,13 @@ class OfferedPages:
     Attributes:
         full: names of its full pages, int64 [pages].
         windows: names of the window pages of the last so many of them, int64.
-        has_window: for each page, whether the request still holds its window, bool [pages].
+        has_window: for each page, whether the request still holds its window, bool [pages]; None for models without windows.
         pages: SGLang's numbers of the full pages, int64 [pages], in device memory.
     """
 
     full: NDArray[np.int64]
     windows: NDArray[np.int64]
-    has_window: NDArray[np.bool_]
+    has_window: NDArray[np.bool_] | None
     pages: torch.Tensor
 
 
@@ -52,19 +52,22 @@ class DevicePools:
     Args:
         allocator: SGLang's `token_to_kv_pool_allocator`.
         page_size: tokens a page.
-        has_windows: whether it is a `SWATokenToKVPoolAllocator`.
+        window_tokens: of its windows, if it is a `SWATokenToKVPoolAllocator`; None otherwise.
         state_allocator: SGLang's `mamba_allocator`; None for models without recurrent states.
     """
 
-    def __init__(self, allocator: Any, page_size: int, *, has_windows: bool, state_allocator: Any = None) -> None:
+    def __init__(
+        self, allocator: Any, page_size: int, *, window_tokens: int | None = None, state_allocator: Any = None
+    ) -> None:
         self._allocator = allocator
         self._size = page_size
-        self._has_windows = has_windows
+        self._has_windows = window_tokens is not None
+        self._window_pages = -(-(window_tokens or 0) // page_size)
         self._state_allocator = state_allocator
         self._offsets: torch.Tensor | None = None
-        self.full = PageNames(FULL, allocator.device)
-        self.windows = PageNames(WINDOW, allocator.device)
-        self.states = PageNames(STATE, allocator.device)
+        self.full = PageNames(allocator.device)
+        self.windows = PageNames(allocator.device)
+        self.states = PageNames(allocator.device)
         self._holder = np.full(0, NONE, np.int64)  # by window name: the full name it hangs on
         self._held = np.full(0, NONE, np.int64)  # by full name: the window name that hangs on it
 
@@ -108,7 +111,7 @@ class DevicePools:
         allocator = self._allocator
         if self._has_windows:
             allocator = allocator.full_attn_allocator if component == FULL else allocator.swa_attn_allocator
-        pages = allocator.alloc(page_count * self._size)[:: self._size] // self._size
+        pages = allocator.alloc(page_count * self._size)[:: self._size].div(self._size, rounding_mode="floor")
         names = (self.full if component == FULL else self.windows).assign(pages)
         self._cover(names, names[:0]) if component == FULL else self._cover(names[:0], names)
         return names
@@ -121,17 +124,21 @@ class DevicePools:
             windows: the positions at which the request has freed its windows already.
         """
         size = self._size
-        pages = row[begin:end:size].long() // size
-        count = pages.numel()
-        has_window = np.full(count, self._has_windows)
-        first = 0
+        pages = row[begin:end:size].long()
+        if size > 1:
+            pages = pages.div_(size, rounding_mode="floor")
+        full = self.full.assign(pages)
+        if not self._has_windows:
+            return OfferedPages(full, full[:0], None, pages)
+        count = full.size
+        first, has_window = max(0, count - self._window_pages), np.ones(count, np.bool_)
         if windows:
-            has_window[max(0, (windows.start - begin) // size) : max(0, (windows.stop - begin) // size)] = False
-            first = min(count, max(0, (windows.stop - begin) // size))
-        named = np.empty(0, np.int64)
-        if self._has_windows and first < count:
-            named = self.windows.assign(self._allocator.translate_loc_from_full_to_swa(pages[first:] * size).long() // size)
-        return OfferedPages(self.full.assign(pages), named, has_window, pages)
+            freed_from, freed_to = (min(count, max(0, (at - begin) // size)) for at in (windows.start, windows.stop))
+            has_window[freed_from:freed_to] = False
+            first = max(first, freed_to)
+        mapped = self._allocator.translate_loc_from_full_to_swa(pages[first:] if size == 1 else pages[first:] * size).long()
+        named = self.windows.assign(mapped if size == 1 else mapped.div_(size, rounding_mode="floor"))
+        return OfferedPages(full, named, has_window, pages)
 
     def settle(self, offered: OfferedPages, result: InsertResult) -> NDArray[np.int64] | None:
         """Free what the tree did not keep of the offered pages, and move windows to the pages that it kept.
@@ -139,15 +146,35 @@ class DevicePools:
         Returns the tree's own full pages, by name, where they differ from the offered ones; None if it kept all of them.
         Cost: O(pages), a few tensor operations for each of the four ways in which a page can end.
         """
-        if not result.duplicates:
+        if not result.duplicates and WINDOW in result.canonical:
+            assert offered.has_window is not None
             self._hold(offered.full[offered.full.size - offered.windows.size :], offered.windows)
+            older = offered.has_window[: offered.full.size - offered.windows.size]
+            if older.all():
+                self._free_windows_of(self.slots(offered.pages[: older.size]))
+            else:
+                self._free_windows_of(self._chosen(offered, older))
+            return None
+        if not result.duplicates and not self._has_windows:
             return None
         kept = result.canonical[FULL]
         is_copy = kept != offered.full
+        if offered.has_window is None:
+            self._free_full(self._chosen(offered, is_copy))
+        else:
+            self._settle_windows(offered, result, kept, is_copy)
+        self.full.release(offered.full[is_copy])
+        return kept
+
+    def _settle_windows(
+        self, offered: OfferedPages, result: InsertResult, kept: NDArray[np.int64], is_copy: NDArray[np.bool_]
+    ) -> None:
+        assert offered.has_window is not None
         keeps_window = np.zeros(is_copy.size, np.bool_)
+        offers = slice(is_copy.size - offered.windows.size, None)
         if WINDOW in result.canonical:
             refused = result.duplicates.get(WINDOW, offered.windows[:0])
-            keeps_window[is_copy.size - offered.windows.size :] = ~np.isin(offered.windows, refused)
+            keeps_window[offers] = ~np.isin(offered.windows, refused)
         loses_window = offered.has_window & ~keeps_window
         self._free_pairs(self._chosen(offered, is_copy & loses_window))
         self._free_windows_of(self._chosen(offered, ~is_copy & loses_window))
@@ -155,11 +182,9 @@ class DevicePools:
         if moved.any():
             self._allocator.clear_full_to_swa_mapping(self._chosen(offered, moved))
         self._free_full(self._chosen(offered, is_copy & ~loses_window))
-        windows = keeps_window[is_copy.size - offered.windows.size :]
+        windows = keeps_window[offers]
         self.attach(kept[keeps_window], offered.windows[windows], only=is_copy[keeps_window])
         self.windows.release(offered.windows[~windows])
-        self.full.release(offered.full[is_copy])
-        return kept if is_copy.any() else None
 
     def attach(self, full: NDArray[np.int64], windows: NDArray[np.int64], only: NDArray[np.bool_] | None = None) -> None:
         """Hang windows on full pages, both by name and in the same order, and map the slots of those that hung elsewhere.
@@ -196,7 +221,8 @@ class DevicePools:
 
     def _chosen(self, offered: OfferedPages, mask: NDArray[np.bool_]) -> torch.Tensor:
         """The full slots of the offered pages that `mask` names."""
-        return self.slots(offered.pages[self.full.index(np.flatnonzero(mask))])
+        chosen = np.flatnonzero(mask)
+        return offered.pages[:0] if not chosen.size else self.slots(offered.pages[self.full.index(chosen)])
 
     def _free_pairs(self, slots: torch.Tensor) -> None:
         if slots.numel():

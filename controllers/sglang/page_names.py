@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unified_tree.controllers.host.page_allocator import PageAllocator
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -21,49 +19,68 @@ FIRST_CAPACITY = 1024
 
 
 class PageNames:
-    """The names of one component's pages.
+    """The names of one component's pages: small numbers, used again once they are released.
 
     Args:
-        component: its name, for messages.
         device: where the engine keeps its slot numbers.
 
     >>> import torch
     >>> from unified_tree.controllers.sglang.page_names import PageNames
-    >>> names = PageNames("full", torch.device("cpu"))
+    >>> names = PageNames(torch.device("cpu"))
     >>> given = names.assign(torch.tensor([70, 71]))
     >>> names.pages(given).tolist()
     [70, 71]
     """
 
-    def __init__(self, component: str, device: torch.device) -> None:
-        self._allocator = PageAllocator(component, None)
+    def __init__(self, device: torch.device | str) -> None:
         self._table = torch.zeros(FIRST_CAPACITY, dtype=torch.int64, device=device)
+        self._free = np.arange(FIRST_CAPACITY, dtype=np.int64)[::-1].copy()  # a stack
+        self._free_count = FIRST_CAPACITY
+        self._is_on_cpu = self._table.device.type == "cpu"
+        self._rows = self._table.numpy() if self._is_on_cpu else None
 
     def __len__(self) -> int:
         """How many names are in use."""
-        return self._allocator.used_pages
+        return self._table.numel() - self._free_count
 
     def assign(self, pages: torch.Tensor) -> NDArray[np.int64]:
         """New names for the engine's `pages`, int64 [count]; names, int64 [count]. Cost: one scatter, nothing is read back."""
-        names = self._allocator.allocate(pages.numel())
-        top = int(names.max(initial=-1)) + 1
-        if top > self._table.numel():
-            grown = self._table.new_zeros(max(top, 2 * self._table.numel()))
-            grown[: self._table.numel()] = self._table
-            self._table = grown
-        self._table[self.index(names)] = pages
+        count = pages.numel()
+        if count > self._free_count:
+            self._grow(count)
+        self._free_count -= count
+        names = self._free[self._free_count : self._free_count + count].copy()
+        if self._rows is not None:
+            self._rows[names] = pages.numpy()
+        else:
+            self._table[self.index(names)] = pages
         return names
 
     def pages(self, names: NDArray[np.int64]) -> torch.Tensor:
         """The engine's pages of these names, int64 [count], in device memory. Cost: one gather."""
+        if self._rows is not None:
+            return torch.from_numpy(self._rows.take(names))
         return self._table[self.index(names)]
 
     def release(self, names: NDArray[np.int64]) -> None:
-        """Forget names. Raises PageError, with nothing changed, for one that is not in use."""
-        self._allocator.free(names)
+        """Let names be used again. The tree, which had each of them once, has given them up."""
+        self._free[self._free_count : self._free_count + names.size] = names
+        self._free_count += names.size
 
     def index(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         """An index in device memory from one in host memory, without waiting for the device."""
-        return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy()).to(
-            self._table.device, non_blocking=True
-        )
+        index = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
+        return index if self._is_on_cpu else index.to(self._table.device, non_blocking=True)
+
+    def _grow(self, count: int) -> None:
+        """Make room for at least `count` more names. The old table keeps what it has, for whoever reads it now."""
+        before = self._table.numel()
+        size = max(2 * before, before + count)
+        table = self._table.new_zeros(size)
+        table[:before] = self._table
+        free = np.empty(size, np.int64)
+        added = size - before
+        free[:added] = np.arange(size - 1, before - 1, -1)
+        free[added : added + self._free_count] = self._free[: self._free_count]
+        self._table, self._free, self._free_count = table, free, self._free_count + added
+        self._rows = table.numpy() if self._is_on_cpu else None

@@ -91,6 +91,7 @@ class Tiers:
         write_policy: when boundaries are copied to host.
         model: the model's name in a store.
         open_store: opens the store; None without one.
+        ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
     """
 
     def __init__(
@@ -200,4 +201,7 @@ class Tiers:
             if self.storage is not None:
                 self.storage.close()
         finally:
-            self.controller.close()
+            try:
+                self.controller.close()
+            finally:
+                self._ranks.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,46 @@ from unified_tree.controllers.storage.hf3fs import Hf3fsSettings
 from unified_tree.errors import ConfigurationError
 
 hf3fs_service.skip_unless_it_runs()
-MODULE = "unified_tree.controllers.storage.hf3fs.metadata.metadata_cli"
 GOOD: dict[str, Any] = {"directory": "d", "rank": "r", "capacity_bytes": 1 << 20}
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Calls the service's command with some options; it must not serve. Returns what it says."""
+    from unified_tree.controllers.storage.hf3fs.metadata.metadata_cli import main
+
+    def serve(service: Coroutine[Any, Any, None]) -> None:
+        service.close()
+        raise AssertionError("it serves")
+
+    def call(*words: str) -> str:
+        monkeypatch.setattr(asyncio, "run", serve)
+        try:
+            code: object = main(["--port", "0", *words])
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr().err
+        assert code == 2, said
+        return said
+
+    return call
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 @pytest.mark.parametrize("variables", [{}, {"unified_tree__hf3fs__token": ""}, {"UNIFIED_TREE_HF3FS_TOKEN": "of old"}])
-def test_the_service_does_not_start(host: str, variables: dict[str, str], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", MODULE, "--port", "0", "--host", host, "--state", str(tmp_path / "state")]
-    given = {name: value for name, value in os.environ.items() if not name.startswith("unified_tree__")} | variables
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=given)
-    assert done.returncode == 2 and "without a token only loopback can be listened on" in done.stderr
-    assert "unified_tree__hf3fs__token" in done.stderr and not (tmp_path / "state").exists()
+def test_the_service_does_not_start(
+    host: str,
+    variables: dict[str, str],
+    tmp_path: Path,
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("unified_tree__hf3fs__token", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said = refused("--host", host, "--state", str(tmp_path / "state"))
+    assert "without a token only loopback can be listened on" in said
+    assert "unified_tree__hf3fs__token" in said and not (tmp_path / "state").exists()
 
 
 def test_the_service_starts_with_one_and_a_token_that_nobody_can_send_is_refused(tmp_path: Path) -> None:
@@ -65,7 +92,5 @@ def test_loopback_needs_none(host: str) -> None:
         ["--commit-wait-s", "0"],
     ],
 )
-def test_options_that_cannot_be(words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", MODULE, "--port", "0", "--state", str(tmp_path / "state"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "must be" in done.stderr, done.stderr
+def test_options_that_cannot_be(words: list[str], tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert "must be" in refused("--state", str(tmp_path / "state"), *words)
