@@ -174,6 +174,7 @@ class HybridCacheController:
             page_count = sum(copy.source.size for copy in effect.copies)
             self._counters.moved(effect.kind, page_count, self._size_bytes(effect))
             pages.free_all(self._tree.transfers.acknowledge(effect))
+            pages.landed(effect.boundary)
             if self.storage is not None and effect.kind is EffectKind.BACKUP:
                 self.storage.backed_up(effect.boundary)
         else:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
+from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, EvictParams, InitLoadBackParams, MatchPrefixParams
@@ -23,7 +24,6 @@ from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToToke
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 MODULUS = 1 << 23
@@ -152,10 +152,11 @@ class Request(SimpleNamespace):
         return bool(self.is_finished)
 
     def get_fill_ids(self) -> array[int]:
-        return self.full_untruncated_fill_ids[: self.extend_end]
+        ids: array[int] = self.full_untruncated_fill_ids[: self.extend_end]
+        return ids
 
     def needs_host_load_back(self) -> bool:
-        return self.host_hit_length > 0 or self.swa_host_hit_length > 0 or self.mamba_host_hit_length > 0
+        return bool(self.host_hit_length > 0 or self.swa_host_hit_length > 0 or self.mamba_host_hit_length > 0)
 
 
 @dataclass
@@ -190,7 +191,9 @@ class Scheduler:
     counts: Counts = field(default_factory=Counts)
     serial: int = 0
 
-    def submit(self, tokens: list[int], new_tokens: int, extra_key: str | None = None) -> Request:
+    def submit(
+        self, tokens: list[int], new_tokens: int, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> Request:
         self.serial += 1
         req = Request(
             rid=str(self.serial),
@@ -201,7 +204,7 @@ class Scheduler:
             output_ids=array("q"),
             new_tokens=new_tokens,
             extra_key=extra_key,
-            cache_salt=None,
+            cache_salt=cache_salt,
             priority=None,
             session=None,
             session_id=None,
@@ -215,7 +218,7 @@ class Scheduler:
             swa_branching_seqlen=None,
             mamba_branching_seqlen=None,
             decoded=0,
-            chain=chain(tokens, extra_key),
+            chain=chain(tokens, (extra_key or "") + (cache_salt or "")),
         )
         self.waiting.append(req)
         return req
@@ -267,7 +270,7 @@ class Scheduler:
 
     def _admit(self, req: Request) -> bool:
         cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
-        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1)
+        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1, cache_salt=req.cache_salt)
         match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
         req.prefix_len, req.last_node, req.best_match_node = (
             match.device_prefix_len,
@@ -440,7 +443,7 @@ class Scheduler:
         self._release(req, checkpoint=False)
 
     def _release(self, req: Request, *, checkpoint: bool) -> None:
-        kv, cache, size = req.kv, self.cache, self.pools.case.page_size
+        kv, cache = req.kv, self.cache
         owned = kv.kv_allocated_len
         if checkpoint:
             self.counts.finished += 1
