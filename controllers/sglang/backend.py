@@ -134,7 +134,9 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             pool, extra_buffer=self._extra_buffer, evict_one=lambda: self.evict_for_alloc(EvictParams(mamba_num=1))
         )
         self._device = DeviceTier(self.tree, self._pools)
-        self._tiers = None if self._builder is None else self._builder.build(self.tree, self._device, self._pools)
+        self._tiers = None
+        if self._builder is not None:
+            self._tiers = self._builder.build(self.tree, self._device, self._pools, self.metrics_collector)
         self._events: KvEvents | None = None
         if self.kv_events is not None:
             self._events = self._device.watcher = KvEvents(self.tree, self.kv_events)
