@@ -42,7 +42,7 @@ from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.kv_events import KvEvents
 from unified_tree.controllers.sglang.layer_gate import LayerGate
 from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
+from unified_tree.controllers.sglang.tiers import HostTokens, LoadLock, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
 from unified_tree.node import Tier
 from unified_tree.receipt import NOWHERE, Boundary
@@ -210,6 +210,11 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Apply ended copies and start due ones; once a scheduler's step."""
         if self._tiers is not None:
             self._tiers.poll()
+
+    @property
+    def token_to_kv_pool_host(self) -> HostTokens | None:
+        """What SGLang's metrics read of the host tier; None without one."""
+        return None if self._tiers is None else HostTokens(self._tiers.controller, self.page_size)
 
     @property
     def ongoing_write_through(self) -> range:

@@ -17,7 +17,7 @@ from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheCon
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
-from unified_tree.controllers.sglang.device_pools import STATE
+from unified_tree.controllers.sglang.device_pools import FULL, STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
 from unified_tree.controllers.transfer_engines import CpuEngine
@@ -55,6 +55,28 @@ class LoadLock:
         """Stop keeping the pages; a load that nobody waits for is cancelled. One component alone is kept until the end."""
         if component is None:
             self._controller.release(self._load)
+
+
+class HostTokens:
+    """How many tokens fit in the host tier, as SGLang's metrics read them.
+
+    Args:
+        controller: of the host tier.
+        page_size: tokens a page.
+    """
+
+    def __init__(self, controller: HybridCacheController, page_size: int) -> None:
+        self._pages = controller.host.allocators[FULL]
+        self._page_size = page_size
+
+    @property
+    def logical_size(self) -> int:
+        """Full-attention tokens of the whole pool."""
+        return (self._pages.page_count or 0) * self._page_size
+
+    def available_size(self) -> int:
+        """Full-attention tokens that are free."""
+        return self._pages.free_pages * self._page_size
 
 
 class Tiers:
