@@ -10,7 +10,7 @@ CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_pol
 ARGS ?=
 PEERS ?=
 
-.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e lint docs clean
+.PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract lint docs clean
 
 replay: $(VENV)/.replay  ## replay a workload through every eviction policy: make replay ARGS="trace.jsonl.gz --model qwen3-32b"
 	$(BIN)/unified-tree replay $(ARGS)
@@ -41,6 +41,9 @@ engines-e2e:  ## random mixes of requests through SGLang on a CPU, in a folder o
 	$(if $(ENGINE_PYTHON),,bash tests/e2e/sglang/install.sh .engines/sglang)
 	$(or $(ENGINE_PYTHON),.engines/sglang/bin/python) -W ignore tests/e2e/sglang/run_mixes.py \
 	    --caches none,builtin,ours,ours+host,ours+files,ours+restart $(if $(ENGINE_PYTHON),--source .) $(ARGS)
+
+sglang-contract: $(VENV)/.base  ## what the SGLang backend relies on, against the newest SGLang; SGLANG=… takes a wheel or a folder
+	$(BIN)/python tests/e2e/sglang/contract.py $(or $(SGLANG),--newest)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -195,11 +195,11 @@ class CacheCounters:
             self.tombstones += result.tombstones
             self.lost += result.lost
 
-    def moved(self, kind: EffectKind, pages: int, size_bytes: int) -> None:
-        """Count a completed transfer."""
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """Count a completed transfer, pages by component."""
         before = self.transfers.get(kind, TransferStats())
         self.transfers[kind] = TransferStats(
-            count=before.count + 1, pages=before.pages + pages, size_bytes=before.size_bytes + size_bytes
+            count=before.count + 1, pages=before.pages + sum(pages.values()), size_bytes=before.size_bytes + size_bytes
         )
 
     def count_drop(self, reason: str) -> None:

@@ -171,9 +171,10 @@ class HybridCacheController:
         effect = opened.effect
         pages = self._device if effect.kind is EffectKind.LOAD else self.host
         if error is None:
-            page_count = sum(copy.source.size for copy in effect.copies)
-            self._counters.moved(effect.kind, page_count, self._size_bytes(effect))
+            page_counts = {copy.component: copy.source.size for copy in effect.copies}
+            self._counters.moved(effect.kind, page_counts, self._size_bytes(effect))
             pages.free_all(self._tree.transfers.acknowledge(effect))
+            pages.landed(effect.boundary)
             if self.storage is not None and effect.kind is EffectKind.BACKUP:
                 self.storage.backed_up(effect.boundary)
         else:

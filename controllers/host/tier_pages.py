@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.receipt import EvictResult, InsertResult
+    from unified_tree.receipt import Boundary, EvictResult, InsertResult
     from unified_tree.tree import UnifiedTree
+
+
+class PageWatcher(Protocol):
+    """Is told which pages of a tier the tree takes and gives up."""
+
+    def landed(self, tier: Tier, boundary: Boundary) -> None:
+        """A transfer, or a fetch from a store, put pages into the tree, on the path to this boundary."""
+
+    def freed(self, tier: Tier, component: str, names: NDArray[np.int64]) -> None:
+        """Pages were freed, whether the tree had them or not."""
 
 
 class TierPages:
@@ -23,6 +33,7 @@ class TierPages:
 
     Attributes:
         other_tier: the pools of the other tier, whose pages an eviction here may free; None without another tier.
+        watcher: is told of every page that lands or is freed; None for nobody.
     """
 
     def __init__(self, tree: UnifiedTree, tier: Tier, page_counts: Mapping[str, int], counters: CacheCounters) -> None:
@@ -32,6 +43,12 @@ class TierPages:
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
         self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
         self.other_tier: TierPages | None = None
+        self.watcher: PageWatcher | None = None
+
+    def landed(self, boundary: Boundary) -> None:
+        """Pages that did not come from an insert are the tree's now, on the path to a boundary."""
+        if self.watcher is not None:
+            self.watcher.landed(self._tier, boundary)
 
     def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
         """Page ids that were reserved; see PageAllocator.allocate."""
@@ -51,12 +68,14 @@ class TierPages:
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Free pages; see PageAllocator.free."""
+        if self.watcher is not None:
+            self.watcher.freed(self._tier, name, ids)
         self.allocators[name].free(ids)
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages of several pools."""
         for name, ids in pages.items():
-            self.allocators[name].free(ids)
+            self.free(name, ids)
 
     def free_evicted(self, result: EvictResult) -> None:
         """Free the pages that an eviction on this tier returned, of both tiers."""

@@ -121,6 +121,29 @@ def models_command(page_size: int | None, tp: int) -> None:
     print_models(report_console(), models)
 
 
+@app.command(name="sglang-check")
+@click.argument("model_path", type=click.Path(exists=True))
+@click.option("--device-gib", type=click.FloatRange(min=0, min_open=True), help="Device memory of a rank for the cache.")
+@click.option("--host-gib", type=click.FloatRange(min=0, min_open=True), help="Host memory of a rank; needs --device-gib.")
+@click.option("--page-size", type=click.IntRange(min=1), default=1, show_default=True, help="Tokens a page.")
+@click.option("--tp", "tensor_parallel", type=int, default=1, show_default=True, help="Ranks; the bytes are those of one.")
+@click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of keys, values and latents.")
+@click.option("--eagle", "is_eagle", is_flag=True, help="Speculative decoding with EAGLE.")
+@click.option("--extra-buffer", "has_extra_buffer", is_flag=True, help="States are saved in the extra buffer.")
+@click.option("--swa-full-tokens-ratio", type=float, default=0.8, show_default=True, help="SGLang's.")
+@click.option("--mamba-full-memory-ratio", type=float, default=0.9, show_default=True, help="SGLang's.")
+def sglang_check_command(model_path: str, device_gib: float | None, host_gib: float | None, **given: Any) -> int:
+    """Say what SGLang with `--radix-cache-backend unified_tree` would cache for a model.
+
+    MODEL_PATH is a model's folder or its config.json; SGLang is not needed. The exit code is 1 if the model would be refused.
+    """
+    from unified_tree.controllers.sglang.model_check import ModelCheck, print_check
+
+    if host_gib is not None and device_gib is None:
+        raise click.UsageError("--host-gib needs --device-gib: the host's memory is divided as the device's is")
+    return print_check(ModelCheck.of(model_path, **given), device_gib=device_gib, host_gib=host_gib)
+
+
 @app.command(name="columns")
 def columns_command() -> None:
     """Say what each column of a report means, and its name in JSON and CSV."""

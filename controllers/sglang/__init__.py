@@ -9,7 +9,10 @@ calls. docs/sglang.md shows how to serve a model with it. Only the modules `plug
 - `running_states`: the recurrent states of running requests.
 - `waiting_order`: the order of waiting requests under `--schedule-policy dfs-weight`.
 - `kv_events`: the events that a router reads.
+- `transfer_metrics`: counts copies between device and host under SGLang's names.
 - `settings`: the configuration.
+- `refusals`: what the backend does not support.
+- `model_check`: `unified-tree sglang-check`, which says it of a model before it is served.
 """
 
 if __name__ != "unified_tree.controllers.sglang":  # a second name would make every class exist twice

@@ -79,9 +79,12 @@ class TierBuilder:
         """The components with the formats of SGLang's pools."""
         return [replace(component, format=self._tensors[component.name].format) for component in components]
 
-    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools) -> Tiers:
-        """The tiers of a new tree. The store serves the first one alone: SGLang resets its cache when the weights may have
-        changed, and does not say whether they have."""
+    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, collector: Any = None) -> Tiers:
+        """The tiers of a new tree, whose copies SGLang's collector of metrics counts.
+
+        The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
+        whether they have.
+        """
         self._builds += 1
         model = Composition(
             name=self._model,
@@ -101,6 +104,7 @@ class TierBuilder:
             self._host.page_counts(device_pages, page_bytes),
             write_policy=self._write_policy,
             model=model,
+            collector=collector,
             open_store=None if store is None else lambda model, host: self._open(store, model, host),
             ranks=rank_agreement(self._group),
         )

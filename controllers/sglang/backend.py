@@ -32,6 +32,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     TreeLock,
 )
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.events import KVCacheEventRecorder
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
@@ -39,10 +40,12 @@ from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree.controllers.sglang.kv_events import KvEvents
 from unified_tree.controllers.sglang.layer_gate import LayerGate
 from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
 from unified_tree.controllers.sglang.tiers import HostPoolSize, LoadLock, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
+from unified_tree.node import Tier
 from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
@@ -94,6 +97,13 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             self._components = tiers.described(self._components)
         if params.enable_metrics:
             self.init_metrics_collector()
+        if params.enable_kv_cache_events:
+            self.kv_events = KVCacheEventRecorder(
+                enabled=True,
+                page_size=self.page_size,
+                dynamo_format=params.dynamo_kv_event_format,
+                lora_names=params.kv_event_lora_names,
+            )
         self._tiers: Tiers | None = None
         self.gate = LayerGate(self._wait_layer)
         self.reset()
@@ -127,7 +137,15 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             pool, extra_buffer=self._extra_buffer, evict_one=lambda: self.evict_for_alloc(EvictParams(mamba_num=1))
         )
         self._device = DeviceTier(self.tree, self._pools)
-        self._tiers = None if self._builder is None else self._builder.build(self.tree, self._device, self._pools)
+        self._tiers = None
+        if self._builder is not None:
+            self._tiers = self._builder.build(self.tree, self._device, self._pools, self.metrics_collector)
+        self._events: KvEvents | None = None
+        if self.kv_events is not None:
+            self._events = self._device.watcher = KvEvents(self.tree, self.kv_events)
+            if self._tiers is not None:
+                self._tiers.controller.host.watcher = self._events
+            self.kv_events.record_all_cleared()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
@@ -348,6 +366,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         kept = self._pools.settle(offered, result)
         if kept is not None:
             self.req_to_token_pool.write((kv.req_pool_idx, slice(begin, end)), self._pools.path_slots(kept).to(row.dtype))
+        if self._events is not None:
+            self._events.stored(Tier.DEVICE, key, result.boundary, req.session_id)
         refused = result.duplicates.get(STATE)
         if refused is not None:
             self._pools.states.release(refused)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.host.tier_pages import PageWatcher, TierPages
     from unified_tree.controllers.sglang.device_pools import DevicePools
-    from unified_tree.receipt import EvictResult
+    from unified_tree.receipt import Boundary, EvictResult
     from unified_tree.tree import UnifiedTree
 
 
@@ -42,6 +42,7 @@ class DeviceTier:
     Attributes:
         allocators: the free list of each pool, by component.
         other_tier: the host pools, whose pages an eviction here may free; None without a host tier.
+        watcher: is told of every page that lands or is freed; None for nobody.
     """
 
     def __init__(self, tree: UnifiedTree, pools: DevicePools) -> None:
@@ -49,6 +50,12 @@ class DeviceTier:
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
         self.other_tier: TierPages | None = None
+        self.watcher: PageWatcher | None = None
+
+    def landed(self, boundary: Boundary) -> None:
+        """Pages that were loaded are the tree's now, on the path to a boundary."""
+        if self.watcher is not None:
+            self.watcher.landed(Tier.DEVICE, boundary)
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
@@ -83,11 +90,14 @@ class DeviceTier:
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages of several pools, by component and name."""
+        if self.watcher is not None:
+            for name, names in pages.items():
+                self.watcher.freed(Tier.DEVICE, name, names)
         self._pools.free(pages)
 
     def free_evicted(self, result: EvictResult) -> None:
         """Free the pages that an eviction on device returned, of both tiers."""
-        self._pools.free(result.freed)
+        self.free_all(result.freed)
         if result.freed_elsewhere:
             assert self.other_tier is not None, "without a host tier nothing is freed there"
             self.other_tier.free_all(result.freed_elsewhere)

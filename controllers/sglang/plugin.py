@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from unified_tree.controllers.sglang.refusals import Served
 from unified_tree.controllers.sglang.settings import VARIABLE, Settings
 from unified_tree.errors import ConfigurationError
 
@@ -88,24 +89,21 @@ def check_flags(settings: Settings, *, is_hierarchical: bool, storage_backend: s
 
 def refusals(context: Any) -> list[str]:
     """What of a model or a configuration the backend does not support, in words."""
-    params, found = context.params, []
-    allocator = params.token_to_kv_pool_allocator
-    kind = type(allocator).__name__
-    if kind not in ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator"):
-        found.append(f"the allocator {kind}")
-    if context.is_hybrid_swa and context.full_tokens_per_layer == 0:
-        found.append("models without any full attention")
-    if getattr(allocator, "swa_req_ring", False) or (context.is_hybrid_swa and not params.swa_gates_prefix_match):
-        found.append("windows that are kept by request instead of by token")
-    if params.decoder_swa_bounded_replay:
-        found.append("bounded replay of windows in the decoder")
-    pool = params.req_to_token_pool
-    if getattr(pool, "mamba_ckpt_pool", None) is not None:
-        found.append("--enable-int8-mamba-checkpoint")
-    if context.is_hybrid_ssm and getattr(pool.mamba_pool, "replayssm_write_pos", None) is not None:
-        found.append("ReplaySSM")
-    if context.is_hybrid_ssm and params.is_eagle:
-        found.append("EAGLE on models with recurrent states")
-    if context.is_hybrid_ssm and not params.enable_mamba_extra_buffer and params.page_size != 1:
-        found.append("recurrent states without the extra buffer at another page size than 1")
-    return found
+    params = context.params
+    allocator, pool = params.token_to_kv_pool_allocator, params.req_to_token_pool
+    windows_by_request = getattr(allocator, "swa_req_ring", False) or (
+        context.is_hybrid_swa and not params.swa_gates_prefix_match
+    )
+    has_states = context.is_hybrid_ssm
+    return Served(
+        allocator=type(allocator).__name__,
+        has_full_attention=not (context.is_hybrid_swa and context.full_tokens_per_layer == 0),
+        has_states=has_states,
+        windows_by_request=windows_by_request,
+        has_bounded_replay=params.decoder_swa_bounded_replay,
+        has_int8_checkpoints=getattr(pool, "mamba_ckpt_pool", None) is not None,
+        has_replay_ssm=has_states and getattr(pool.mamba_pool, "replayssm_write_pos", None) is not None,
+        is_eagle=params.is_eagle,
+        has_extra_buffer=params.enable_mamba_extra_buffer,
+        page_size=params.page_size,
+    ).refusals()

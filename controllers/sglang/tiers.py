@@ -19,6 +19,7 @@ from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.sglang.device_pools import STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
+from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
 from unified_tree.controllers.transfer_engines import CpuEngine
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
@@ -92,6 +93,7 @@ class Tiers:
         model: the model's name in a store.
         open_store: opens the store; None without one.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
+        collector: SGLang's metrics of the cache; None without them.
     """
 
     def __init__(
@@ -106,10 +108,11 @@ class Tiers:
         model: Composition,
         open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
         ranks: RankAgreement | None = None,
+        collector: Any = None,
     ) -> None:
         self._tree = tree
         self._pools = pools
-        self.counters = CacheCounters()
+        self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
         host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT)

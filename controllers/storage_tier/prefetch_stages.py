@@ -162,6 +162,7 @@ class PrefetchStages:
         fetch.claim.submit(taken)
         self.room.release(fetch.claim)
         controller.host.free_all(result.unused)
+        controller.host.landed(result.boundary)
         totals, before = controller.totals, prefetch.tokens
         prefetch.measure(controller.tree, length * size)
         totals.prefetched_tokens += max(0, prefetch.tokens - before)

@@ -191,7 +191,9 @@ class Scheduler:
     counts: Counts = field(default_factory=Counts)
     serial: int = 0
 
-    def submit(self, tokens: list[int], new_tokens: int, extra_key: str | None = None) -> Request:
+    def submit(
+        self, tokens: list[int], new_tokens: int, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> Request:
         self.serial += 1
         req = Request(
             rid=str(self.serial),
@@ -202,7 +204,7 @@ class Scheduler:
             output_ids=array("q"),
             new_tokens=new_tokens,
             extra_key=extra_key,
-            cache_salt=None,
+            cache_salt=cache_salt,
             priority=None,
             session=None,
             session_id=None,
@@ -216,7 +218,7 @@ class Scheduler:
             swa_branching_seqlen=None,
             mamba_branching_seqlen=None,
             decoded=0,
-            chain=chain(tokens, extra_key),
+            chain=chain(tokens, (extra_key or "") + (cache_salt or "")),
         )
         self.waiting.append(req)
         return req
@@ -268,7 +270,7 @@ class Scheduler:
 
     def _admit(self, req: Request) -> bool:
         cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
-        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1)
+        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1, cache_salt=req.cache_salt)
         match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
         req.prefix_len, req.last_node, req.best_match_node = (
             match.device_prefix_len,

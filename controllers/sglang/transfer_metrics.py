@@ -1,0 +1,35 @@
+"""Counts the copies between device and host under the names of SGLang's own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.effect import EffectKind
+
+POOLS = {"full": "kv", "swa": "swa", "mamba": "mamba"}
+"""SGLang's names of the pools, by component."""
+
+
+class MeteredCounters(CacheCounters):
+    """Counters that also tell SGLang's collector of every copy that ended.
+
+    Args:
+        collector: SGLang's `RadixCacheMetricsCollector`.
+        page_size: tokens a page; a state counts as one, as in SGLang.
+    """
+
+    def __init__(self, collector: Any, page_size: int) -> None:
+        super().__init__()
+        self._collector = collector
+        self._page_size = page_size
+
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """Count a completed transfer, pages by component."""
+        super().moved(kind, pages, size_bytes)
+        name = "backup" if kind is EffectKind.BACKUP else "load_back"
+        for component, count in pages.items():
+            tokens = count * (1 if component == "mamba" else self._page_size)
+            getattr(self._collector, f"increment_{name}_num_tokens")(num_tokens=tokens, pool=POOLS.get(component, component))
+        getattr(self._collector, f"increment_{name}_num_bytes")(size_bytes)
