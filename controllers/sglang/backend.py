@@ -214,17 +214,9 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         if self._tiers is not None:
             self._tiers.poll()
 
-    @property
-    def ongoing_write_through(self) -> range:
-        """As many as copies are under way, or 1 for any number: SGLang asks whether there is none."""
-        return range(int(self._tiers is not None and self._tiers.is_busy))
-
-    @property
-    def ongoing_load_back(self) -> range:
-        """See `ongoing_write_through`, which counts loads too."""
-        return range(0)
-
-    ongoing_prefetch = ongoing_backup = ongoing_load_back
+    ongoing_write_through = ongoing_load_back = ongoing_prefetch = ongoing_backup = range(0)
+    """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under way,
+    so there is nothing to wait for."""
 
     @property
     def enable_storage(self) -> bool:
@@ -510,7 +502,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def sanity_check(self) -> None:
         """SGLang calls this when idle. Raises AssertionError for a broken invariant of the tree, or a page with two owners."""
         problems = [str(violation) for violation in self.tree.check()]
-        for name in self.tree_components if not self.ongoing_write_through else ():
+        is_busy = self._tiers is not None and self._tiers.is_busy
+        for name in self.tree_components if not is_busy else ():
             used, named = self.tree.pool(name).used_pages, len(self._pools.names(name))
             if used != named:
                 problems.append(f"{name}: the tree has {used} pages, {named} are named")

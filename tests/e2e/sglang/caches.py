@@ -8,12 +8,15 @@ from pathlib import Path
 
 CONFIG_VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """Where the backend finds its settings: one JSON object."""
-HOST: dict[str, object] = {"host": {"pages": 6000}}
+HOST: dict[str, object] = {"host": {"ratio": 4.0}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """A cache by its name: the engine's settings, the backend's settings, whether it starts on the files of the one before."""
+    """A cache by its name: the engine's settings, the backend's settings, whether it starts on the files of the one before.
+
+    A cache with files is not emptied between two mixes: emptying it ends the use of its store.
+    """
 
     name: str
     engine: dict[str, object]
@@ -28,18 +31,23 @@ class Cache:
 
     def settings(self, files: Path) -> dict[str, object]:
         """The backend's settings with its files in a folder."""
-        store = {"store": {"engine": "file", "directory": str(files)}} if self.keeps_files else {}
-        return {**(self.config or {}), **store}
+        if not self.keeps_files:
+            return self.config or {}
+        store = {"engine": "file", "directory": str(files), "capacity_bytes": 1 << 30, "prefetch": {"min_tokens": 8}}
+        return {**(self.config or {}), "store": store}
 
 
 OURS: dict[str, object] = {"radix_cache_backend": "unified_tree"}
+TIERS: dict[str, object] = {**OURS, "enable_hierarchical_cache": True}
+STORE: dict[str, object] = {**TIERS, "hicache_storage_backend": "file"}
+"""SGLang asks a cache to prefetch only if a storage backend is named; its own `file` is never built."""
 CACHES = (
     Cache(name="none", engine={"disable_radix_cache": True}),
     Cache(name="builtin", engine={}),
     Cache(name="ours", engine=OURS, config={}),
-    Cache(name="ours+host", engine=OURS, config=HOST),
-    Cache(name="ours+files", engine=OURS, config=HOST, keeps_files=True),
-    Cache(name="ours+restart", engine=OURS, config=HOST, keeps_files=True, restarts=True),
+    Cache(name="ours+host", engine=TIERS, config=HOST),
+    Cache(name="ours+files", engine=STORE, config=HOST, keeps_files=True),
+    Cache(name="ours+restart", engine=STORE, config=HOST, keeps_files=True, restarts=True),
 )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import plugin_path
 import tiny_models
 from caches import CACHES, CONFIG_VARIABLE, Cache, chosen
 from cases import CASES, Case
+from imported_engine import ImportedEngine
 
 HERE = Path(__file__).parent
 REQUESTS_A_MIX = 40
@@ -62,7 +62,9 @@ class Run:
         return [request for mix in self.mixes for request in mix["requests"]]
 
 
-def served(case: Case, cache: Cache, seeds: list[int], work: Path, options: argparse.Namespace) -> Run:
+def served(
+    case: Case, cache: Cache, seeds: list[int], work: Path, options: argparse.Namespace, imported: ImportedEngine
+) -> Run:
     """Start an engine with a cache, serve the mixes, read what they gave."""
     name = f"{case.name}.{cache.name}"
     spec = work / f"{name}.spec.json"
@@ -75,34 +77,36 @@ def served(case: Case, cache: Cache, seeds: list[int], work: Path, options: argp
     if options.tp > 1:
         engine["tp_size"] = options.tp
     mix = {**case.mix, "aborts": not options.no_aborts}
-    spec.write_text(json.dumps({"engine": engine, "mix": mix, "seeds": seeds, "result": str(result)}))
+    contents = {"engine": engine, "mix": mix, "seeds": seeds, "empties": not cache.keeps_files, "result": str(result)}
+    spec.write_text(json.dumps(contents))
     environment = {
-        **os.environ,
+        **imported.environment,
         **({} if options.timing else CHECKS),
         **case.environment,
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": plugin_path.joined(work, options.source),
         CONFIG_VARIABLE: json.dumps(cache.settings(files)),
     }
     if options.timing:
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
+    if options.tp > 1 and cache.is_ours:
+        environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
     result.unlink(missing_ok=True)
     run = Run(case, cache)
-    with log.open("w") as out:
-        done = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(HERE / "serve_mixes.py"), str(spec)], stdout=out, stderr=out, env=environment
-        )
-        try:
-            done.wait(options.timeout)
-        except subprocess.TimeoutExpired:
-            done.kill()
-            run.trouble.append(f"not done after {options.timeout} s")
+    imported.serve(spec, environment, log, options.timeout)
     if result.exists():
         run.mixes = json.loads(result.read_text())["mixes"]
     else:
         run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
     return run
+
+
+def base_environment(work: Path, source: Path | None) -> dict[str, str]:
+    """What SGLang reads while it is imported."""
+    return {
+        **os.environ,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": plugin_path.joined(work, source),
+    }
 
 
 def last_error(log: Path) -> str:
@@ -177,19 +181,26 @@ def main() -> int:
     for folder in (work, options.models):
         folder.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
+    base = base_environment(work, options.source)
+    imports: dict[str, ImportedEngine] = {}
     for case in (by_name[name] for name in names):
         count = max(1, round(options.requests * case.share / REQUESTS_A_MIX))
         seeds = list(range(options.first_seed, options.first_seed + count))
         of_case: dict[str, Run] = {}
+        at_import = {key: value for key, value in case.environment.items() if key.startswith("TRITON")}
+        imported = imports.get(str(at_import)) or ImportedEngine({**base, **at_import})
+        imports[str(at_import)] = imported
         for cache in chosen(options.caches.split(",")):
             start = time.monotonic()
-            run = of_case[cache.name] = served(case, cache, seeds, work, options)
+            run = of_case[cache.name] = served(case, cache, seeds, work, options, imported)
             runs.append(run)
             if "none" in of_case:
                 compare(run, of_case["none"], of_case.get("builtin"))
             print(f"{case.name}, {cache.name}: {len(run.requests)} requests in {time.monotonic() - start:.0f} s", flush=True)
             for line in run.trouble[:5]:
                 print(f"    {line}", flush=True)
+    for imported in imports.values():
+        imported.close()
     print(f"\n{table(runs)}\n\nlogs and results: {work}")
     if options.timing:
         print("\n" + cache_times.table([(run.case.name, run.cache.name, len(run.requests)) for run in runs], work))

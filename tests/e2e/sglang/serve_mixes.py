@@ -1,7 +1,8 @@
 """Serves random mixes by one SGLang engine: `python serve_mixes.py SPEC.json`, run by the engine's python.
 
 The spec names the model, the engine's settings, the seeds and the result's path. Each wave reaches the scheduler as a whole, so
-that a run depends on its seed alone, aborts of running requests aside. The cache is emptied between two mixes.
+that a run depends on its seed alone, aborts of running requests aside. Every other mix has aborts. The cache is emptied between
+two mixes, unless it has a store, which that would close.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ class Client:
         self._manager = engine.tokenizer_manager
         self._sent = 0
 
-    async def mix(self, seed: int, settings: MixSettings) -> dict[str, object]:
-        """What one mix gave, request by request."""
+    async def mix(self, seed: int, settings: MixSettings, *, is_apart: bool) -> dict[str, object]:
+        """What one mix gave, request by request. One that runs apart shares no prefix with the mixes before it."""
         mix = Mix(seed, settings)
         rows: list[dict[str, object]] = []
         start = time.perf_counter()
         while wave := mix.wave():
-            answers = await self._wave(wave)
+            answers = await self._wave(wave, f"{seed}/" if is_apart else "")
             for request, answer in zip(wave, answers, strict=True):
                 mix.answered(request, answer["output_ids"])
                 rows.append(_row(request, answer))
@@ -45,13 +46,13 @@ class Client:
             await asyncio.sleep(0.1)
         raise RuntimeError("the engine does not come to rest: its cache cannot be emptied")
 
-    async def _wave(self, wave: list[Request]) -> list[dict[str, Any]]:
+    async def _wave(self, wave: list[Request], apart: str) -> list[dict[str, Any]]:
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput, PauseGenerationReqInput
 
         await self._manager._async_dispatch_to_scheduler(PauseGenerationReqInput(mode="in_place"))
         names = [f"r{self._sent + i}-" for i in range(len(wave))]
         self._sent += len(wave)
-        tasks = [asyncio.create_task(self._ask(name, request)) for name, request in zip(names, wave, strict=True)]
+        tasks = [asyncio.create_task(self._ask(name, request, apart)) for name, request in zip(names, wave, strict=True)]
         while not all(name in self._manager.rid_to_state for name in names):
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.002)
@@ -61,14 +62,14 @@ class Client:
         await self._manager._async_dispatch_to_scheduler(ContinueGenerationReqInput())
         return list(await asyncio.gather(*tasks))
 
-    async def _ask(self, name: str, request: Request) -> dict[str, Any]:
+    async def _ask(self, name: str, request: Request, apart: str) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         asked = GenerateReqInput(
             input_ids=list(request.prompt),
             sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens, "ignore_eos": True},
             rid=name,
-            extra_key=request.namespace[0],
+            extra_key=apart + (request.namespace[0] or "") or None,
             cache_salt=request.namespace[1],
             stream=request.abort == "running",
         )
@@ -96,31 +97,33 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Start the engine, serve the mixes, write what they gave."""
+def serve(path: Path) -> None:
+    """Start the engine of a spec, serve the mixes, write what they gave."""
     import sglang
 
-    spec = json.loads(Path(sys.argv[1]).read_text())
+    spec = json.loads(path.read_text())
     engine = sglang.Engine(**spec["engine"])
     client = Client(engine)
     settings = MixSettings(**spec["mix"])
 
-    async def serve() -> list[dict[str, object]]:
+    async def mixes_of_all() -> list[dict[str, object]]:
         mixes = []
         for seed in spec["seeds"]:
-            await client.empty()
-            mixes.append(await client.mix(seed, settings))
+            own = replace(settings, aborts=settings.aborts and seed % 2 == 1)
+            if spec["empties"]:
+                await client.empty()
+            mixes.append(await client.mix(seed, own, is_apart=not spec["empties"]))
             done = mixes[-1]
             print(f"seed {seed}: {len(done['requests'])} requests in {done['seconds']:.1f} s", flush=True)  # type: ignore[arg-type]
         await client.empty()
         return mixes
 
     try:
-        mixes = engine.loop.run_until_complete(serve())
+        mixes = engine.loop.run_until_complete(mixes_of_all())
         Path(spec["result"]).write_text(json.dumps({"mix": asdict(settings), "mixes": mixes}))
     finally:
         engine.shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    serve(Path(sys.argv[1]))

@@ -30,9 +30,9 @@ THRESHOLD = 1e-4
 """Of the divergence between logprobs with and without hits; SGLang's own tests allow more."""
 
 
-def saved_model(models: Path) -> Path:
+def saved_model(models: Path, *, seed: int = 2) -> Path:
     """The model with its tokenizer."""
-    folder = tiny_models.saved("llama", models, vocab_size=VOCABULARY)
+    folder = tiny_models.saved("llama", models, seed=seed, vocab_size=VOCABULARY)
     if not (folder / "tokenizer.json").exists():
         import transformers
         from tokenizers import Regex, Tokenizer
@@ -157,22 +157,34 @@ def kits(address: str, model: Path, work: Path, server: subprocess.Popen[bytes])
     }
 
 
-def main() -> int:
-    """Start a server, run the kits, say which passed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cache", default="builtin", help="of " + ",".join(cache.name for cache in CACHES))
-    parser.add_argument("--kits", default="", help="of those whose name holds this")
+def options_parser(description: str | None) -> argparse.ArgumentParser:
+    """What all programs that start a server are told."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--page-size", type=int, default=1)
     parser.add_argument("--source", type=Path, help="a checkout of unified_tree that the engine imports, if not installed")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "unified-tree-tiny-models")
     parser.add_argument("--work", type=Path, help="where logs are kept; a new folder if left out")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the server to start")
-    options = parser.parse_args()
+    return parser
+
+
+def prepared(options: argparse.Namespace) -> Path:
+    """The folder for logs and files, and what SGLang and the stand-ins need in this process."""
     work: Path = options.work or Path(tempfile.mkdtemp(prefix="unified-tree-kits-"))
     for folder in (work / "files", options.models):
         folder.mkdir(parents=True, exist_ok=True)
     sys.path[:0] = plugin_path.joined(work, options.source).split(os.pathsep)
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    return work
+
+
+def main() -> int:
+    """Start a server, run the kits, say which passed."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--cache", default="builtin", help="of " + ",".join(cache.name for cache in CACHES))
+    parser.add_argument("--kits", default="", help="of those whose name holds this")
+    options = parser.parse_args()
+    work = prepared(options)
     model = saved_model(options.models)
     [cache] = chosen([options.cache])
     server, address = started(model, cache, work, options)

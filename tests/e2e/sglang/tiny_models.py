@@ -95,17 +95,17 @@ GAINS = {"q_proj": 3.0, "q_b_proj": 3.0, "o_proj": 3.0, "out_proj": 3.0, "v_proj
 """By how much a projection is stronger than one that keeps the size of its input."""
 
 
-def saved(name: str, parent: Path, **changes: object) -> Path:
+def saved(name: str, parent: Path, *, seed: int = 2, **changes: object) -> Path:
     """The folder of a model's checkpoint, made at the first call; `changes` are of its configuration."""
-    folder = parent / "-".join([name, *(f"{key}-{value}" for key, value in changes.items())])
+    folder = parent / "-".join([name, *(f"{key}-{value}" for key, value in changes.items()), *([f"seed-{seed}"] * (seed != 2))])
     if not (folder / "config.json").exists():
-        model(name, **changes).save_pretrained(folder)
+        model(name, seed=seed, **changes).save_pretrained(folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=1))
     return folder
 
 
-def model(name: str, **changes: object) -> Any:
+def model(name: str, *, seed: int = 2, **changes: object) -> Any:
     """The model itself, as transformers runs it."""
     import torch
     import transformers
@@ -118,7 +118,7 @@ def model(name: str, **changes: object) -> Any:
     torch.manual_seed(1)
     models: Any = transformers.AutoModelForCausalLM
     made = models.from_config(configuration, dtype=torch.float32).eval()
-    generator = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, weight in made.named_parameters():
             scale = _scale(key, weight)
