@@ -232,7 +232,8 @@ def main() -> int:
                 is_equal = pair[0] == pair[1] if case.window is None else set(expected) <= set(found)
                 differs += not is_equal
                 first = next((at for at, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
-                said = "equal to SGLang's" if is_equal else f"differ at {first}, {len(expected)} are SGLang's"
+                agrees = "equal to SGLang's" if case.window is None else f"with SGLang's {len(expected)} among them"
+                said = agrees if is_equal else f"differ at {first}, {len(expected)} are SGLang's"
                 print(f"{name} {shape} seed {seed}: {len(pair[1])} events, {len(found)} blocks, {said}", flush=True)
             for host in HOSTS:
                 index = replay(case, host, dynamo=bool(seed % 2), requests=given.requests, seed=seed)
