@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from unified_tree.arguments import integer, number
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.errors import ConfigurationError
 
+Choice = TypeVar("Choice", bound=Enum)
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
 
@@ -99,22 +102,37 @@ class Settings:
         host, store, write_policy = given.get("host"), given.get("store"), given.get("write_policy")
         if host is not None:
             _check_names(HostSettings, host, "host")
+            if host.get("pages") is not None and not isinstance(host["pages"], Mapping):
+                raise ConfigurationError(f"host.pages must be a mapping, not {host['pages']!r}")
         if store is not None:
+            if not isinstance(store, Mapping):
+                raise ConfigurationError(f"store must be a mapping, not {store!r}")
             store = {"options": {key: value for key, value in store.items() if key not in _names(StoreSettings)}, **store}
             store = {key: store[key] for key in store if key in _names(StoreSettings)}
             if not isinstance(store.get("engine"), str):
                 raise ConfigurationError("store.engine must name an engine, such as `file`")
-        try:
-            policy = None if write_policy is None else WritePolicy(str(write_policy).replace("_", "-"))
-        except ValueError:
-            known = ", ".join(policy.value for policy in WritePolicy)
-            raise ConfigurationError(f"write_policy must be one of {known}, not {write_policy!r}") from None
+            prefetch = store.get("prefetch")
+            if prefetch is not None:
+                _check_names(PrefetchPolicy, prefetch, "store.prefetch")
+                if "mode" in prefetch:
+                    store["prefetch"] = {**prefetch, "mode": _one_of(PrefetchMode, prefetch["mode"], "store.prefetch.mode")}
+        policy = None
+        if write_policy is not None:
+            policy = _one_of(WritePolicy, str(write_policy).replace("_", "-"), "write_policy")
         return cls(
             policy=given.get("policy"),
             host=None if host is None else HostSettings(**host),
             write_policy=policy,
             store=None if store is None else StoreSettings(**store),
         )
+
+
+def _one_of(kind: type[Choice], value: object, where: str) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(choice.value for choice in kind)
+        raise ConfigurationError(f"{where} must be one of {known}, not {value!r}") from None
 
 
 def _names(settings: type) -> list[str]:
@@ -145,4 +163,7 @@ def _mapping(text: str) -> Any:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigurationError(f"{VARIABLE} is not JSON, and YAML needs pyyaml") from error
-    return yaml.safe_load(text)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{VARIABLE} is neither JSON nor YAML: {error}") from error
