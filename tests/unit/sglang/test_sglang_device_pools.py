@@ -148,6 +148,16 @@ def test_a_window_that_comes_back_hangs_on_the_page_that_came_back(pools: Device
     assert [pools.free_pages(FULL), pools.free_pages(WINDOW), len(pools.full), len(pools.windows)] == [8, 8, 0, 0]
 
 
+def test_a_window_whose_place_another_took_is_freed_without_it(pools: DevicePools) -> None:
+    full, cancelled, computed = pools.allocate(FULL, 1), pools.allocate(WINDOW, 1), pools.allocate(WINDOW, 1)
+    pools.attach(full, cancelled)
+    pools.attach(full, computed)
+    pools.free({WINDOW: cancelled})
+    assert mapped(pools, full) == pools.slots(pools.windows.pages(computed)).tolist()
+    pools.free({WINDOW: computed})
+    assert pools.free_pages(WINDOW) == 8
+
+
 def test_windows_that_never_hung_on_anything_are_freed(pools: DevicePools) -> None:
     windows = pools.allocate(WINDOW, 3)
     pools.free({WINDOW: windows})
