@@ -38,6 +38,11 @@ class Load:
         return not self.open
 
     @property
+    def is_released(self) -> bool:
+        """Whether nothing is kept for it any more: its lease has ended, or what it waited for is gone."""
+        return self._receipt is None
+
+    @property
     def has_unseen_end(self) -> bool:
         """Whether a transfer has ended since the last `mark_seen`."""
         return self.has_ended or len(self.open) < self.laid_out

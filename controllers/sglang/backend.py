@@ -119,7 +119,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def _wait_layer(self, load: Load, layer: int) -> None:
         assert self._tiers is not None
-        self._tiers.controller.wait_layer(load, layer)
+        self._tiers.wait_layer(load, layer)
 
     def reset(self) -> None:
         """Forget everything. SGLang clears its allocators itself."""
@@ -215,8 +215,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             self._tiers.poll()
 
     ongoing_write_through = ongoing_load_back = ongoing_prefetch = ongoing_backup = range(0)
-    """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under way,
-    so there is nothing to wait for."""
+    """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under
+    way, so there is nothing to wait for."""
 
     @property
     def enable_storage(self) -> bool:
@@ -319,6 +319,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def _publish(self, req: Any, key: Key, end: int, state: OfferedState | None) -> bool:
         """Insert up to `end`; returns whether the tree kept the state."""
         kv = req.kv
+        if self._tiers is not None:
+            self._tiers.finish_loads()
         if req.lock is not None and isinstance(req.lock.receipt, LoadLock):
             req.lock.receipt.wait()
         begin = kv.cache_protected_len

@@ -264,6 +264,8 @@ class DevicePools:
     def _hold(self, full: NDArray[np.int64], windows: NDArray[np.int64]) -> None:
         if windows.size:
             self._cover(full, windows)
+            before = self._held[full]
+            self._holder[before[(before != NONE) & (before != windows)]] = NONE  # those of a load that was cancelled
             self._held[full] = windows
             self._holder[windows] = full
 

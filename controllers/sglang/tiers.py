@@ -121,6 +121,7 @@ class Tiers:
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)  # type: ignore[arg-type]
         self._starting: dict[Boundary, Load] = {}
         self._batch: list[Load] = []
+        self._open: list[Load] = []
         self._has_states = STATE in formats
         self.storage: StorageController | None = None
         if open_store is not None:
@@ -150,7 +151,19 @@ class Tiers:
             return None
         self._starting[load.boundary] = load
         self._batch.append(load)
+        self._open.append(load)
         return load
+
+    def finish_loads(self) -> None:
+        """Wait for all loads that requests wait for, and apply them.
+
+        Otherwise a prompt that one request computes and another loads would come into the tree twice: a load that ends after
+        the insert gives up its pages, and the row of the other request refers to them.
+        """
+        loads, self._open = self._open, []
+        for load in loads:
+            if not (load.has_ended or load.is_released):
+                self.controller.wait(load)
 
     def lock_of(self, boundary: Boundary) -> LoadLock | None:
         """The lock of a load that was just begun, for the request that it was begun for; None for any other boundary."""
@@ -162,7 +175,8 @@ class Tiers:
 
         A recurrent state is copied before the first layer runs, so a model with states waits here for its loads.
         """
-        loads, self._batch = self._batch, []
+        loads = [load for load in self._batch if load.error is not None or not load.is_released]
+        self._batch = []
         self.poll()
         for load in loads if self._has_states else ():
             self.controller.wait(load)
@@ -170,9 +184,16 @@ class Tiers:
                 raise TransferError(load.error)
         return [] if self._has_states else loads
 
+    def wait_layer(self, load: Load, layer: int) -> None:
+        """Return when the pages of one layer have been loaded, or if no request waits for them. Raises TransferError if it
+        failed."""
+        if load.error is not None or not load.is_released:
+            self.controller.wait_layer(load, layer)
+
     def poll(self) -> None:
         """Apply what has ended, and start what is due. Never blocks."""
         self.controller.poll()
+        self._open = [load for load in self._open if not (load.has_ended or load.is_released)]
         if self.storage is not None:
             self.storage.poll()
 

@@ -166,10 +166,12 @@ class Counts:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     loaded_tokens: int = 0
+    prefetched_tokens: int = 0
     retractions: int = 0
     aborts: int = 0
     finished: int = 0
     refused: int = 0
+    flushes: int = 0
 
 
 @dataclass
@@ -180,24 +182,29 @@ class Scheduler:
         pools: SGLang's.
         cache: any `BasePrefixCache` over them.
         has_host: whether to poll the cache and to open batches, as SGLang does with a hierarchical cache.
+        has_store: whether to prefetch arrived prompts from a store.
     """
 
     pools: Pools
     cache: Any
     has_host: bool = False
+    has_store: bool = False
     running: list[Request] = field(default_factory=list)
     waiting: list[Request] = field(default_factory=list)
     prefilling: Request | None = None
     counts: Counts = field(default_factory=Counts)
     serial: int = 0
+    _running_index: int = -1
 
     def submit(
         self, tokens: list[int], new_tokens: int, extra_key: str | None = None, cache_salt: str | None = None
     ) -> Request:
         self.serial += 1
+        handle = CacheRequestHandle(str(self.serial), 0)
         req = Request(
             rid=str(self.serial),
-            cache_request_handle=CacheRequestHandle(str(self.serial), 0),
+            handle=handle,
+            cache_request_handle=handle,
             kv=ReqKvInfo(),
             origin_input_ids=array("q", tokens),
             full_untruncated_fill_ids=array("q", tokens),
@@ -218,13 +225,31 @@ class Scheduler:
             swa_branching_seqlen=None,
             mamba_branching_seqlen=None,
             decoded=0,
-            chain=chain(tokens, (extra_key or "") + (cache_salt or "")),
+            chain=chain(tokens, extra_key if not cache_salt else f"{extra_key!r} {cache_salt!r}"),
         )
         self.waiting.append(req)
+        if self.has_store:
+            self._prefetch(req)
         return req
 
+    def _prefetch(self, req: Request) -> None:
+        ids = req.full_untruncated_fill_ids
+        limit = max(0, len(ids) - 1)
+        match = self.cache.match_prefix(
+            MatchPrefixParams(key=RadixKey(ids, req.extra_key, limit=limit, cache_salt=req.cache_salt), req=req)
+        )
+        known = match.device_prefix_len + match.host_hit_length
+        self.cache.prefetch_from_storage(
+            req.handle,
+            match.last_host_node,
+            ids[known:limit],
+            matched_prefix_tokens=ids[:known],
+            extra_key=req.extra_key,
+            cache_salt=req.cache_salt,
+        )
+
     def step(self) -> None:
-        """One scheduler's step: a chunk of a prefill if there is one to run, else a token for each running request."""
+        """One scheduler's step: a batch of prefills if there is one to run, else a token for each running request."""
         if self.has_host:
             self.cache.check_hicache_events()
         if not self._prefill():
@@ -232,45 +257,67 @@ class Scheduler:
         self.check()
 
     def _prefill(self) -> bool:
-        req = self.prefilling
-        if req is None:
-            if not self.waiting or len(self.running) >= self.pools.case.running:
-                return False
-            req = self.waiting[0]
-            if not self._admit(req):
+        """Admit what fits into a chunk, as one batch, and run it."""
+        batch = [] if self.prefilling is None else [self.prefilling]
+        ready = [req for req in self.waiting if not self.has_store or self.cache.check_prefetch_progress(req.handle)]
+        room = self.pools.case.chunk - sum(self._plan(req, self.pools.case.chunk) for req in batch)
+        while ready and room >= self._unit and len(self.running) + len(batch) < self.pools.case.running:
+            req = ready.pop(0)
+            if not self._admit(req, batch):
                 self.counts.refused += 1
-                return False
-            self.waiting.pop(0)
-        begin = req.prefix_len
-        req.extend_end = min(len(req.full_untruncated_fill_ids), begin + self.pools.case.chunk)
+                break
+            self.waiting.remove(req)
+            batch.append(req)
+            room -= self._plan(req, room)
+            if req.extend_end < len(req.full_untruncated_fill_ids):
+                break
         index = self.cache.ready_to_load_host_cache() if self.has_host else -1
+        placed = [req for req in batch if self._place(req)]
+        if not placed:
+            return False
         if self.has_host:
             self.cache.gate.set_consumer(index)
-        if not self._allocate(req, begin, req.extend_end):
-            self._release(req, checkpoint=False)
-            self._reset(req)
-            self.waiting.insert(0, req)
-            self.prefilling = None
-            self.counts.retractions += 1
-            return False
-        self._forward(req, begin, req.extend_end)
+        if self.pools.case.states:
+            self._start_states(placed)
+        for req in placed:
+            self._forward(req, req.prefix_len, req.extend_end)
+        if not self.running:
+            self._running_index = index  # the first batch becomes the running one, with its number
+        self.prefilling = None
+        for req in placed:
+            self._ended(req)
+        return True
+
+    @property
+    def _unit(self) -> int:
+        """A part of a prompt that is not its end has a multiple of so many tokens."""
+        case = self.pools.case
+        return max(case.page_size, case.grid if case.extra_buffer else 1)
+
+    def _plan(self, req: Request, room: int) -> int:
+        """Choose how far a request is computed in this batch; how many tokens that takes."""
+        req.extend_end = len(req.full_untruncated_fill_ids)
+        if req.extend_end - req.prefix_len > room:
+            req.extend_end = req.prefix_len + room // self._unit * self._unit
+        return int(req.extend_end - req.prefix_len)
+
+    def _ended(self, req: Request) -> None:
+        """A request's part of a batch has run."""
         if req.extend_end < len(req.full_untruncated_fill_ids):
             self.prefilling = req
             self.cache.checkpoint(req, up_to=req.extend_end)
             req.prefix_len = req.extend_end
-            return True
-        self.prefilling = None
+            return
         self._sample(req)
         if req.is_finished:
             self._release(req, checkpoint=True)
         else:
             self.cache.checkpoint(req, up_to=req.extend_end)
             self.running.append(req)
-        return True
 
-    def _admit(self, req: Request) -> bool:
+    def _admit(self, req: Request, batch: list[Request]) -> bool:
         cache, case, ids = self.cache, self.pools.case, req.full_untruncated_fill_ids
-        key = RadixKey(ids, req.extra_key, limit=len(ids) - 1, cache_salt=req.cache_salt)
+        key = RadixKey(ids, req.extra_key, limit=max(0, len(ids) - 1), cache_salt=req.cache_salt)
         match = cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=bool(case.states), req=req))
         req.prefix_len, req.last_node, req.best_match_node = (
             match.device_prefix_len,
@@ -282,13 +329,20 @@ class Scheduler:
         req.swa_branching_seqlen, req.mamba_branching_seqlen = match.swa_branching_seqlen, match.mamba_branching_seqlen
         lock = cache.lock(req.last_node)
         try:
+            reserved = sum(self._need(other) for other in batch if other is not self.prefilling)
             need = len(ids) - req.prefix_len + 2 * case.page_size
-            if need > self.pools.free_full() + cache.full_evictable_size():
+            if need + reserved > self.pools.free_full() + cache.full_evictable_size():
                 return self._refuse(req)
             extend = min(case.chunk, need)
             if case.window is not None:
                 room = self.pools.allocator.swa_available_size() + cache.swa_evictable_size()
-                if extend + match.swa_host_hit_length + 2 * case.page_size > room:
+                taken = sum(min(case.chunk, self._need(other)) for other in batch)
+                if extend + taken + match.swa_host_hit_length + 2 * case.page_size > room:
+                    return self._refuse(req)
+            if case.states:
+                each = 2 + 2 * case.extra_buffer
+                room = self.pools.requests.mamba_allocator.available_size() + cache.mamba_evictable_size()
+                if each * (1 + len(batch)) + match.mamba_host_hit_length > room:
                     return self._refuse(req)
             if self.has_host and req.needs_host_load_back():
                 loaded = cache.init_load_back(
@@ -302,18 +356,38 @@ class Scheduler:
             req.lock = cache.lock(req.last_node)
         finally:
             cache.unlock(lock)
-        if case.states:
-            allocator = self.pools.requests.mamba_allocator
-            short = (0 if req.kv.holds_mamba else 1) + 2 * case.extra_buffer - allocator.available_size()
-            if short > 0:
-                cache.evict_for_alloc(EvictParams(mamba_num=short))
-        assert self.pools.requests.alloc([req]) is not None, "no row is free"
-        row = self.pools.requests.req_to_token[req.kv.req_pool_idx]
-        row[: req.prefix_len] = cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
-        req.kv.kv_allocated_len = req.prefix_len
+        if self.has_store:
+            self.counts.prefetched_tokens += cache.pop_prefetch_loaded_span(req.handle)[0]
         self.counts.prompt_tokens += len(ids)
         self.counts.cached_tokens += req.prefix_len
         return True
+
+    def _need(self, req: Request) -> int:
+        """Slots that an admitted request will take at most for what is left of its prompt."""
+        return len(req.full_untruncated_fill_ids) - int(req.prefix_len) + 2 * self.pools.case.page_size
+
+    def _place(self, req: Request) -> bool:
+        """Give a request of the batch its row and its slots; False if there are none, and it waits again."""
+        pools = self.pools
+        if req is not self.prefilling:
+            if pools.case.states:
+                short = (0 if req.kv.holds_mamba else 1) + 2 * pools.case.extra_buffer
+                short -= pools.requests.mamba_allocator.available_size()
+                if short > 0:
+                    self.cache.evict_for_alloc(EvictParams(mamba_num=short))
+            assert pools.requests.alloc([req]) is not None, "no row is free"
+            row = pools.requests.req_to_token[req.kv.req_pool_idx]
+            row[: req.prefix_len] = self.cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
+            req.kv.kv_allocated_len = req.prefix_len
+        if self._allocate(req, req.prefix_len, req.extend_end):
+            return True
+        if req is self.prefilling:
+            self.prefilling = None
+        self._release(req, checkpoint=False)
+        self._reset(req)
+        self.waiting.insert(0, req)
+        self.counts.retractions += 1
+        return False
 
     def _refuse(self, req: Request) -> bool:
         req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
@@ -367,15 +441,22 @@ class Scheduler:
         if case.states:
             self._run_states(req, begin, end)
 
-    def _run_states(self, req: Request, begin: int, end: int) -> None:
-        kv, states, case = req.kv, self.pools.states(), self.pools.case
-        own = int(kv.mamba_pool_idx)
-        if kv.mamba_cow_src_index is not None:
-            states[:, own] = states[:, int(kv.mamba_cow_src_index)]
+    def _start_states(self, batch: list[Request]) -> None:
+        """Clear the states of new requests, then copy those that others start from, all before the first layer."""
+        states = self.pools.states()
+        for req in batch:
+            if req.kv.mamba_needs_clear:
+                states[:, int(req.kv.mamba_pool_idx)] = 0
+                req.kv.mamba_needs_clear = False
+        copied = [req.kv for req in batch if req.kv.mamba_cow_src_index is not None]
+        found = [states[:, int(kv.mamba_cow_src_index)].clone() for kv in copied]
+        for kv, state in zip(copied, found, strict=True):
+            states[:, int(kv.mamba_pool_idx)] = state
             kv.mamba_cow_src_index = None
-        elif kv.mamba_needs_clear:
-            states[:, own] = 0
-            kv.mamba_needs_clear = False
+
+    def _run_states(self, req: Request, begin: int, end: int) -> None:
+        states, case = self.pools.states(), self.pools.case
+        own = int(req.kv.mamba_pool_idx)
         assert bool((states[:, own] == float(req.chain[begin] if begin else 0)).all()), f"{req.rid}: a wrong state at {begin}"
         states[:, own] = float(req.chain[end])
         if case.extra_buffer:
@@ -403,6 +484,8 @@ class Scheduler:
         req.is_finished = len(req.output_ids) >= req.new_tokens
 
     def _decode(self) -> None:
+        if self.has_host:
+            self.cache.gate.set_consumer(self._running_index)
         for req in list(self.running):
             if req not in self.running:
                 continue
@@ -424,6 +507,15 @@ class Scheduler:
                     self.running.remove(req)
                     self._release(req, checkpoint=True)
 
+    def flush(self) -> None:
+        """Forget everything, as SGLang does when it is idle, after an update of the weights for one."""
+        assert not (self.waiting or self.running or self.prefilling)
+        self.counts.flushes += 1
+        self.cache.reset()
+        self.pools.requests.clear()
+        self.pools.allocator.clear()
+        self.has_store = False  # it serves the first life alone
+
     def _retract(self, req: Request) -> None:
         self.counts.retractions += 1
         self._release(req, checkpoint=False)
@@ -435,6 +527,8 @@ class Scheduler:
         self.counts.aborts += 1
         if req in self.waiting:
             self.waiting.remove(req)
+            if self.has_store:
+                self.cache.release_aborted_request(req.handle)
             return
         if req is self.prefilling:
             self.prefilling = None
@@ -488,7 +582,7 @@ def link(before: int, token: int) -> int:
 
 def chain(tokens: list[int], extra_key: str | None) -> list[int]:
     """The numbers of all prefixes, the empty one first."""
-    at = 1 + sum(map(ord, extra_key or ""))
+    at = 1 if extra_key is None else 2 + sum(map(ord, extra_key))
     numbers = [at]
     for token in tokens:
         at = link(at, token)
@@ -496,16 +590,35 @@ def chain(tokens: list[int], extra_key: str | None) -> list[int]:
     return numbers
 
 
-def run(scheduler: Scheduler, *, requests: int, seed: int, vocabulary: int = 500) -> Counts:
-    """A random mix: shared heads, continued conversations, branches, aborts, namespaces; every step is checked."""
+def run(
+    scheduler: Scheduler,
+    *,
+    requests: int,
+    seed: int,
+    vocabulary: int = 500,
+    longest: int | None = None,
+    waiting: int = 6,
+    flush: bool = False,
+) -> Counts:
+    """A random mix: shared heads, continued conversations, branches, aborts, namespaces; every step is checked.
+
+    Args:
+        longest: tokens of the longest prompt; half of the pool by default.
+        waiting: how many requests wait at most.
+        flush: forget everything after two thirds of the requests.
+    """
     rng = random.Random(seed)
     case = scheduler.pools.case
-    longest = case.full_tokens // 2
+    longest = longest or case.full_tokens // 2
+    flush_at = requests * 2 // 3 if flush else requests
     heads = [[rng.randrange(vocabulary) for _ in range(rng.randrange(8, longest // 2))] for _ in range(5)]
     done: list[Request] = []
     submitted: list[Request] = []
     while len(submitted) < requests or scheduler.waiting or scheduler.running or scheduler.prefilling:
-        if len(submitted) < requests and rng.random() < 0.15 and len(scheduler.waiting) < 6:
+        if len(submitted) == flush_at < requests and not (scheduler.waiting or scheduler.running or scheduler.prefilling):
+            scheduler.flush()
+            flush_at = requests
+        if len(submitted) < flush_at and rng.random() < 0.1 and len(scheduler.waiting) < waiting:
             kind, extra_key = rng.random(), rng.choice([None, None, None, "a", ""])
             if kind < 0.4 and done:
                 before = rng.choice(done[-20:])
@@ -515,9 +628,10 @@ def run(scheduler: Scheduler, *, requests: int, seed: int, vocabulary: int = 500
             else:
                 head = rng.choice(heads)
                 tokens = head[: rng.randrange(1, len(head) + 1)] if rng.random() < 0.3 else list(head)
-            tokens += [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 60))]
-            if len(tokens) < longest:
-                submitted.append(scheduler.submit(tokens, rng.choice([1, 2, 8, 30, 80]), extra_key))
+            for _ in range(min(rng.choice([1, 1, 2, 3]), flush_at - len(submitted))):  # several at once compute the same
+                prompt = tokens + [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 60))]
+                if len(prompt) < longest:
+                    submitted.append(scheduler.submit(prompt, rng.choice([1, 2, 8, 30, 80]), extra_key))
         if rng.random() < 0.01:
             alive = [*scheduler.waiting, *scheduler.running, *([scheduler.prefilling] if scheduler.prefilling else [])]
             if alive:

@@ -1,0 +1,67 @@
+"""The kinds of model that the scheduler's model runs, and this library's cache over their pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from scheduler_model import Case, Pools
+
+from unified_tree.controllers.sglang.assembly import TierBuilder
+from unified_tree.controllers.sglang.backend import UnifiedTreeCache
+from unified_tree.controllers.sglang.settings import Settings
+
+CASES = {
+    "full": Case(chunk=256),
+    "full16": Case(chunk=512, page_size=16, full_tokens=1440),
+    "full64": Case(page_size=64, full_tokens=2560, chunk=128),
+    "swa": Case(window=31),
+    "swa16": Case(chunk=128, window=31, page_size=16, full_tokens=1440, window_tokens=480),
+    "swa64": Case(window=100, page_size=64, full_tokens=2560, window_tokens=1280, chunk=128),
+    "mamba": Case(states=40, chunk=128),
+    "mamba_extra": Case(states=60, extra_buffer=True, page_size=16, full_tokens=1440, chunk=128),
+    "eagle": Case(eagle=True),
+    "eagle16": Case(eagle=True, page_size=16, full_tokens=1440),
+}
+POLICIES = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
+
+
+def our_cache(
+    pools: Pools,
+    *,
+    policy: str = "lru",
+    write_policy: str | None = None,
+    files: Path | None = None,
+    host_ratio: float = 3.0,
+) -> UnifiedTreeCache:
+    """This library's cache; with a host tier if a write policy is named, with a store if a folder is."""
+    case, params = pools.case, pools.params
+    builder = None
+    if write_policy is not None:
+        arguments = SimpleNamespace(
+            hicache_size=0,
+            hicache_ratio=host_ratio,
+            hicache_write_policy=POLICIES[write_policy],
+            served_model_name="model",
+            model_path="model",
+            weight_version="1",
+        )
+        context: Any = SimpleNamespace(
+            server_args=arguments,
+            params=params,
+            tp_rank=0,
+            tp_size=1,
+            is_hybrid_swa=case.window is not None,
+            is_hybrid_ssm=bool(case.states),
+        )
+        store = {"engine": "file", "directory": str(files), "capacity_bytes": 1 << 26, "prefetch": {"min_tokens": 16}}
+        builder = TierBuilder(context, Settings.of({} if files is None else {"store": store}))
+    return UnifiedTreeCache(
+        params,
+        policy,
+        has_windows=case.window is not None,
+        has_states=bool(case.states),
+        state_grid_tokens=case.grid if case.extra_buffer else 1,
+        tiers=builder,
+    )

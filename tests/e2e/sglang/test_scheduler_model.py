@@ -1,0 +1,356 @@
+"""Random mixes over SGLang's real pools without a model, and defects that are planted in the backend: each is seen.
+
+Run from the repository's root with the engine's python, which needs pytest and sortedcontainers:
+
+    ENGINE/bin/python -m pytest -n 0 tests/e2e/sglang/test_scheduler_model.py
+
+Requests come from a seed; the host's copies run on a thread of their own, so how much is loaded differs from run to run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("sglang") is None:
+    pytest.skip("the engine's python runs these", allow_module_level=True)
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
+logging.disable(logging.WARNING)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch
+    from model_caches import CASES, our_cache
+    from scheduler_model import Case, Counts, Pools, Scheduler, run
+    from sglang.srt.mem_cache.base_prefix_cache import TreeLock
+
+    from unified_tree import ConfigurationError, Key, Trailing
+    from unified_tree.controllers.sglang import backend
+    from unified_tree.controllers.sglang.backend import UnifiedTreeCache
+    from unified_tree.controllers.sglang.device_pools import FULL, STATE, DevicePools
+    from unified_tree.controllers.sglang.engine_mover import EngineMover
+    from unified_tree.controllers.sglang.layer_gate import LayerGate
+    from unified_tree.controllers.sglang.running_states import RunningStates
+    from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+REQUESTS = int(os.environ.get("REQUESTS", "60"))
+WRITE_POLICIES = ("through", "back", "selective")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def mix(
+    case: Case,
+    write_policy: str | None = None,
+    *,
+    policy: str = "lru",
+    files: Path | None = None,
+    requests: int = REQUESTS,
+    seed: int = 0,
+    **options: Any,
+) -> Counts:
+    """One life of a cache over pools of its own; raises for the first thing that is wrong."""
+    pools = Pools(case)
+    cache = our_cache(pools, policy=policy, write_policy=write_policy, files=files)
+    try:
+        counts = run(
+            Scheduler(pools, cache, has_host=write_policy is not None, has_store=files is not None),
+            requests=requests,
+            seed=seed,
+            **options,
+        )
+        cache.sanity_check()
+    finally:
+        cache.release_host_resources()
+    return counts
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_page_of_every_request_is_the_right_one(name: str) -> None:
+    counts = mix(CASES[name], flush=True)
+    assert counts.cached_tokens > 0.05 * counts.prompt_tokens
+    assert counts.flushes == 1
+
+
+@pytest.mark.parametrize("write_policy", WRITE_POLICIES)
+@pytest.mark.parametrize("name", CASES)
+def test_pages_from_host_are_the_right_ones(name: str, write_policy: str) -> None:
+    counts = mix(CASES[name], write_policy, requests=100)
+    assert counts.loaded_tokens or write_policy == "selective"
+
+
+@pytest.mark.parametrize("name", ["full", "swa16", "mamba_extra"])
+def test_a_host_tier_is_forgotten_with_the_rest(name: str) -> None:
+    assert mix(CASES[name], "through", flush=True).flushes == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pages_of_a_life_before_are_the_right_ones(name: str, tmp_path: Path) -> None:
+    mix(CASES[name], "through", files=tmp_path, seed=3)
+    counts = mix(CASES[name], "back", files=tmp_path, seed=3)
+    assert counts.prefetched_tokens
+    assert counts.loaded_tokens
+
+
+def slow_copies(patch: pytest.MonkeyPatch) -> None:
+    load = EngineMover.load_layers
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.003)
+        load(*arguments)
+
+    patch.setattr(EngineMover, "load_layers", slow)
+
+
+@pytest.mark.parametrize("name", ["full", "swa16", "mamba"])
+def test_slow_copies_are_waited_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_copies(monkeypatch)
+    assert mix(CASES[name], "back").loaded_tokens
+
+
+TINY = {
+    "full": Case(full_tokens=130, running=3),
+    "swa": Case(full_tokens=130, window=31, window_tokens=110, running=3),
+    "swa16": Case(full_tokens=320, window=31, window_tokens=176, page_size=16, running=3),
+    "mamba": Case(full_tokens=260, states=8, running=3),
+    "mamba_extra": Case(full_tokens=256, states=7, extra_buffer=True, page_size=16, chunk=128, running=2),
+}
+"""Pools in which hardly more than one request has room."""
+
+
+@pytest.mark.parametrize("write_policy", [None, *WRITE_POLICIES])
+@pytest.mark.parametrize("name", TINY)
+def test_pools_for_hardly_more_than_one_request_serve_all(name: str, write_policy: str | None) -> None:
+    counts = mix(TINY[name], write_policy, longest=100, waiting=12)
+    assert counts.finished + counts.aborts == REQUESTS
+    assert counts.refused or counts.retractions
+
+
+@pytest.mark.parametrize("write_policy", [None, "back"])
+@pytest.mark.parametrize("name", ["full", "swa16", "mamba"])
+def test_many_requests_run_at_once(name: str, write_policy: str | None) -> None:
+    case = replace(CASES[name], running=64, full_tokens=4800, window_tokens=4800, states=220 if CASES[name].states else 0)
+    counts = mix(case, write_policy, requests=120, longest=400, waiting=64)
+    assert counts.finished + counts.aborts == 120
+
+
+def test_long_prompts_in_large_pools() -> None:
+    case = Case(full_tokens=20_000, window=127, window_tokens=6_000, chunk=2_048, running=4)
+    assert mix(case, "back", requests=25, longest=8_000).cached_tokens
+
+
+def test_a_prompt_that_one_request_loads_and_another_computes_is_in_the_tree_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_copies(monkeypatch)
+    for write_policy in ("through", "back"):
+        mix(CASES["swa64"], write_policy, files=tmp_path, seed=1)
+
+
+def nothing(*_: Any) -> None:
+    """Stands for a call that is left out."""
+
+
+def skip_remap(patch: pytest.MonkeyPatch) -> None:
+    def attach(self: DevicePools, full: Any, windows: Any, only: Any = None) -> None:  # noqa: ARG001
+        self._hold(full, windows)
+
+    patch.setattr(DevicePools, "attach", attach)
+
+
+def keep_duplicates(patch: pytest.MonkeyPatch) -> None:
+    settle = DevicePools.settle
+    patch.setattr(DevicePools, "settle", lambda self, offered, result: settle(self, offered, result._replace(duplicates={})))
+
+
+def free_twice(patch: pytest.MonkeyPatch) -> None:
+    free = DevicePools.free
+
+    def twice(self: DevicePools, freed: Any) -> None:
+        if FULL in freed:
+            self._free_full(self.path_slots(freed[FULL])) if not self._has_windows else None
+        free(self, freed)
+
+    patch.setattr(DevicePools, "free", twice)
+
+
+def free_states_early(patch: pytest.MonkeyPatch) -> None:
+    settle = RunningStates.settle
+    patch.setattr(
+        RunningStates, "settle", lambda self, req, offered, **given: settle(self, req, offered, **{**given, "is_kept": False})
+    )
+
+
+def start_unlocked(patch: pytest.MonkeyPatch) -> None:
+    def start_from(self: UnifiedTreeCache, req: Any, boundary: Any) -> None:
+        self._states.start_from(req.kv, self._pools.states.pages(self.tree.pages(boundary, STATE)))
+
+    patch.setattr(UnifiedTreeCache, "_start_from", start_from)
+
+
+def lock_without_state(patch: pytest.MonkeyPatch) -> None:
+    lock = UnifiedTreeCache.lock
+
+    def without(self: UnifiedTreeCache, node: Any) -> Any:
+        taken = lock(self, node)
+        if taken is not None and taken.receipt is not None:
+            taken.receipt.release(STATE)
+        return taken
+
+    patch.setattr(UnifiedTreeCache, "lock", without)
+
+
+def skip_gate(patch: pytest.MonkeyPatch) -> None:
+    slow_copies(patch)
+    patch.setattr(LayerGate, "wait_until", nothing)
+
+
+def checkpoint_before_load(patch: pytest.MonkeyPatch) -> None:
+    slow_copies(patch)
+    patch.setattr(LoadLock, "wait", nothing)
+    patch.setattr(Tiers, "finish_loads", nothing)
+
+
+def finish(scheduler: Scheduler) -> None:
+    for _ in range(2000):
+        if not (scheduler.waiting or scheduler.running or scheduler.prefilling):
+            return
+        scheduler.step()
+    pytest.fail("a request does not end")
+
+
+TIGHT = Case(states=9, running=3, chunk=256)
+"""Room for few states beside those that running requests own and lock."""
+DEFECTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], Case, str | None]] = {
+    "window off by one": (lambda p: p.setattr(backend, "Trailing", lambda n: Trailing(n - 1)), CASES["swa"], None),
+    "missing remap": (skip_remap, CASES["swa16"], None),
+    "missing remap of a load": (
+        lambda p: p.setattr(UnifiedTreeCache, "_attach_windows", nothing),
+        CASES["swa16"],
+        "back",
+    ),
+    "state freed early": (free_states_early, CASES["mamba"], None),
+    "saved state freed early": (free_states_early, CASES["mamba_extra"], None),
+    "duplicate kept": (keep_duplicates, CASES["full"], None),
+    "duplicate window kept": (keep_duplicates, CASES["swa"], None),
+    "lock dropped": (
+        lambda p: p.setattr(UnifiedTreeCache, "lock", lambda _, node: TreeLock(node, None)),
+        CASES["full"],
+        None,
+    ),
+    "page freed twice": (free_twice, CASES["full16"], None),
+    "wrong namespace": (
+        lambda p: p.setattr(
+            UnifiedTreeCache,
+            "_tree_key",
+            lambda self, tokens, count, *_: Key(tokens[:count], "", bigram=self.is_eagle),
+        ),
+        CASES["full"],
+        None,
+    ),
+    "load gate skipped": (skip_gate, CASES["full"], "back"),
+    "load not applied before a checkpoint": (checkpoint_before_load, CASES["full"], "back"),
+    "holder forgotten": (lambda p: p.setattr(DevicePools, "_detach", nothing), CASES["swa"], "back"),
+    "source of a state not locked at a match": (start_unlocked, TIGHT, None),
+}
+
+
+def policy_of(case: Case) -> str:
+    """Under LRU, what was just matched is never the first to go."""
+    return "fifo" if case is TIGHT else "lru"
+
+
+PLANTED_WRONG = (TypeError, AttributeError, NameError, ConfigurationError)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_is_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, case, write_policy = DEFECTS[defect]
+    plant(monkeypatch)
+    for seed in range(6):
+        try:
+            mix(case, write_policy, policy=policy_of(case), seed=seed, requests=80)
+        except Exception as error:  # whatever says that something is wrong
+            if isinstance(error, PLANTED_WRONG):
+                raise
+            print(f"{defect}: seed {seed}: {type(error).__name__}: {str(error)[:150]}")
+            return
+    pytest.fail("no mix has seen it")
+
+
+def test_the_mixes_of_the_defects_pass_without_them() -> None:
+    for seed in range(6):
+        mix(TIGHT, policy=policy_of(TIGHT), seed=seed, requests=80)
+    mix(TIGHT, "back", requests=80)
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_the_source_of_a_state_stays_until_the_forward(is_planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = Pools(Case(states=6, running=3, chunk=512))
+    scheduler = Scheduler(pools, our_cache(pools, policy="fifo"))
+    for first in range(5):
+        scheduler.submit([first] * 30, 1)
+        finish(scheduler)
+    if is_planted:
+        lock_without_state(monkeypatch)
+    scheduler.submit([0] * 40, 1)  # starts from the oldest state
+    scheduler.submit([9] * 40, 1)  # of the same batch; takes the slot of the oldest state that is not locked
+    with pytest.raises(AssertionError, match="a wrong state") if is_planted else nullcontext():
+        finish(scheduler)
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    pools = Pools(CASES["full"])
+    return Scheduler(pools, our_cache(pools))
+
+
+def test_prompts_of_no_token_and_of_one(scheduler: Scheduler) -> None:
+    for _ in range(3):
+        for tokens in ([], [5], [5, 6]):
+            req = scheduler.submit(tokens, 2)
+            if tokens:
+                finish(scheduler)
+                assert len(req.output_ids) == 2
+            else:
+                assert scheduler._admit(req, [])
+                assert req.prefix_len == 0
+                scheduler.waiting.remove(req)
+    scheduler.cache.sanity_check()
+
+
+def test_a_prompt_longer_than_the_pool_waits_and_disturbs_nobody(scheduler: Scheduler) -> None:
+    case = scheduler.pools.case
+    huge = scheduler.submit(list(range(case.full_tokens + 1)), 2)
+    scheduler.step()
+    assert scheduler.waiting == [huge]
+    scheduler.abort(huge)
+    scheduler.submit(list(range(300)), 2)
+    finish(scheduler)
+    assert scheduler.counts.finished == 1
+
+
+def test_namespaces_are_apart(scheduler: Scheduler) -> None:
+    tokens, hits = list(range(50)), []
+    for extra_key, cache_salt in ((None, None), ("", None), (None, "s"), ("s", None), ("a", "s"), (None, ""), ("a", "")):
+        req = scheduler.submit(tokens, 1, extra_key)
+        req.cache_salt = cache_salt
+        before = scheduler.counts.cached_tokens
+        finish(scheduler)
+        hits.append(scheduler.counts.cached_tokens > before)
+    assert hits == [False, False, False, False, False, True, False]

@@ -1,0 +1,101 @@
+"""The settings of the backend, and every message about one that is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_tree import ConfigurationError
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings, StoreSettings
+
+GIVEN: dict[str, Any] = {
+    "policy": "lru",
+    "host": {"pages": {"full": 10}},
+    "write_policy": "write_back",
+    "store": {
+        "engine": "file",
+        "directory": "somewhere",
+        "capacity_bytes": 5,
+        "weights_version": "7",
+        "prefetch": {"min_tokens": 3},
+    },
+}
+READ = Settings(
+    policy="lru",
+    host=HostSettings(pages={"full": 10}),
+    write_policy=WritePolicy.WRITE_BACK,
+    store=StoreSettings(
+        engine="file",
+        options={"directory": "somewhere", "capacity_bytes": 5},
+        weights_version="7",
+        prefetch={"min_tokens": 3},
+    ),
+)
+
+
+def test_settings_are_read_from_json_and_from_files(tmp_path: Path) -> None:
+    assert Settings.read({}) == Settings.read({VARIABLE: " "}) == Settings()
+    assert Settings.read({VARIABLE: json.dumps(GIVEN)}) == READ
+    (tmp_path / "a.json").write_text(json.dumps(GIVEN))
+    assert Settings.read({VARIABLE: str(tmp_path / "a.json")}) == READ
+
+
+def test_settings_are_read_from_yaml(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "a.yaml").write_text("policy: lru\nhost:\n  ratio: 1.5\nwrite_policy: write-back\n")
+    expected = Settings(policy="lru", host=HostSettings(ratio=1.5), write_policy=WritePolicy.WRITE_BACK)
+    assert Settings.read({VARIABLE: str(tmp_path / "a.yaml")}) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1], f"{VARIABLE} must be a mapping, not \\[1\\]"),
+        ({"hots": {}}, f"{VARIABLE}: there is no setting 'hots'; there are policy, host, write_policy, store"),
+        ({"host": 3}, "host must be a mapping, not 3"),
+        ({"host": {"ratoi": 3}}, "host: there is no setting 'ratoi'; there are ratio, gib, pages"),
+        ({"host": {"ratio": 2, "gib": 1}}, "host: give one of ratio, gib and pages, not ratio and gib"),
+        ({"host": {"ratio": "2"}}, "host.ratio must be a number, not '2'"),
+        ({"host": {"gib": -1}}, "host.gib must be finite and positive, not -1"),
+        ({"host": {"pages": 5}}, "host.pages must name each component"),
+        ({"host": {"pages": {"full": 0}}}, "host.pages.full must be 1 or more, not 0"),
+        ({"host": {"pages": {"full": 1.5}}}, "host.pages.full must be an integer, not 1.5"),
+        ({"write_policy": "sometimes"}, "write_policy must be one of .*write-back.*, not 'sometimes'"),
+        ({"store": "file"}, "store must name an engine, such as .*, not 'file'"),
+        ({"store": {"directory": "x"}}, "store must name an engine, such as "),
+        ({"store": {"engine": 3}}, "store must name an engine, such as "),
+        ({"store": {"engine": "file", "prefetch": 3}}, "store.prefetch must be a mapping, not 3"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(given: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Settings.of(given)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="neither a JSON object nor a file"):
+        Settings.read({VARIABLE: str(tmp_path / "missing")})
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigurationError, match="is not JSON, and YAML needs pyyaml"):
+        Settings.read({VARIABLE: "{policy: lru}"})
+
+
+def test_yaml_that_cannot_be_parsed_is_refused() -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(ConfigurationError, match=f"{VARIABLE} is neither JSON nor YAML"):
+        Settings.read({VARIABLE: "{policy: ["})
+
+
+def test_host_pages_are_counted() -> None:
+    device, size = {"full": 100, "swa": 10}, {"full": 1 << 20, "swa": 1 << 21}
+    assert HostSettings().page_counts(device, size) == {"full": 200, "swa": 20}
+    assert HostSettings(ratio=0.01).page_counts(device, size) == {"full": 1, "swa": 1}
+    assert HostSettings(gib=120 / 1024).page_counts(device, size) == {"full": 100, "swa": 10}
+    assert HostSettings(pages={"full": 7, "swa": 8, "mamba": 9}).page_counts(device, size) == {"full": 7, "swa": 8}
+    with pytest.raises(ConfigurationError, match=r"host\.pages lacks swa; the model has full, swa"):
+        HostSettings(pages={"full": 7}).page_counts(device, size)
