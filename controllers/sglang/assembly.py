@@ -134,7 +134,7 @@ def rank_agreement(group: ProcessGroup | None) -> RankAgreement:
     from unified_tree.controllers.ranks import DistributedConsensus
 
     ranks = torch.distributed.get_process_group_ranks(group)
-    own = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    own: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
     return MultiRank(DistributedConsensus(own))
 
 

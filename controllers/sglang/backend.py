@@ -8,6 +8,8 @@ SGLang passes node handles around; here a handle is a `Boundary`. It survives sp
 fails if what it needs has been evicted.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import logging
@@ -293,10 +295,6 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def touch_prefix(self, key: RadixKey) -> None:
         """Refresh the recency of what a waiting prompt would use."""
         self.tree.match_prefix(self._key(key))
-
-    def supports_fast_match_prefix(self) -> bool:
-        """A match costs less than a scheduler's pass over its queue."""
-        return True
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Put what a request has computed into the tree, and let its row and lock refer to the tree's own pages.

@@ -194,13 +194,12 @@ class DevicePools:
         """
         if not windows.size:
             return
-        if only is None:
-            self._cover(full, windows)
-            only = self._holder[windows] != full
+        self._cover(full, windows)
+        moved: NDArray[np.bool_] = self._holder[windows] != full if only is None else only
         self._hold(full, windows)
-        if only.any():
-            targets = self.slots(self.full.pages(full[only]))
-            self._allocator.set_full_to_swa_mapping(targets, self.slots(self.windows.pages(windows[only])))
+        if moved.any():
+            targets = self.slots(self.full.pages(full[moved]))
+            self._allocator.set_full_to_swa_mapping(targets, self.slots(self.windows.pages(windows[moved])))
 
     def free(self, freed: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages that the tree gave up, by component and name."""

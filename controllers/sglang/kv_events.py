@@ -9,6 +9,8 @@ The digest and the published hash of each told page are kept by page name: the e
 was never told is never told to be gone.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import ast

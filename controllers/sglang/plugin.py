@@ -1,5 +1,7 @@
 """The entry point `sglang.srt.plugins`: registers the backend `unified_tree`, and refuses what was not tested."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from importlib.metadata import version

@@ -2,6 +2,8 @@
 `WorkerSide`; see the package's description for who owns what. Either side exists once in its process, never both.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -63,7 +65,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     _cache_hit_source = CacheHitSource.HOST
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
-        require_tested(vllm.__version__)
+        require_tested(vllm.__version__)  # pyright: ignore[reportAttributeAccessIssue]
         super().__init__(vllm_config, role, kv_cache_config)
         refuse_unsupported(vllm_config)
         settings = ConnectorSettings.of(vllm_config.kv_transfer_config.kv_connector_extra_config)

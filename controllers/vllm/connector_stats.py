@@ -1,5 +1,7 @@
 """The connector's counters in vLLM's log and among its Prometheus metrics."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from typing import Any, Final

@@ -1,5 +1,7 @@
 """What vLLM's configuration means to the connector: its KV cache groups, and what is refused."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -73,7 +73,7 @@ class WorkerSide:
     def start_loads(self, jobs: Sequence[Job]) -> None:
         """Begin copies into blocks, in the order given."""
         for job in jobs:
-            event = torch.cuda.current_stream().record_event() if self._stream is not None else None
+            event: Any = torch.cuda.current_stream().record_event() if self._stream is not None else None
             self._loads.submit(self._load_job, job, event)
 
     def take_report(self) -> StepReport | None:

@@ -71,7 +71,7 @@ class TcpConnection(Connection):
         """Set the time for all that follows; after it redis-py's TimeoutError is raised."""
         self._bounded.deadline = time.monotonic() + timeout_s
 
-    def _connect(self) -> _BoundedSocket:
+    def _connect(self) -> _BoundedSocket:  # pyright: ignore[reportIncompatibleMethodOverride]
         plain = super()._connect()
         try:
             made = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self.host)
@@ -89,7 +89,7 @@ class UnixConnection(UnixDomainSocketConnection):
         """See TcpConnection.expect."""
         self._bounded.deadline = time.monotonic() + timeout_s
 
-    def _connect(self) -> _BoundedSocket:
+    def _connect(self) -> _BoundedSocket:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._bounded = _BoundedSocket(super()._connect(), self.socket_connect_timeout)
         return self._bounded
 

@@ -46,12 +46,13 @@ class RedisNode:
         """Send commands in a pipeline; the caller reads the replies. Raises StorageError."""
         connection: Asked | None = None
         try:
-            connection = self._connections.get_connection()
-            connection.expect(timeout_s)
-            connection.send_packed_command(_joined(connection.pack_commands(commands)))
+            taken: Asked = self._connections.get_connection()
+            connection = taken
+            taken.expect(timeout_s)
+            taken.send_packed_command(_joined(taken.pack_commands(commands)))
         except _LOST as error:
             raise self._lost(connection, error) from error
-        return connection
+        return taken
 
     def replies(self, connection: Asked, count: int, timeout_s: float) -> Iterator[Reply]:
         """What is answered on a connection, all within the time, and all must be read. Raises StorageError."""

@@ -35,9 +35,7 @@ class Engine:
         else:
             self.allocator = SlotAllocator(PAGES[FULL], self.size)  # type: ignore[assignment]
         self.tree = UnifiedTree(components, self.size)
-        self.pools = DevicePools(
-            self.allocator, self.size, window_tokens=2 * self.size if self.has_windows else None
-        )
+        self.pools = DevicePools(self.allocator, self.size, window_tokens=2 * self.size if self.has_windows else None)
         self.device = DeviceTier(self.tree, self.pools)
         self.full: dict[int, int] = {}
         self.windows: dict[int, int] = {}
