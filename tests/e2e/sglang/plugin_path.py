@@ -10,8 +10,13 @@ STANDINS = Path(__file__).parent / "standins"
 
 
 def joined(work: Path, source: Path | None) -> str:
-    """A PYTHONPATH. Folders on it that end in `.dist-info` tell SGLang of plug-ins, as installed packages do."""
-    folders = [STANDINS] if source is None else [STANDINS, source.resolve(), _entry_points(work, source)]
+    """A PYTHONPATH. Folders on it that end in `.dist-info` tell SGLang of plug-ins, as installed packages do.
+
+    The source is a checkout, or a folder that pip has installed into with `--target`.
+    """
+    folders = [STANDINS] if source is None else [STANDINS, source.resolve()]
+    if source is not None and (source / "pyproject.toml").exists():
+        folders.append(_entry_points(work, source))
     return os.pathsep.join(str(folder) for folder in folders)
 
 

@@ -87,6 +87,8 @@ def served(
     }
     if options.timing:
         environment["SGLANG_CACHE_TIMING"] = str(work / f"{name}.timing.jsonl")
+    if options.tp > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(options.tp))
     if options.tp > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
     result.unlink(missing_ok=True)
