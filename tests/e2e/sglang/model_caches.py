@@ -43,6 +43,7 @@ def our_cache(
             hicache_size=0,
             hicache_ratio=host_ratio,
             hicache_write_policy=POLICIES[write_policy],
+            hicache_storage_prefetch_policy="timeout",
             served_model_name="model",
             model_path="model",
             weight_version="1",

@@ -102,7 +102,7 @@ def test_a_host_tier_is_forgotten_with_the_rest(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_pages_of_a_life_before_are_the_right_ones(name: str, tmp_path: Path) -> None:
     mix(CASES[name], "through", files=tmp_path, seed=3)
-    counts = mix(CASES[name], "back", files=tmp_path, seed=3)
+    counts = mix(CASES[name], "back", files=tmp_path, seed=3, requests=120)
     assert counts.prefetched_tokens
     assert counts.loaded_tokens
 
