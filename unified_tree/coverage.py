@@ -24,13 +24,14 @@ evicted or loaded. Declare the layers that read sinks as a `Path`: exact, for mo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from unified_tree.errors import ConfigurationError
 
 
-class _Kind:
+class _Kind(ABC):
     """What all coverages answer.
 
     Attributes:
@@ -43,9 +44,9 @@ class _Kind:
     is_exact: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def trailing_tokens(self) -> int | None:
         """How many tokens before a boundary the needed pages must hold; None for all of them."""
-        raise NotImplementedError
 
     def first_page(self, length_tokens: int, page_size: int) -> int:
         """The index of the first page that a boundary at `length_tokens` needs.
@@ -73,13 +74,13 @@ class _Kind:
         """Why a component of this coverage cannot live in the pages of one of coverage `owner`; None if it can."""
         return None if type(owner) is type(self) else "their coverage is of another kind"
 
+    @abstractmethod
     def describe(self) -> str:
         """What a boundary needs, in words.
 
         >>> Trailing(1023).describe()
         'the last 1,023 tokens'
         """
-        raise NotImplementedError
 
     def describe_pages(self, page_count: int, page_size: int) -> str:
         """What so many pages can hold, in words.

@@ -47,12 +47,12 @@ class Lease:
     Attributes:
         prompt_tokens: length of the key it was acquired for.
         cached_tokens: the prompt's first tokens whose state is in the cache.
-        compute_from: the first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again:
-            those runs read the cached pages of path components and must not write them.
+        compute_from: the first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again.
+            Such runs read the cached pages of path components and must not write them.
         host_tokens: of the cached ones, those loaded back from host; `storage_tokens`: of those, prefetched for this request.
-        save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. No run goes past one
-            without stopping there.
-        saved: those of them whose window or state was published.
+        save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
+            there.
+        saved: those of `save_at` whose window or state was published.
         length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
         boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
@@ -207,9 +207,9 @@ class Lease:
     # What its cache has it do: an underscore says that nobody else may. Arguments are right already.
 
     def _begin(self, *, rebuilds: bool) -> None:
-        """Lock what it resumes from (a load does that itself), allocate its running state, and lay out its tables.
+        """Lock the boundary it resumes from (a load does that itself), allocate the running state, and fill the page tables.
 
-        Raises OutOfPagesError or StaleBoundaryError; `_end` then frees what it has got.
+        Raises OutOfPagesError or StaleBoundaryError; `_end` then frees what was allocated.
         """
         loading = self.load is not None
         if not loading:
@@ -227,11 +227,11 @@ class Lease:
         self.save_at = lengths
 
     def _note_prefetched(self, tokens: int) -> None:
-        """So many tokens were prefetched for its request; what it loads back has come from a store that far."""
+        """Count the tokens of its load that were prefetched for it."""
         self.storage_tokens = min(self.host_tokens, tokens)
 
     def _follow_load(self) -> None:
-        """A part of what it waits for has ended: it holds the tree's pages of that, its own may be free by now."""
+        """A part of its load has ended: use the tree's pages for that part, because its own may be free by now."""
         assert self.load is not None
         self.load.mark_seen()
         if self.load.error is None:
@@ -239,7 +239,7 @@ class Lease:
             self._adopt_tree_pages()
 
     def _end_load(self) -> None:
-        """What it waited for has ended: it holds the tree's pages from now on, or has failed."""
+        """Its load has ended: use the tree's pages, or fail."""
         load, self.load = self.load, None
         assert load is not None
         self.failure = load.error
@@ -262,15 +262,15 @@ class Lease:
             pages = tree.transfers.pages_with_loads if loading else tree.pages
             self._states.source = int(pages(self.boundary, self._states.name)[0])
 
-    def _drop_load(self) -> None:
-        """It waits no longer for what it was loading."""
+    def _abandon_load(self) -> None:
+        """Stop waiting for its load."""
         load, self.load = self.load, None
         if load is not None:
             assert self._resources.controller is not None
             self._resources.controller.release(load)
 
     def _require_state(self, length_tokens: int) -> None:
-        """Raise LeaseError if it cannot run up to so many tokens, for it gave its running state up."""
+        """Raise LeaseError if it cannot run up to so many tokens because its running state was published."""
         if self._states is not None and self._states.running is None and length_tokens > self.committed:
             raise LeaseError(
                 f"{self} gave up its running state of {self._states.name!r} at {self.committed} tokens and cannot go on to "
@@ -321,8 +321,8 @@ class Lease:
         self.key = self.key.prefix(min(max(length_tokens, self.prompt_tokens), self.key.length))
         self.computed = min(self.computed, length_tokens)
 
-    def _hold_only_for(self, length_tokens: int) -> None:
-        """See PrefixCache.acquire_to_fill: nothing of a window but what this length needs, and no saves on the way."""
+    def _keep_only_for(self, length_tokens: int) -> None:
+        """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
         self.save_at = ()
         self.tables.keep_windows_for(length_tokens)
 
@@ -385,8 +385,8 @@ class Lease:
             parts.controller.committed(boundary)
 
     def _end(self) -> None:
-        """Free all that is its own, and release its locks. It stands nowhere any more."""
-        self._drop_load()
+        """Free its private pages and release its locks."""
+        self._abandon_load()
         self.tables.free()
         if self._states is not None:
             self._states.free()

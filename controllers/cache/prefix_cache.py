@@ -277,15 +277,15 @@ class PrefixCache:
         with ExitStack() as undo:
             undo.callback(self.release, lease)
             self._leases.add(lease)
-            lease._hold_only_for(length_tokens)
+            lease._keep_only_for(length_tokens)
             lease._grow(length_tokens)
             undo.pop_all()
         return lease
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
-        """Evict at least so many pages of each named pool, or as many as can be, and free them; no request has to wait for it.
+        """Evict at least so many pages of each named pool, or as many as possible, and free them.
 
-        See UnifiedTree.evict, which frees nothing. Raises ConfigurationError for a tier that the cache has not.
+        `UnifiedTree.evict` frees nothing. Raises ConfigurationError for a tier that the cache does not have.
         """
         pages = self.device if tier is Tier.DEVICE else self.controller.host if self.controller is not None else None
         if pages is None or tier is Tier.STORAGE:

@@ -43,8 +43,8 @@ class WrongPage:
     """A device page that does not hold what was published for its prefix.
 
     Attributes:
-        component, page: which page; it is the state of the tokens up to `length_tokens` of a prefix in `namespace`.
-        reader: the request that it was found for.
+        component, page: which page; it holds the state of the tokens up to `length_tokens` of a prefix in `namespace`.
+        reader: the request that was about to read it.
         source: whether it was on device at `acquire`, came by a load, or was found later while the lease held it.
         sealed: what was published.
     """

@@ -33,8 +33,8 @@ class HostTier:
     """Settings of the host tier.
 
     Attributes:
-        page_counts: host pages by component; one left out is unbounded. Components that share device pages have host
-            pages of their own.
+        page_counts: host pages by component; one left out is unbounded. Components that share device pages have their own host
+            pages.
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.

@@ -72,7 +72,6 @@ class TierBuilder:
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
         self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
         self._model = arguments.served_model_name or arguments.model_path
-        self._weights_version = weights_version(arguments.model_path, arguments.weight_version)
         self._builds = 0
 
     def described(self, components: list[Component]) -> list[Component]:
@@ -116,7 +115,8 @@ class TierBuilder:
             store.engine,
             model,
             memory=host,
-            weights_version=store.weights_version or self._weights_version,
+            weights_version=store.weights_version
+            or weights_version(self._arguments.model_path, self._arguments.weight_version),
             options=store.options,
             prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
         )

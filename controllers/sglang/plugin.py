@@ -32,10 +32,8 @@ def build(context: Any) -> Any:
     reasons = refusals(context)
     if reasons:
         raise ConfigurationError(
-            "--radix-cache-backend unified_tree does not support "
-            + "; nor ".join(reasons)
-            + ". Leave the flag out to serve this "
-            "model with SGLang's own cache."
+            f"--radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}. "
+            "Leave the flag out to serve this model with SGLang's own cache."
         )
     from unified_tree.controllers.sglang.assembly import TierBuilder
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache

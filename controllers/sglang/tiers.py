@@ -111,7 +111,6 @@ class Tiers:
         collector: Any = None,
     ) -> None:
         self._tree = tree
-        self._pools = pools
         self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
@@ -220,7 +219,7 @@ class Tiers:
         return self.controller.is_busy or (self.storage is not None and self.storage.is_busy)
 
     def close(self) -> None:
-        """Finish the backups that have begun, and close the store and the engine. Idempotent."""
+        """Stop all copies, those that have begun too, and close the store, the engine and the agreement. Idempotent."""
         try:
             if self.storage is not None:
                 self.storage.close()

@@ -34,10 +34,10 @@ class CallLatency:
 class CheckedStorage:
     """Seals and verifies a StorageEngine's pages. An engine that raises counts as a failed call, and the request continues.
 
-    So is one that answers for more or fewer keys than it was asked for. An engine that raises anything but StorageError has a
-    fault of its own: that ends the job that called, which is counted in `errors`, too.
+    An engine that answers for more or fewer keys than it was asked for has failed, too. One that raises anything but
+    StorageError ends the job that called it; that is counted in `errors` as well.
 
-    A page that is not what was put is CORRUPT, counted, and removed from the store, so that the next put can heal it.
+    A page that differs from what was put is CORRUPT, counted, and removed from the store, so that the next put can replace it.
 
     Args:
         engine: any.
@@ -47,7 +47,7 @@ class CheckedStorage:
     """
 
     def __init__(self, engine: StorageEngine) -> None:
-        xxh3_128_digest(b"")  # which raises where the package is not there, before anything was promised
+        xxh3_128_digest(b"")  # raises now, and not at the first page, if xxhash is not installed
         self.engine = engine
         self._sealing = engine if isinstance(engine, SealingEngine) else None
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from model_caches import our_cache
 from scheduler_model import Case, Pools, Scheduler, run
 from sglang.srt.disaggregation.kv_events import (
     AllBlocksCleared,
@@ -30,10 +31,8 @@ from sglang.srt.disaggregation.kv_events import (
 from sglang.srt.mem_cache.events import KvEventLoraNames
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 from unified_tree.controllers.sglang.kv_events import namespace_parts
-from unified_tree.controllers.sglang.settings import Settings
 from unified_tree.node import Tier
 from unified_tree.receipt import Boundary
 
@@ -48,7 +47,7 @@ CASES = {
     "eagle": Case(eagle=True),
     "eagle-page16": Case(eagle=True, page_size=16, full_tokens=1440),
 }
-HOSTS = (None, "write_through", "write_back")
+HOSTS = (None, "through", "back")
 
 
 class Index:
@@ -111,32 +110,6 @@ def held(cache: UnifiedTreeCache, tier: Tier, *, dynamo: bool) -> Counter[int]:
     return found
 
 
-def built(pools: Pools, params: Any, host: str | None) -> UnifiedTreeCache:
-    """Our cache over these pools, with three host pages for each device page if it has a host tier."""
-    case, tiers = pools.case, None
-    if host is not None:
-        arguments = SimpleNamespace(
-            hicache_size=0,
-            hicache_ratio=1.5,
-            hicache_write_policy=host,
-            served_model_name="m",
-            model_path="m",
-            weight_version="1",
-        )
-        context = SimpleNamespace(
-            server_args=arguments,
-            params=params,
-            tp_rank=0,
-            tp_size=1,
-            is_hybrid_swa=case.window is not None,
-            is_hybrid_ssm=bool(case.states),
-        )
-        tiers = TierBuilder(context, Settings())
-    return UnifiedTreeCache(
-        params, "lru", has_windows=case.window is not None, has_states=bool(case.states), state_grid_tokens=1, tiers=tiers
-    )
-
-
 def with_events(pools: Pools, *, dynamo: bool) -> Any:
     """SGLang's parameters with `--kv-events-config`."""
     names = KvEventLoraNames()
@@ -148,7 +121,7 @@ def with_events(pools: Pools, *, dynamo: bool) -> Any:
 def replay(case: Case, host: str | None, *, dynamo: bool, requests: int, seed: int) -> Index:
     """A random mix with evictions, the index compared after each step."""
     pools = Pools(case)
-    cache = built(pools, with_events(pools, dynamo=dynamo), host)
+    cache = our_cache(pools, params=with_events(pools, dynamo=dynamo), write_policy=host, host_ratio=1.5)
     index = Index()
 
     class Compared(Scheduler):
@@ -176,7 +149,7 @@ def sequence(case: Case, *, builtin: bool, dynamo: bool, requests: int, seed: in
     """The events of requests that come one after the other, in pools that hold all of them."""
     pools = Pools(replace(case, full_tokens=48_000, window_tokens=48_000, states=case.states and 900, running=1))
     params = with_events(pools, dynamo=dynamo)
-    cache: Any = UnifiedRadixCache(params) if builtin else built(pools, params, None)
+    cache: Any = UnifiedRadixCache(params) if builtin else our_cache(pools, params=params)
     scheduler, rng = Scheduler(pools, cache), random.Random(seed)
     events: list[Any] = []
     prompts: list[tuple[list[int], str | None, str | None]] = []

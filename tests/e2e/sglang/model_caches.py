@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scheduler_model import Case, Pools
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.backend import UnifiedTreeCache
@@ -30,13 +31,18 @@ POLICIES = {"through": "write_through", "back": "write_back", "selective": "writ
 def our_cache(
     pools: Pools,
     *,
+    params: CacheInitParams | None = None,
     policy: str = "lru",
     write_policy: str | None = None,
     files: Path | None = None,
     host_ratio: float = 3.0,
 ) -> UnifiedTreeCache:
-    """This library's cache; with a host tier if a write policy is named, with a store if a folder is."""
-    case, params = pools.case, pools.params
+    """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
+
+    Args:
+        params: SGLang's; None for those of the pools.
+    """
+    case, params = pools.case, params or pools.params
     builder = None
     if write_policy is not None:
         arguments = SimpleNamespace(
