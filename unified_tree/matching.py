@@ -223,6 +223,12 @@ def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> 
     return (point,) if point > resumable_length else ()
 
 
+def touch(state: TreeState, node: Node, length: int) -> None:
+    """A boundary on device is used: as a match that ends there."""
+    state.clock += 1
+    _touch(state, record(Boundary, (node.id, length)), node, length, Tier.DEVICE)
+
+
 def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
     """A match uses the deepest path node, the boundary's window and its state."""
     now = state.clock

@@ -131,6 +131,15 @@ class UnifiedTree:
         checked_key(key)
         return matching.match(self._state, key, checked_limit(key, limit), touch=touch)
 
+    def touch(self, boundary: Boundary) -> None:
+        """Refresh the recency of what a boundary needs on device, as a match that ends there does, without looking at tokens.
+
+        Raises StaleBoundaryError if its node is gone. Cost: O(nodes of its windows).
+        """
+        node, length = self._locks.find(checked_boundary(boundary))
+        if node is not None:
+            matching.touch(self._state, node, length)
+
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
         """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
         window's for `Trailing` (as far as the tree has them without a gap), the one state for `Point`.
