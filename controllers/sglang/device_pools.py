@@ -62,6 +62,7 @@ class DevicePools:
         self._allocator = allocator
         self._size = page_size
         self._has_windows = window_tokens is not None
+        self._full_allocator = allocator.full_attn_allocator if self._has_windows else allocator
         self._window_pages = -(-(window_tokens or 0) // page_size)
         self._state_allocator = state_allocator
         self._offsets: torch.Tensor | None = None
@@ -109,9 +110,7 @@ class DevicePools:
         """Names of so many pages, which must be free: the targets of a load. A window hangs on nothing yet."""
         if component == STATE:
             return self.states.assign(self._state_allocator.alloc(page_count))
-        allocator = self._allocator
-        if self._has_windows:
-            allocator = allocator.full_attn_allocator if component == FULL else allocator.swa_attn_allocator
+        allocator = self._full_allocator if component == FULL else self._allocator.swa_attn_allocator
         pages = allocator.alloc(page_count * self._size)[:: self._size].div(self._size, rounding_mode="floor")
         return self.names(component).assign(pages)
 
@@ -229,12 +228,9 @@ class DevicePools:
             self.states.release(states)
 
     def _free_full(self, slots: torch.Tensor) -> None:
-        if not slots.numel():
-            return
-        if self._has_windows:
-            self._allocator.free_full_segment(slots, start_pos=0)
-        else:
-            self._allocator.free_segment(slots, start_pos=0)
+        """Free full pages whose windows are gone. (SGLang's `free_full_segment` looks up on the device whether they are.)"""
+        if slots.numel():
+            self._full_allocator.free_segment(slots, start_pos=0)
 
     def _free_windows_of(self, slots: torch.Tensor) -> None:
         if slots.numel():
