@@ -70,8 +70,8 @@ def threads_at_once_are_all_counted(rig: StorageRig) -> None:
         for name, seen, known in (("puts", after.puts, before.puts), ("gets", after.gets, before.gets)):
             expect_equal(sum(seen.values()) - sum(known.values()), count, f"{name} counted of four threads at once")
         if rig.capacity_bytes is not None:
-            numbers = list(pages_of)
-            kept = sum(int(engine.exists("full", keys(*numbers[i : i + 64])).sum()) for i in range(0, len(numbers), 64))
+            put = list(pages_of)
+            kept = sum(int(engine.exists("full", keys(*put[first : first + 64])).sum()) for first in range(0, len(put), 64))
             expect(kept <= room, f"after four threads put at once, {kept} values are kept where there is room for {room}")
 
 

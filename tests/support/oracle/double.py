@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,14 +17,6 @@ class TrueDouble(TorchFunctionMode):
 
     is_active = False
 
-    def __enter__(self) -> Any:
-        TrueDouble.is_active = True
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        TrueDouble.is_active = False
-        super().__exit__(*error)
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -37,9 +29,18 @@ class TrueDouble(TorchFunctionMode):
         return func(*args, **{name: _lifted(value) for name, value in kwargs.items()}) if kwargs else func(*args)
 
 
-def true_double() -> AbstractContextManager[Any]:
+@contextmanager
+def true_double() -> Iterator[None]:
     """The mode, once: within itself it would look at every call twice."""
-    return nullcontext() if TrueDouble.is_active else TrueDouble()
+    if TrueDouble.is_active:
+        yield
+        return
+    TrueDouble.is_active = True
+    try:
+        with TrueDouble():
+            yield
+    finally:
+        TrueDouble.is_active = False
 
 
 def _lifted(value: Any) -> Any:
