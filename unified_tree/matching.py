@@ -27,9 +27,10 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     """
     data = key.data
     width = key.width_bytes
+    base = key.begin * width
     page = state.page_size * width
-    stop = limit // state.page_size * page
-    position = start.end * width
+    stop = limit // state.page_size * page - base
+    position = start.end * width - base
     node = start
     while position < stop:
         child = None
@@ -45,10 +46,10 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
         edge = child.edge
         after = position + len(edge)
         if after > stop or not (agrees or data.startswith(edge, position)):
-            return child, (position + _common_bytes(data, edge, position, stop, page)) // width
+            return child, (base + position + _common_bytes(data, edge, position, stop, page)) // width
         node = child
         position = after
-    return node, position // width
+    return node, (base + position) // width
 
 
 def _common_bytes(data: bytes, edge: bytes, position: int, stop: int, page: int) -> int:

@@ -197,14 +197,16 @@ class UnifiedTree:
                 caller has. Required paths must reach back to what the tree has on device.
             states: per `Point` component the state pages by the length at which they were saved.
             after: a boundary on this key, from the previous match or insert: a hint that saves the walk from the root. A wrong
-                hint costs time only.
+                hint costs time only, unless the key is a `Key.tail`, which has nothing to compare with: its cost does not
+                depend on what lies before, and the caller vouches for the boundary, which it keeps locked.
             without: sharers of the given pages whose state was not written there.
             priority: of the request, for the policy of that name; higher stays longer.
 
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
-        checked_key(key)
+        if after is None or type(key) is not Key:
+            checked_key(key)
         if after is not None:
             after = checked_boundary(after)
         priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)

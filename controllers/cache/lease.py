@@ -368,6 +368,8 @@ class Lease:
         parts, stop = self._resources, key.length
         pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
         by_component = {} if self._states is None or not due else {self._states.name: due}
+        if stop >= self.boundary.length:
+            key = key.tail(self.boundary.length)  # the boundary is locked, and the lease's key leads there
         result = parts.tree.insert(key, pages, by_component, after=self.boundary, without=without, priority=self.priority)
         keep_windows = keep_windows and all(name in result.canonical for name, _ in parts.layout.windows)
         if self._states is not None:

@@ -192,12 +192,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         count = len(tokens) if key.limit is None else min(key.limit, len(tokens))
         return self._tree_key(tokens, count, key.extra_key, key.cache_salt)
 
-    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None) -> Key:
-        """The key of the first `count` tokens, an `array("q")`. Cost: one copy of them."""
+    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None, begin: int = 0) -> Key:
+        """The key of the first `count` tokens, an `array("q")`, or its tail from `begin` on. Cost: one copy of its elements."""
         namespace = "" if extra_key is None and not cache_salt else repr((extra_key, cache_salt or None))
         if self.is_eagle:
             return Key(tokens[:count], namespace, bigram=True)
-        return Key.from_elements(memoryview(tokens)[:count].tobytes(), namespace, bigram=False)
+        return Key.from_elements(memoryview(tokens)[begin:count].tobytes(), namespace, bigram=False, begin=begin)
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -312,24 +312,37 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         token_count = up_to
         if self._has_states:
             token_count = 0 if state is None else min(up_to, state.length)
-        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt)
+        protected, at = req.kv.cache_protected_len, self._resumed_at(req)
+        is_locked = at.length == protected and self._events is None  # events tell of all tokens
+        begin = protected if is_locked and token_count >= protected else 0
+        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt, begin)
         end = len(key) // self.page_size * self.page_size
         is_kept = False
-        if end > req.kv.cache_protected_len or (state is not None and end == req.kv.cache_protected_len > 0):
-            is_kept = self._publish(req, key, end, state)
+        if end > protected or (state is not None and end == protected > 0):
+            is_kept = self._publish(req, key, at, end, state)
         if self._has_states:
             self._states.settle(req, state, is_kept=is_kept, is_finished=is_finished)
 
-    def _publish(self, req: Any, key: Key, end: int, state: OfferedState | None) -> bool:
-        """Insert up to `end`; returns whether the tree kept the state."""
-        kv = req.kv
+    def _resumed_at(self, req: Any) -> Boundary:
+        """The end of what a request has in the tree, by a name that is valid while it is locked."""
+        receipt = None if req.lock is None else req.lock.receipt
         if self._tiers is not None:
             self._tiers.finish_loads()
-        if req.lock is not None and isinstance(req.lock.receipt, LoadLock):
-            req.lock.receipt.wait()
+            if isinstance(receipt, LoadLock):
+                receipt.wait()
+                return receipt.boundary
+        return NOWHERE if receipt is None else receipt.boundary
+
+    def _publish(self, req: Any, key: Key, at: Boundary, end: int, state: OfferedState | None) -> bool:
+        """Insert up to `end`; returns whether the tree kept the state.
+
+        Args:
+            key: of the request's tokens; without those before `at`, if it is a tail.
+            at: see `_resumed_at`.
+        """
+        kv = req.kv
         begin = kv.cache_protected_len
         branch = req.swa_branching_seqlen if self._has_windows and not self._has_states else None
-        at: Boundary = req.last_node if req.last_node is not None else NOWHERE
         if branch is not None and begin < branch < end and branch % self.page_size == 0:
             at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
             begin = branch
