@@ -96,7 +96,8 @@ def main() -> None:
         fewer, equal = sum(each < 0 for each in change), change.count(0)
         print(
             f"{name}: SGLang's {theirs:,}, ours {ours:,} ({100 * (ours / theirs - 1):+.2f} %); "
-            f"of {given.seeds} mixes {fewer} fewer, {equal} equal; least {change[0]:+}, median {change[len(change) // 2]:+}, most {change[-1]:+}",
+            f"of {given.seeds} mixes {fewer} fewer, {equal} equal; "
+            f"least {change[0]:+}, median {change[len(change) // 2]:+}, most {change[-1]:+}",
             flush=True,
         )
 

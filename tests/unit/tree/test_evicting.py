@@ -187,3 +187,49 @@ def test_exact_eviction_never_has_fewer_hits() -> None:
         assert all(a <= b for a, b in zip(whole, exact, strict=True)), f"seed {seed}"
         total = [total[0] + sum(whole), total[1] + sum(exact)]
     assert total[1] > total[0]
+
+
+def test_what_a_later_boundary_supersedes_goes_first() -> None:
+    grove = Grove([FULL, swa(2)])
+    for text in ("abcd", "uvwx"):
+        early = grove.put(text).boundary
+        grove.put(text + "efgh")
+        grove.tree.supersede(early, "swa", 8)
+    grove.match("uvwx")
+    assert grove.evict(1, "swa") == {"swa": [200]}, "of the two that were superseded the one that no match has used"
+    assert grove.evict(1, "swa") == {"swa": [201]}, "then the oldest"
+    grove.check()
+
+
+@pytest.mark.parametrize("kind", ["swa", "mamba"])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_what_a_match_has_used_is_not_superseded(kind: str, is_used: bool) -> None:
+    grove = Grove([FULL, swa(2), MAMBA])
+    grove.put("wxyz", [4])
+    early = grove.put("abcd", [4]).boundary
+    if is_used:
+        grove.match("abcd")
+    grove.put("abcdefgh", [8])
+    grove.tree.supersede(early, kind, 8)
+    oldest, superseded = {"swa": (200, 201), "mamba": (300, 301)}[kind]
+    assert grove.evict(1, kind) == {kind: [oldest if is_used else superseded]}
+    grove.check()
+
+
+def test_a_window_that_the_later_boundary_shares_stays_recent() -> None:
+    grove = Grove([FULL, swa(8)])
+    grove.put("yzyz")
+    early = grove.put("abcd").boundary
+    grove.put("abcdef")
+    grove.tree.supersede(early, "swa", 6)
+    assert grove.evict(1, "swa") == {"swa": [200, 201]}
+    grove.check()
+
+
+def test_a_path_is_not_superseded() -> None:
+    grove = Grove([FULL, swa(2)])
+    early = grove.put("abcd").boundary
+    with pytest.raises(ConfigurationError, match="is a path"):
+        grove.tree.supersede(early, "full", 8)
+    grove.evict(2)
+    grove.tree.supersede(early, "swa", 8)  # it is gone
