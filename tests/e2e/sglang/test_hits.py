@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from scheduler_model import Case
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SEEDS = range(int(os.environ.get("SEEDS", "12")))
+SEEDS = range(int(os.environ.get("SEEDS", "8")))
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +35,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("name", ["full", "full-small", "full16", "eagle"])
-def test_full_attention_has_more_hits(name: str) -> None:
+@pytest.mark.parametrize("name", ["full", "full-small", "full16", "swa", "swa-small"])
+def test_mixes_of_a_kind_have_more_hits(name: str) -> None:
     found = totals(KINDS[name], SEEDS)
     assert sum(ours for _, ours in found) > sum(theirs for theirs, _ in found), found
     for seed, (theirs, ours) in zip(SEEDS, found, strict=True):
-        assert ours >= 0.95 * theirs, f"seed {seed}: {ours} tokens, {theirs} with SGLang's cache"
+        assert KINDS[name].window is not None or ours >= 0.95 * theirs, f"seed {seed}: {ours}, {theirs} with SGLang's cache"
 
 
 def test_each_order_can_have_fewer_hits_than_the_other() -> None:
