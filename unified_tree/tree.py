@@ -217,14 +217,38 @@ class UnifiedTree:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()
 
-    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
+    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE, *, cut_pages: int | None = None) -> EvictResult:
         """Free at least so many pages of each named pool, or as many as possible; the result lists them.
 
-        Cost: O(log n) a victim, n being the values in its order, and a share of deferred work that the settings bound.
+        Cost: O(log n) a victim, n being the values in its order, and a share of deferred work that the settings bound; and one
+        copy of the edge and the page ids of a leaf that is cut.
+
+        Args:
+            cut_pages: a leaf of a path with more pages than are needed is cut, and loses as many as that and at least
+                `cut_pages` from its end. None evicts whole leaves. Where windows or states are required leaves go whole, for
+                one could not resume from what is left.
         """
         checked_resident(tier)
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
-        return evicting.evict(self._state, counts, tier)
+        if cut_pages is not None:
+            cut_pages = integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)
+        return evicting.evict(self._state, counts, tier, cut_pages)
+
+    def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
+        """The run that saved a window or a state for a boundary has saved one for a later boundary.
+
+        What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
+        only while there is room for it. What the later boundary needs, too, stays as recent as it is.
+
+        Args:
+            boundary: of the run's earlier insert; nothing happens if it is gone.
+            component: of the windows or states.
+            later_length: the later boundary's, in tokens.
+        """
+        i = self._state.index_of(component)
+        if self._state.is_path[i]:
+            raise ConfigurationError(f"{component!r} is a path, of which the later boundary needs all")
+        matching.supersede(self._state, i, boundary, later_length)
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.

@@ -347,6 +347,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
             begin = branch
         at, is_kept = self._insert(req, key, begin, end, at, state)
+        if self._has_windows and not self._has_states and 0 < kv.cache_inserted_len == kv.cache_protected_len < end:
+            self.tree.supersede(req.last_node, WINDOW, end)
         if req.finished():
             self.tree.touch(at)  # it has used all of it until now, which keeps that recent
         receipt = self.tree.transfers.lock_present(at)

@@ -339,7 +339,7 @@ class TreeMachine(RuleBasedStateMachine):
         component = rng.choice(self.kinds if tier is HOST else self.model.owners)
         count = rng.randrange(1, 10)
         free_to_go = self.tree.pool(component.name, tier).evictable_pages
-        result = self.tree.evict({component.name: count}, tier)
+        result = self.tree.evict({component.name: count}, tier, cut_pages=rng.choice((None, None, 1, 3)))
         freed = result.freed[component.name].size if component.name in result.freed else 0
         if not isinstance(component.coverage, Path) or not (self.model.pinned() or any(self.model.held[HOST].values())):
             assert freed >= min(count, free_to_go)
