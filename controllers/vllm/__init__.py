@@ -1,5 +1,5 @@
-"""vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what vLLM
-loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages` and
+"""vLLM's KV connector: a host tier and stores of this library behind a vLLM engine. `connector.UnifiedTreeConnector` is what
+vLLM loads by module path; only that module, `engine_config` and `connector_stats` import vllm, and only `block_pages` and
 `worker_side` import torch.
 
 The scheduler side (`SchedulerSide`) owns what is known: a `UnifiedTree` over host pages in a `HostIndex`, the free lists,
@@ -17,8 +17,8 @@ parallelism each worker has host pages of its own under the same ids.
 With a store every worker has one of its own over its host pages (`WorkerStore`), under keys that name its shard. The scheduler
 side is the library's `StorageController` over the same tree (`SchedulerStore`); its jobs are messages to all workers, which go
 with the `StepPlan` and are answered with the `StepReport` (`RemoteStoreJobs`). A length is fetched only if every worker's store
-has it, and comes into the tree when every worker has read it. What is read or written is locked, or not in the tree, until every
-worker has answered. A request that arrives waits for its fetch as `PrefetchPolicy` says, and then loads from host as any other.
+has it, and comes into the tree when every worker has read it. What is read or written is locked, or not in the tree, until
+every worker has answered. A request that arrives waits for its fetch as `PrefetchPolicy` says, then loads from host as any.
 Saved boundaries are queued to be written, some at a time. Cost: a message and an answer for a look-up, for each portion of
 pages and for each boundary; the workers hash.
 

@@ -169,6 +169,26 @@ def test_a_page_that_changed_in_memory_is_not_stored(tmp_path: Path) -> None:
         assert "stored_pages" not in engine.side.take_counters()
 
 
+def test_events_tell_of_what_is_fetched(tmp_path: Path) -> None:
+    names: dict[tuple[int, ...], bytes] = {}
+    with life("full", 1, store=files(tmp_path), host_bytes=1000) as engine:
+        told: set[bytes] = set()
+        for number in range(60):
+            tokens = [number % 7 % 2, *(engine.random.randrange(2) for _ in range(3)), *PROMPT]
+            request = Request(f"r{number}", "", tokens, 1)
+            ends = range(PAGE, len(tokens) + 1, PAGE)
+            request.block_hashes[:] = [names.setdefault(tuple(tokens[:end]), str(len(names)).encode()) for end in ends]
+            engine.add(request)
+            engine.settle()
+            for event in engine.side.take_events():
+                assert len(event.hashes) == len(set(event.hashes))
+                assert not event.stored or not told & set(event.hashes)
+                assert event.stored or told >= set(event.hashes)
+                told = told | set(event.hashes) if event.stored else told - set(event.hashes)
+            assert len(told) == engine.side.index.used_pages["group0"]
+        assert engine.side.take_counters()["fetched_tokens"] > 100
+
+
 def test_settings() -> None:
     settings = ConnectorSettings.of({"store": {"engine": "file", "directory": "x", "prefetch": {"min_tokens": 3}}})
     assert settings.store is not None
