@@ -86,7 +86,7 @@ class PageWitness:
         """The first whose block the token after `length` reads."""
         spec = self._specs[group]
         if hasattr(spec, "sliding_window") and spec.sliding_window is not None:
-            return max(0, length - spec.sliding_window + 1)
+            return max(0, length - int(spec.sliding_window) + 1)
         return length - 1 if hasattr(spec, "mamba_cache_mode") else 0
 
 

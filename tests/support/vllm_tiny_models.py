@@ -68,7 +68,8 @@ def save_tokenizer(path: Path) -> None:
 
     words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(path)
+    tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(path)
 
 
 MODELS = {"llama": save_llama, "gemma3": save_gemma3, "qwen3_next": save_qwen3_next}

@@ -1,4 +1,4 @@
-"""`vllm serve` over HTTP: a prompt is loaded from host after a reset, and from files after a restart; metrics tell so.
+"""vLLM's server over HTTP: a prompt is loaded from host after a reset, and from files after a restart; metrics tell so.
 
 Run as test_served_models.py. With two workers, tensor parallelism divides the heads between them.
 """
@@ -61,7 +61,8 @@ def serve(path: Path, log: Path, *arguments: str, extra: dict[str, Any]) -> Iter
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(path), "--host", "127.0.0.1", "--port", str(port),
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--host", "127.0.0.1",
+        "--port", str(port),
         "--served-model-name", "tiny", "--dtype", "float32", "--block-size", str(PAGE), "--max-model-len", "320",
         "--enforce-eager",
         "--enable-prefix-caching", "--enable-prompt-tokens-details", "--max-num-seqs", "4", "--kv-transfer-config",
