@@ -182,7 +182,7 @@ def load_wrong_block() -> Any:
 
 def one_namespace() -> Any:
     begin = SchedulerSide.begin
-    return mock.patch.object(SchedulerSide, "begin", lambda side, request, _: begin(side, request, ""))
+    return mock.patch.object(SchedulerSide, "begin", lambda side, request, _, **more: begin(side, request, "", **more))
 
 
 DEFECTS: dict[str, Callable[[], Any]] = {
