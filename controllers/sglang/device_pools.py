@@ -280,9 +280,11 @@ def _kept_windows(offered: OfferedPages, result: InsertResult) -> list[range]:
     first = offered.full.size - windows.size
     if refused is None:
         return [range(first, offered.full.size)]
-    is_kept = result.canonical[WINDOW] == windows
-    edges = (first + np.flatnonzero(np.diff(is_kept, prepend=False, append=False))).tolist()
-    return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+    kept = np.flatnonzero(result.canonical[WINDOW] == windows) + first
+    if kept[-1] - kept[0] + 1 == kept.size:
+        return [range(kept[0], kept[-1] + 1)]
+    runs = np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1)
+    return [range(run[0], run[-1] + 1) for run in runs]
 
 
 def _grown(array: NDArray[np.int64], size: int) -> NDArray[np.int64]:
