@@ -32,6 +32,8 @@ CHECKS = {
     "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
 }
 """SGLang's own checks of its pools, after each step and at rest."""
+AT_IMPORT = ("TRITON", "SGLANG_TEST_RETRACT")
+"""How the variables begin that SGLang reads while it is imported."""
 ENGINE: dict[str, object] = {
     "device": "cpu",
     "dtype": "float32",
@@ -189,7 +191,7 @@ def main() -> int:
         count = max(1, round(options.requests * case.share / REQUESTS_A_MIX))
         seeds = list(range(options.first_seed, options.first_seed + count))
         of_case: dict[str, Run] = {}
-        at_import = {key: value for key, value in case.environment.items() if key.startswith("TRITON")}
+        at_import = {key: value for key, value in case.environment.items() if key.startswith(AT_IMPORT)}
         imported = imports.get(str(at_import)) or ImportedEngine({**base, **at_import})
         imports[str(at_import)] = imported
         for cache in chosen(options.caches.split(",")):
