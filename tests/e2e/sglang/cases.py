@@ -16,6 +16,8 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     share: float = 1.0
     """How many of the asked requests this case serves: slower models serve fewer."""
+    has_draft: bool = False
+    """Whether an EAGLE draft runs with the model; a host tier is refused then."""
 
 
 CROWD: dict[str, object] = {"waves": 6, "at_once": 16, "longest": 200, "longest_answer": 100}
@@ -39,6 +41,12 @@ RETRACTS_OFTEN = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5
 QWEN3_NEXT = {"TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float32"}
 """Triton kernels without a form in torch run in Triton's interpreter. SGLang keeps the state of convolutions in bfloat16 by
 default: what a request answers then depends on where its prompt was cut, with any cache and with none."""
+EAGLE: dict[str, object] = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
 EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 64}
 
 CASES = (
@@ -60,6 +68,14 @@ CASES = (
         environment=RETRACTS_OFTEN,
     ),
     Case(name="llama-mixed", model="llama", engine=_engine(1024, 1, enable_mixed_chunk=True)),
+    Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
+    Case(
+        name="llama-eagle-page16",
+        model="llama",
+        engine=_engine(1024, 16, **WINDOWS, **EAGLE),
+        environment={"TRITON_INTERPRET": "1"},
+        has_draft=True,
+    ),
     Case(name="mellum", model="mellum", engine=_engine(1024, 1, swa_full_tokens_ratio=0.5, **WINDOWS)),
     Case(
         name="mellum-small",

@@ -1,8 +1,9 @@
 """Compares caches on the same mixes of requests: `python run_mixes.py --caches none,builtin,ours --requests 200`.
 
-Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache, no
-request may reuse more tokens than its namespace has seen, and no mix may have fewer hits than with SGLang's own cache. The
-engine's python runs it. It ends with a table, and with status 1 if anything differs.
+Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache, and
+with a draft model the number of verified drafts too. No request may reuse more tokens than its namespace has seen, and no mix
+may have fewer hits than with SGLang's own cache. The engine's python runs it. It ends with a table, and with status 1 if
+anything differs.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def served(
     files.mkdir(exist_ok=True)
     model = tiny_models.saved(case.model, options.models)
     engine = {**ENGINE, "model_path": str(model), **case.engine, **cache.engine}
+    if case.has_draft:
+        engine["speculative_draft_model_path"] = str(tiny_models.saved_draft(options.models))
     if options.tp > 1:
         engine["tp_size"] = options.tp
     mix = {**case.mix, "aborts": not options.no_aborts}
@@ -130,6 +133,8 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
                 run.trouble.append(f"{where}: {got['output']} instead of {wanted['output']}")
             elif got["abort"] == "no" and got["finish"] != "length":
                 run.trouble.append(f"{where}: ended by {got['finish']}")
+            elif got["abort"] == "no" and not got["retractions"] and got["verifications"] != wanted["verifications"]:
+                run.trouble.append(f"{where}: {got['verifications']} verified drafts instead of {wanted['verifications']}")
             else:
                 run.equal += 1
             if got["cached_tokens"] > got["known_tokens"] and not run.cache.restarts and not got["retractions"]:
@@ -195,6 +200,8 @@ def main() -> int:
         imported = imports.get(str(at_import)) or ImportedEngine({**base, **at_import})
         imports[str(at_import)] = imported
         for cache in chosen(options.caches.split(",")):
+            if case.has_draft and cache.has_host:
+                continue
             start = time.monotonic()
             run = of_case[cache.name] = served(case, cache, seeds, work, options, imported)
             runs.append(run)

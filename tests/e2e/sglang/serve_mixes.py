@@ -92,6 +92,7 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
         "known_tokens": request.known_tokens,
         "cached_tokens": told.get("cached_tokens", 0),
         "retractions": told.get("num_retractions", 0),
+        "verifications": told.get("spec_verify_ct", 0),
         "abort": request.abort,
         "finish": (told.get("finish_reason") or {}).get("type"),
         "output": answer["output_ids"],
