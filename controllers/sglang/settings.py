@@ -76,6 +76,10 @@ class StoreSettings:
     weights_version: str | None = None
     prefetch: Mapping[str, Any] | None = None
 
+    def options_for(self, ranks: int) -> Mapping[str, Any]:
+        """The options of the engine for one of several tensor-parallel ranks, which divide a directory of files."""
+        return {"shares": ranks, **self.options} if self.engine == "file" and ranks > 1 else self.options
+
     def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
         """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""
         from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy

@@ -96,6 +96,8 @@ def served(
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(options.tp))
     if options.tp > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
+        for rank in range(options.tp):
+            Path(f"{environment['SGLANG_TREE_DIGEST']}.{rank}").unlink(missing_ok=True)
     result.unlink(missing_ok=True)
     run = Run(case, cache)
     imported.serve(spec, environment, log, options.timeout)
@@ -103,7 +105,17 @@ def served(
         run.mixes = json.loads(result.read_text())["mixes"]
     else:
         run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
+    if "SGLANG_TREE_DIGEST" in environment and result.exists():
+        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), options.tp)
     return run
+
+
+def differing_trees(path: Path, ranks: int) -> list[str]:
+    """The ranks whose trees, of which each emptying left a digest, are not those of rank 0."""
+    texts = [Path(f"{path}.{rank}").read_text().splitlines() for rank in range(ranks)]
+    if not texts[0]:
+        return ["no digest of a tree"]
+    return [f"the tree of rank {rank} is not that of rank 0" for rank, text in enumerate(texts) if text != texts[0]]
 
 
 def base_environment(work: Path, source: Path | None) -> dict[str, str]:
