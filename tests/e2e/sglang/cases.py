@@ -68,6 +68,13 @@ CASES = (
         environment=RETRACTS_OFTEN,
     ),
     Case(name="llama-mixed", model="llama", engine=_engine(1024, 1, enable_mixed_chunk=True)),
+    Case(
+        name="llama-64",
+        model="llama",
+        engine=_engine(24_576, 1, max_running_requests=64, chunked_prefill_size=512),
+        mix={"waves": 2, "at_once": 500, "longest_answer": 96},
+        share=0.25,
+    ),
     Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
     Case(
         name="llama-eagle-page16",

@@ -49,6 +49,9 @@ ENGINE: dict[str, object] = {
 }
 
 
+CASES_HELP = f"of {','.join(case.name for case in CASES)}; all if left out; one named twice takes two turns"
+
+
 @dataclass(slots=True)
 class Run:
     """What one cache gave for one case."""
@@ -185,7 +188,7 @@ def main() -> int:
     """Run the cases, print the table, say what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--caches", default="none,builtin", help="of " + ",".join(cache.name for cache in CACHES))
-    parser.add_argument("--cases", default="", help="of " + ",".join(case.name for case in CASES) + "; all if left out")
+    parser.add_argument("--cases", default="", help=CASES_HELP)
     parser.add_argument("--requests", type=int, default=200, help="about how many each case serves")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--no-aborts", action="store_true")
