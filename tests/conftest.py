@@ -1,4 +1,4 @@
-"""What all tests share: the path to `support`, a short garbage collection, the count of random operations in the summary."""
+"""What all tests share: the path to `support`, their order, a short garbage collection, the count of random operations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,36 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+LONGEST = (
+    "oracle/test_mixes.py",
+    "conformance/test_storage_engines.py",
+    "conformance/test_fault_matrix.py",
+    "sim/test_simulation.py",
+    "unit/storage/test_hf3fs_storage.py",
+    "oracle/test_tiers.py",
+    "model/test_tree_machine.py",
+    "oracle/test_boundaries.py",
+    "model/test_cache_machine.py",
+    "unit/replay/test_replay_rows.py",
+    "unit/replay/test_replay_host_rows.py",
+    "unit/benches/test_benches_smoke.py",
+    "unit/benches/test_worst_cases.py",
+    "unit/replay/test_replay_cli.py",
+    "unit/replay/test_replay_linked.py",
+    "unit/replay/test_replay_storage_rows.py",
+    "unit/replay/test_replay_storage_cli.py",
+    "unit/storage/test_hf3fs_usrbio.py",
+    "unit/storage/test_hf3fs_service.py",
+    "unit/storage/test_mooncake_storage.py",
+    "typing/test_type_checkers_look.py",
+    "sim/test_ranks.py",
+    "unit/testing/test_broken_parts.py",
+    "oracle/test_speculation.py",
+    "oracle/test_mutants.py",
+    "unit/storage/test_file_processes.py",
+)
+"""Files that take more than ten seconds. They come first, so that no worker is left alone with one."""
+
 
 def pytest_report_header() -> str:
     """Which variant is tested: the source as it is, or the compiled modules."""
@@ -16,6 +46,12 @@ def pytest_report_header() -> str:
 
     variant = "interpreted" if str(matching.__file__).endswith(".py") else "compiled"
     return f"unified_tree: {variant}, {Path(str(matching.__file__)).parent}"
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """The longest files first, each as it stands."""
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_collection_finish() -> None:

@@ -75,9 +75,11 @@ def checked_boundary(boundary: Boundary) -> Boundary:
 
 
 def checked_key(key: object) -> None:
-    """Raise InvalidKeyError for anything but a Key, such as plain tokens."""
+    """Raise InvalidKeyError for anything but a whole Key, such as plain tokens."""
     if not isinstance(key, Key):
         raise InvalidKeyError(f"a Key is needed, not {type(key).__name__}: wrap the tokens, Key(tokens)")
+    if key.begin:
+        raise InvalidKeyError(f"a whole key is needed, not one without its first {key.begin} elements")
 
 
 def checked_limit(key: Key, limit: int | None) -> int:

@@ -2,6 +2,9 @@
 
 Victims come from the pool's own order, stranded values first. Evicting a path value deletes its node when no prefix can pass
 through it any more. Evicting a window or a state leaves a tombstone.
+
+On request a leaf that is larger than what is needed is cut, and only its end goes. Then no page goes before it has to, which is
+least recently used by pages: the front of a prompt serves the next one that shares it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
 from unified_tree.resumability import run_holder
+from unified_tree.splitting import split
 
 if TYPE_CHECKING:
     from unified_tree.state import TreeState
@@ -56,18 +60,18 @@ class Freed:
         return record(EvictResult, (self.by_name(self._tier), self.by_name(opposite(self._tier)), *counts))
 
 
-def evict(state: TreeState, needs: Mapping[str, int], tier: Tier) -> EvictResult:
+def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int | None) -> EvictResult:
     """See UnifiedTree.evict."""
     for name in needs:
         if name not in state.index or (tier is Tier.DEVICE and state.components[state.index[name]].shares is not None):
             raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
     freed = Freed(state, tier)
     for name, count in needs.items():
-        _evict_from(state, state.index[name], count, tier, freed)
+        _evict_from(state, state.index[name], count, tier, freed, cut_pages)
     return freed.result()
 
 
-def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) -> None:
+def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, cut_pages: int | None) -> None:
     """Free `count` pages of one pool, retired nodes first, or as many as can be."""
     pool = state.pools(tier)[i]
     while freed.page_counts[i] < count:
@@ -79,6 +83,10 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed) 
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
+        if cut_pages is not None and pool.is_path and not state.is_gated:
+            going = max(count - freed.page_counts[i], cut_pages)
+            if victim.page_count > going:  # the value and its place in the order are the lower half's
+                split(state, victim.node, victim.node.end - going * state.page_size)
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)

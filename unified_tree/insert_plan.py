@@ -17,7 +17,6 @@ from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node
 from unified_tree.page_ids import page_ids
 from unified_tree.shared_windows import would_lose_state
-from unified_tree.token_bytes import require_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,11 +87,11 @@ def plan_insert(
     root: Node | None = state.roots.get((key.namespace, key.bigram))
     node = root
     matched = reach = 0
-    if root is not None:
+    if root is not None or key.begin:
         node, matched = walk(state, key, _start(state, key, root, after, end), end)
         reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
     if matched < end:
-        require_tokens(key.data, matched * key.width_bytes)
+        key.require_tokens(matched)
     for i in state.required_owned_paths:
         count = len(given[i]) if i in given else 0
         if end - count * size > reach:
@@ -114,12 +113,20 @@ def plan_insert(
     return Plan(key, end, node, matched, given, by_component, known, absent, priority)
 
 
-def _start(state: TreeState, key: Key, root: Node, after: Boundary | None, end: int) -> Node:
+def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None, end: int) -> Node:
     """Where to begin walking: the node at the end of `after` if this key does lead there, else the root.
 
-    Comparing edges upwards avoids a hash look-up at every node of a walk down.
+    Comparing edges upwards avoids a hash look-up at every node of a walk down. What a tail of a key leads to is not compared.
     """
     node = state.nodes.get(after.node) if after is not None and after.length <= end else None
+    if key.begin:
+        if node is None or after is None or node.root is not root or not key.begin <= node.end == after.length:
+            raise InsertError(
+                f"a tail of a key from element {key.begin} on goes on after a boundary there or behind that is locked, not "
+                f"after {after}"
+            )
+        return node
+    assert root is not None
     if node is None or after is None:
         return root
     while node.end > after.length and node.parent is not None:

@@ -94,8 +94,9 @@ class Insertion:
             return node
         width: int = plan.key.width_bytes
         data: bytes = plan.key.data
+        base: int = plan.key.begin * width
         for length in lengths:
-            node = state.grow(node, data[node.end * width : length * width], length)
+            node = state.grow(node, data[node.end * width - base : length * width - base], length)
             if state.is_gated:
                 self._changed[node] = None
         return node

@@ -36,7 +36,7 @@ class Key:
     (3, 2)
     """
 
-    __slots__ = ("bigram", "data", "length", "namespace", "width_bytes")
+    __slots__ = ("begin", "bigram", "data", "length", "namespace", "width_bytes")
 
     def __init__(self, tokens: NDArray[np.integer[Any]] | Sequence[int], namespace: str = "", *, bigram: bool = False) -> None:
         data = as_bytes(tokens)
@@ -44,6 +44,7 @@ class Key:
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
         self.bigram = bigram
+        self.begin = 0
         self.width_bytes = INT64_BYTES
         self.data = data
         self.length = len(data) // INT64_BYTES
@@ -62,33 +63,47 @@ class Key:
 
     def prefix(self, length: int) -> Key:
         """The first `length` elements of this key, sharing its bytes. Cost: O(1)."""
-        if not 0 <= length <= self.length:
-            raise InvalidKeyError(f"a prefix of {length} elements was asked of a key of {self.length}")
+        if not self.begin <= length <= self.length:
+            raise InvalidKeyError(f"a prefix of {length} elements was asked of {self}")
         key = Key.__new__(Key)
-        key.namespace, key.bigram, key.width_bytes, key.data, key.length = (
+        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length = (
             self.namespace,
             self.bigram,
             self.width_bytes,
             self.data,
+            self.begin,
             int(length),
         )
         return key
 
+    def tail(self, begin: int) -> Key:
+        """The elements from `begin` on, as an insert takes them after a boundary there; nothing else takes a tail.
+
+        Cost: one copy of these elements.
+        """
+        if not self.begin <= begin <= self.length:
+            raise InvalidKeyError(f"a tail from element {begin} on was asked of {self}")
+        first, last = ((at - self.begin) * self.width_bytes for at in (begin, self.length))
+        return Key.from_elements(self.data[first:last], self.namespace, bigram=self.bigram, begin=begin)
+
     def require_tokens(self, start: int = 0) -> None:
         """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
-        require_tokens(self.data, min(start, self.length) * self.width_bytes)
+        require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
 
     @classmethod
-    def from_elements(cls, data: bytes, namespace: str, *, bigram: bool) -> Key:
-        """A key over elements as the tree keeps them: native int64, pairs of them for bigrams. Cost: O(1)."""
+    def from_elements(cls, data: bytes, namespace: str, *, bigram: bool, begin: int = 0) -> Key:
+        """A key over elements as the tree keeps them: native int64, pairs of them for bigrams; a tail if they are those from
+        `begin` on. Cost: O(1).
+        """
         key = cls.__new__(cls)
         key.namespace, key.bigram, key.data = namespace, bigram, data
         key.width_bytes = 2 * INT64_BYTES if bigram else INT64_BYTES
-        key.length = len(data) // key.width_bytes
+        key.begin = begin
+        key.length = begin + len(data) // key.width_bytes
         return key
 
     def starts_with(self, other: Key) -> bool:
-        """Whether `other` is a prefix of this key, in the same namespace. Cost: one memory comparison."""
+        """Whether `other` is a prefix of this key, in the same namespace; of whole keys. Cost: one memory comparison."""
         if self.namespace != other.namespace or self.bigram != other.bigram or other.length > self.length:
             return False
         size_bytes = other.length * other.width_bytes

@@ -27,9 +27,10 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     """
     data = key.data
     width = key.width_bytes
+    base = key.begin * width
     page = state.page_size * width
-    stop = limit // state.page_size * page
-    position = start.end * width
+    stop = limit // state.page_size * page - base
+    position = start.end * width - base
     node = start
     while position < stop:
         child = None
@@ -45,10 +46,10 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
         edge = child.edge
         after = position + len(edge)
         if after > stop or not (agrees or data.startswith(edge, position)):
-            return child, (position + _common_bytes(data, edge, position, stop, page)) // width
+            return child, (base + position + _common_bytes(data, edge, position, stop, page)) // width
         node = child
         position = after
-    return node, position // width
+    return node, (base + position) // width
 
 
 def _common_bytes(data: bytes, edge: bytes, position: int, stop: int, page: int) -> int:
@@ -223,6 +224,12 @@ def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> 
     return (point,) if point > resumable_length else ()
 
 
+def touch(state: TreeState, node: Node, length: int) -> None:
+    """A boundary on device is used: as a match that ends there."""
+    state.clock += 1
+    _touch(state, record(Boundary, (node.id, length)), node, length, Tier.DEVICE)
+
+
 def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
     """A match uses the deepest path node, the boundary's window and its state."""
     now = state.clock
@@ -245,6 +252,22 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
         for value in window_values(node, boundary.length, i, window, tier):
             value.touch(min(boundary.length, value.node.end), now)
             pools[i].touched(value)
+
+
+def supersede(state: TreeState, i: int, boundary: Boundary, later: int) -> None:
+    """See UnifiedTree.supersede."""
+    node, window = state.nodes.get(boundary.node), dict(state.windows).get(i, 0)
+    if node is None:
+        return
+    if window:
+        values = window_values(node, boundary.length, i, window, Tier.DEVICE)
+    else:
+        state_value = node.device[i] if node.end == boundary.length else None
+        values = [state_value] if state_value is not None else []
+    for value in values:
+        if not value.hits and value.node.end <= later - window:
+            value.touched = 0
+            state.device_pools[i].reorder(value)
 
 
 def key_of(node: Node | None, length: int) -> Key:

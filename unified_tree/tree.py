@@ -131,6 +131,15 @@ class UnifiedTree:
         checked_key(key)
         return matching.match(self._state, key, checked_limit(key, limit), touch=touch)
 
+    def touch(self, boundary: Boundary) -> None:
+        """Refresh the recency of what a boundary needs on device, as a match that ends there does, without looking at tokens.
+
+        Raises StaleBoundaryError if its node is gone. Cost: O(nodes of its windows).
+        """
+        node, length = self._locks.find(checked_boundary(boundary))
+        if node is not None:
+            matching.touch(self._state, node, length)
+
     def pages(self, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> NDArray[np.int64]:
         """The page ids a component has for a boundary on one tier: all of [0, length) for `Path`, the last
         window's for `Trailing` (as far as the tree has them without a gap), the one state for `Point`.
@@ -188,14 +197,16 @@ class UnifiedTree:
                 caller has. Required paths must reach back to what the tree has on device.
             states: per `Point` component the state pages by the length at which they were saved.
             after: a boundary on this key, from the previous match or insert: a hint that saves the walk from the root. A wrong
-                hint costs time only.
+                hint costs time only, unless the key is a `Key.tail`, which has nothing to compare with: its cost does not
+                depend on what lies before, and the caller vouches for the boundary, which it keeps locked.
             without: sharers of the given pages whose state was not written there.
             priority: of the request, for the policy of that name; higher stays longer.
 
         Raises InsertError or PageError, with nothing changed, for pages or states that do not fit.
         Cost: as a match, and O(new pages).
         """
-        checked_key(key)
+        if after is None or type(key) is not Key:
+            checked_key(key)
         if after is not None:
             after = checked_boundary(after)
         priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
@@ -206,14 +217,38 @@ class UnifiedTree:
             return InsertResult(NOWHERE, 0, {}, {}, {})
         return Insertion(self._state, plan).run()
 
-    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
+    def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE, *, cut_pages: int | None = None) -> EvictResult:
         """Free at least so many pages of each named pool, or as many as possible; the result lists them.
 
-        Cost: O(log n) a victim, n being the values in its order, and a share of deferred work that the settings bound.
+        Cost: O(log n) a victim, n being the values in its order, and a share of deferred work that the settings bound; and one
+        copy of the edge and the page ids of a leaf that is cut.
+
+        Args:
+            cut_pages: a leaf of a path with more pages than are needed is cut, and loses as many as that and at least
+                `cut_pages` from its end. None evicts whole leaves. Where windows or states are required leaves go whole, for
+                one could not resume from what is left.
         """
         checked_resident(tier)
         counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
-        return evicting.evict(self._state, counts, tier)
+        if cut_pages is not None:
+            cut_pages = integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)
+        return evicting.evict(self._state, counts, tier, cut_pages)
+
+    def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
+        """The run that saved a window or a state for a boundary has saved one for a later boundary.
+
+        What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
+        only while there is room for it. What the later boundary needs, too, stays as recent as it is.
+
+        Args:
+            boundary: of the run's earlier insert; nothing happens if it is gone.
+            component: of the windows or states.
+            later_length: the later boundary's, in tokens.
+        """
+        i = self._state.index_of(component)
+        if self._state.is_path[i]:
+            raise ConfigurationError(f"{component!r} is a path, of which the later boundary needs all")
+        matching.supersede(self._state, i, boundary, later_length)
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from unified_tree.arguments import integer
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
+from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
@@ -56,6 +57,7 @@ class Lease:
         length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
         boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
+        tokens: those of the prompt, and those committed behind it.
         failure: why its load back failed; it can only be released then. None if nothing failed.
         generation: the weights version that its namespace was in when it was acquired.
     """
@@ -73,7 +75,6 @@ class Lease:
         "failure",
         "generation",
         "host_tokens",
-        "key",
         "length",
         "load",
         "priority",
@@ -83,6 +84,7 @@ class Lease:
         "saved",
         "storage_tokens",
         "tables",
+        "tokens",
     )
 
     def __init__(
@@ -105,7 +107,7 @@ class Lease:
         self._states = None if point is None else StatePages(resources, point, key.length)
         self.tables = PageTables(resources)
         self.generation = generation
-        self.key = key
+        self.tokens = LeaseTokens(key)
         self.boundary = boundary
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
@@ -121,6 +123,11 @@ class Lease:
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """The key of all tokens that it knows. Cost: one copy of them, once there are any behind the prompt."""
+        return self.tokens.key(self.tokens.length)
 
     @property
     def state_page(self) -> int | None:
@@ -318,7 +325,7 @@ class Lease:
         if self._states is not None:
             self._states.cut(length_tokens)
         self.length = length_tokens
-        self.key = self.key.prefix(min(max(length_tokens, self.prompt_tokens), self.key.length))
+        self.tokens.cut(length_tokens)
         self.computed = min(self.computed, length_tokens)
 
     def _keep_only_for(self, length_tokens: int) -> None:
@@ -328,7 +335,9 @@ class Lease:
 
     def _publish(self, publication: Publication) -> None:
         """See PrefixCache.commit."""
-        key, end = publication.key, self._resources.layout.floor_to_page(publication.key.length)
+        end = self._resources.layout.floor_to_page(publication.length)
+        if publication.piece is not None:
+            self.tokens.extend(publication.piece)
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
@@ -338,12 +347,10 @@ class Lease:
             for stop in self._stops(remaining, end, publication.resumable):
                 due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
                 keep_windows = (stop in self.save_at or publication.resumable) and bool(self._resources.layout.windows)
-                self._publish_up_to(key.prefix(stop), due, publication.without, keep_windows=keep_windows)
+                self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
             if self._states is not None:
                 self._states.free_superseded(end, states)
-        if key.length >= self.key.length:
-            self.key = key
-        self._advance(key.length)
+        self._advance(publication.length)
 
     def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
         """Count the save points that this commit passes without a state."""
@@ -364,11 +371,12 @@ class Lease:
             stops.add(end)
         return sorted(stops - {0})
 
-    def _publish_up_to(self, key: Key, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
-        parts, stop = self._resources, key.length
+    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
+        parts, at = self._resources, self.boundary
         pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
         by_component = {} if self._states is None or not due else {self._states.name: due}
-        result = parts.tree.insert(key, pages, by_component, after=self.boundary, without=without, priority=self.priority)
+        key = self.tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
+        result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self.priority)
         keep_windows = keep_windows and all(name in result.canonical for name, _ in parts.layout.windows)
         if self._states is not None:
             self._states.forget(due)

@@ -93,7 +93,7 @@ class Leases:
     def fail(self, namespace: str | None) -> None:
         """Fail the loads of an invalidated namespace, or of all. Cost: O(leases that wait)."""
         for lease in self._waiting:
-            if lease.load is not None and namespace in (None, lease.key.namespace):
+            if lease.load is not None and namespace in (None, lease.tokens.namespace):
                 lease.load.fail(f"{lease} was loading what has been invalidated since")
 
     def _end_load(self, lease: Lease) -> None:

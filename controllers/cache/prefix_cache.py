@@ -355,6 +355,7 @@ class PrefixCache:
         tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
         states: Mapping[int, int] | None = None,
         *,
+        begin: int = 0,
         without: Sequence[str] = (),
         resumable: bool | None = None,
     ) -> None:
@@ -365,8 +366,9 @@ class PrefixCache:
         and that is counted in `CacheStats.drops`.
 
         Args:
-            tokens: the whole sequence computed so far, from the first token of the prompt on. Or its length, if it is within
-                the prompt and what was committed since; that saves passing and comparing the tokens again.
+            tokens: the sequence computed so far, from token `begin` on. Or its length, if it is within the prompt and what was
+                committed since; that saves passing and comparing the tokens again.
+            begin: the first token given; the lease knows those before, from the prompt and from commits.
             states: pages that hold states, by length: each from `save_pages`, or the running state's page at the very end. The
                 lease cannot run further after its running state was published. Of the states behind the prompt only the last is
                 published.
@@ -374,11 +376,11 @@ class PrefixCache:
             resumable: whether to keep the windows at the end; None: only once the whole prompt is computed.
 
         Raises LeaseError, InsertError or InvalidKeyError for tokens, pages or names that are not this lease's, and for fewer
-        tokens than are committed and computed; TransferError if its load failed. Nothing is changed then. Cost: as an insert
-        per kept length.
+        tokens than are committed and computed; TransferError if its load failed. Nothing is changed then. Cost: O(tokens given,
+        and new pages), whatever lies before them, for each kept length.
         """
         self._leases.require(lease)
-        publication = Publication.checked(lease, self.layout, tokens, states, without, resumable)
+        publication = Publication.checked(lease, self.layout, tokens, states, without, resumable, begin)
         self._leases.wait(lease)
         lease._publish(publication)
 
@@ -401,7 +403,7 @@ class PrefixCache:
         """
         self._leases.require(lease)
         checked = Publication.checked(lease, self.layout, tokens, states, (), True)
-        length, states = checked.key.length, checked.states
+        length, states = checked.length, checked.states
         if lease.state_page is not None and length not in states and length % self.layout.save_grid_tokens == 0:
             states = {**states, length: lease.state_page}
         self.commit(lease, tokens, states, resumable=True)

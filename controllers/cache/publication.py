@@ -28,13 +28,15 @@ class Publication:
     """A commit that was checked against its lease, and so cannot be refused any more.
 
     Attributes:
-        key: of all tokens computed.
+        length: how many tokens are computed.
+        piece: those of them that were given, as a key's tail; None if they are known.
         states: pages by length, ascending.
         without: components that the pages do not hold.
         resumable: whether windows are kept at the end.
     """
 
-    key: Key
+    length: int
+    piece: Key | None
     states: dict[int, int]
     without: tuple[str, ...]
     resumable: bool
@@ -48,43 +50,52 @@ class Publication:
         states: Mapping[int, int] | None,
         without: Sequence[str],
         resumable: bool | None,
+        begin: int = 0,
     ) -> Publication:
         """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
-        key = _extended_key(lease, tokens)
-        if key.length > lease.length:
-            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {key.length} cannot be committed")
-        if key.length < min(lease.committed, lease.computed):
+        piece = _piece(lease, tokens, begin)
+        length = piece if isinstance(piece, int) else piece.length
+        if length > lease.length:
+            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
+        if length < min(lease.committed, lease.computed):
             raise LeaseError(
-                f"{lease} has {lease.computed} tokens computed, so a commit of the first {key.length} takes nothing back and "
+                f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
                 "adds nothing; `truncate` takes back what was not committed"
             )
-        lease._require_state(key.length)
+        lease._require_state(length)
         if resumable is not None:
             resumable = flag(resumable, "resumable", LeaseError)
         else:
-            is_end = lease.save_output or layout.floor_to_page(key.length) == layout.floor_to_page(lease.prompt_tokens)
-            resumable = key.length >= lease.prompt_tokens and is_end
+            is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
+            resumable = length >= lease.prompt_tokens and is_end
         return cls(
-            key=key,
-            states=_checked_states(lease, layout, {} if states is None else states, key.length),
+            length=length,
+            piece=None if isinstance(piece, int) else piece,
+            states=_checked_states(lease, layout, {} if states is None else states, length),
             without=_checked_names(layout, without),
             resumable=resumable,
         )
 
 
-def _extended_key(lease: Lease, tokens: Tokens) -> Key:
-    """The key of all tokens computed, which must extend the committed tokens."""
-    old = lease.key
+def _piece(lease: Lease, tokens: Tokens, begin: int) -> Key | int:
+    """The tokens given, which must agree with what the lease knows, as a key's tail; of a number that number."""
+    known = lease.tokens
+    begin = integer(begin, "begin", LeaseError)
     if isinstance(tokens, int | float | np.number):
         length = integer(tokens, "tokens", LeaseError)
-        if length > old.length:
-            raise LeaseError(f"{lease} knows {old.length} tokens, so {length} cannot be committed by number; give the tokens")
-        return old.prefix(length)
-    key = Key(tokens, old.namespace, bigram=old.bigram)
-    key.require_tokens(lease.committed)
-    known = min(old.length, key.length, max(lease.committed, lease.computed, lease.prompt_tokens))
-    if not key.starts_with(old.prefix(known)):
-        raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known}, which it knows")
+        if begin:
+            raise LeaseError(f"begin={begin} was given with a number of tokens, {length}, which counts from the first token")
+        if length > known.length:
+            raise LeaseError(f"{lease} knows {known.length} tokens, so {length} cannot be committed by number; give the tokens")
+        return length
+    if begin > known.length:
+        raise LeaseError(f"{lease} knows {known.length} tokens, so those given cannot begin at {begin}")
+    key = Key(tokens, known.namespace, bigram=known.bigram)
+    if begin:
+        key = Key.from_elements(key.data, key.namespace, bigram=key.bigram, begin=begin)
+    key.require_tokens(max(begin, lease.committed))
+    if not known.agree(key):
+        raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known.length}, which it knows")
     return key
 
 

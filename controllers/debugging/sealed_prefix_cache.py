@@ -97,12 +97,13 @@ class SealedPrefixCache(PrefixCache):
         tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
         states: Mapping[int, int] | None = None,
         *,
+        begin: int = 0,
         without: Sequence[str] = (),
         resumable: bool | None = None,
     ) -> None:
         """See PrefixCache.commit. Pages that the tree takes are sealed; those that it had are compared."""
         before = {name: (lease.tables[name].private_from, lease.pages(name)) for name in lease.tables}
-        super().commit(lease, tokens, states, without=without, resumable=resumable)
+        super().commit(lease, tokens, states, begin=begin, without=without, resumable=resumable)
         digests = self._chain.digests(lease.key.prefix(lease.committed))
         for component in self.tree.components:
             owner = self.layout.owner_of[component.name]

@@ -128,6 +128,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         if self._tiers is not None:
             self._tiers.close()
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy)
+        self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         pool = self.req_to_token_pool
         self._pools = DevicePools(
             self.token_to_kv_pool_allocator,
@@ -135,9 +136,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             window_tokens=self.sliding_window_size,
             state_allocator=pool.mamba_allocator if self._has_states else None,
         )
-        self._states = RunningStates(
-            pool, extra_buffer=self._extra_buffer, evict_one=lambda: self.evict_for_alloc(EvictParams(mamba_num=1))
-        )
+        self._states = RunningStates(pool, extra_buffer=self._extra_buffer, evict_one=self._evict_state)
         self._device = DeviceTier(self.tree, self._pools)
         self._tiers = None
         if self._builder is not None:
@@ -182,16 +181,23 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         finally:
             receipt.release()
 
+    def _evict_state(self) -> None:
+        """Evict a state. If none can go, those that are being copied to host can when their copies have ended."""
+        if not self.evict(EvictParams(mamba_num=1)).mamba_num_evicted and self._tiers is not None:
+            self._tiers.controller.drain()
+            self.evict(EvictParams(mamba_num=1))
+
     def _key(self, key: RadixKey) -> Key:
         tokens = key.token_ids
         count = len(tokens) if key.limit is None else min(key.limit, len(tokens))
         return self._tree_key(tokens, count, key.extra_key, key.cache_salt)
 
-    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None) -> Key:
-        """The key of the first `count` tokens, an `array("q")`. Cost: one copy of them."""
-        ids = np.frombuffer(tokens, np.int64, count) if count else np.empty(0, np.int64)
+    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None, begin: int = 0) -> Key:
+        """The key of the first `count` tokens, an `array("q")`, or its tail from `begin` on. Cost: one copy of its elements."""
         namespace = "" if extra_key is None and not cache_salt else repr((extra_key, cache_salt or None))
-        return Key(ids, namespace, bigram=self.is_eagle)
+        if self.is_eagle:
+            return Key(tokens[:count], namespace, bigram=True)
+        return Key.from_elements(memoryview(tokens)[begin:count].tobytes(), namespace, bigram=False, begin=begin)
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -306,30 +312,45 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         token_count = up_to
         if self._has_states:
             token_count = 0 if state is None else min(up_to, state.length)
-        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt)
+        protected, at = req.kv.cache_protected_len, self._resumed_at(req)
+        is_locked = at.length == protected and self._events is None  # events tell of all tokens
+        begin = protected if is_locked and token_count >= protected else 0
+        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt, begin)
         end = len(key) // self.page_size * self.page_size
         is_kept = False
-        if end > req.kv.cache_protected_len or (state is not None and end == req.kv.cache_protected_len > 0):
-            is_kept = self._publish(req, key, end, state)
+        if end > protected or (state is not None and end == protected > 0):
+            is_kept = self._publish(req, key, at, end, state)
         if self._has_states:
             self._states.settle(req, state, is_kept=is_kept, is_finished=is_finished)
 
-    def _publish(self, req: Any, key: Key, end: int, state: OfferedState | None) -> bool:
-        """Insert up to `end`; returns whether the tree kept the state."""
-        kv = req.kv
+    def _resumed_at(self, req: Any) -> Boundary:
+        """The end of what a request has in the tree, by a name that is valid while it is locked."""
+        receipt = None if req.lock is None else req.lock.receipt
         if self._tiers is not None:
             self._tiers.finish_loads()
-        if req.lock is not None and isinstance(req.lock.receipt, LoadLock):
-            req.lock.receipt.wait()
+            if isinstance(receipt, LoadLock):
+                receipt.wait()
+                return receipt.boundary
+        return NOWHERE if receipt is None else receipt.boundary
+
+    def _publish(self, req: Any, key: Key, at: Boundary, end: int, state: OfferedState | None) -> bool:
+        """Insert up to `end`; returns whether the tree kept the state.
+
+        Args:
+            key: of the request's tokens; without those before `at`, if it is a tail.
+            at: see `_resumed_at`.
+        """
+        kv = req.kv
         begin = kv.cache_protected_len
         branch = req.swa_branching_seqlen if self._has_windows and not self._has_states else None
-        at: Boundary = req.last_node if req.last_node is not None else NOWHERE
         if branch is not None and begin < branch < end and branch % self.page_size == 0:
             at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
             begin = branch
         at, is_kept = self._insert(req, key, begin, end, at, state)
+        if self._has_windows and not self._has_states and 0 < kv.cache_inserted_len == kv.cache_protected_len < end:
+            self.tree.supersede(req.last_node, WINDOW, end)
         if req.finished():
-            self.tree.match_prefix(key, limit=end)  # it has used all of it until now, which keeps that recent
+            self.tree.touch(at)  # it has used all of it until now, which keeps that recent
         receipt = self.tree.transfers.lock_present(at)
         self.unlock(req.lock)
         req.lock = TreeLock(receipt.boundary, receipt)
@@ -345,11 +366,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         self, req: Any, key: Key, begin: int, end: int, after: Boundary, state: OfferedState | None
     ) -> tuple[Boundary, bool]:
         kv = req.kv
-        row = self.req_to_token_pool.req_to_token[kv.req_pool_idx]
-        freed = (
-            range(kv.swa_dead_lo(self.page_size), kv.get_evicted_seqlen(ComponentType.SWA)) if self._has_windows else range(0)
-        )
-        offered = self._pools.offer(row, begin, end, freed)
+        table, size = self.req_to_token_pool.req_to_token, self.page_size
+        freed = range(0)
+        if self._has_windows:
+            dead, evicted = kv.swa_dead_lo(size), kv.get_evicted_seqlen(ComponentType.SWA)
+            freed = range(max(0, dead - begin) // size, max(0, evicted - begin) // size)
+        offered = self._pools.offer(table[kv.req_pool_idx, begin:end:size], freed)
         pages = {FULL: offered.full}
         if self._has_windows:
             pages[WINDOW] = offered.windows
@@ -358,8 +380,9 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             states[STATE] = {end: int(self._pools.states.assign(state.slot)[0])}
         result = self.tree.insert(key.prefix(end), pages, states, after=after, priority=req.priority or 0)
         kept = self._pools.settle(offered, result)
-        if kept is not None:
-            self.req_to_token_pool.write((kv.req_pool_idx, slice(begin, end)), self._pools.path_slots(kept).to(row.dtype))
+        if kept.size:
+            slots = self._pools.path_slots(kept)
+            self.req_to_token_pool.write((kv.req_pool_idx, slice(begin, begin + slots.numel())), slots.to(table.dtype))
         if self._events is not None:
             self._events.stored(Tier.DEVICE, key, result.boundary, req.session_id)
         refused = result.duplicates.get(STATE)
@@ -446,7 +469,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         return EvictResult(tokens, counts.get(WINDOW, 0) * self.page_size, counts.get(STATE, 0))
 
     def _evictable(self, name: str) -> int:
-        return self.tree.pool(name).evictable_pages if name in self.tree_components else 0
+        pool = self._tree_pools.get(name)
+        return 0 if pool is None else pool.evictable_pages
 
     def _protected(self, name: str) -> int:
         """Locked pages of the tree, and those that loads are filling."""
@@ -482,9 +506,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def total_size(self) -> tuple[int, int]:
         """Full-attention tokens and window tokens in the tree."""
-        sizes = (self.tree.pool(name).used_pages if name in self.tree_components else 0 for name in (FULL, WINDOW))
-        full, windows = (pages * self.page_size for pages in sizes)
-        return full, windows
+        windows = self._tree_pools[WINDOW].used_pages if self._has_windows else 0
+        return self._tree_pools[FULL].used_pages * self.page_size, windows * self.page_size
 
     def supports_swa(self) -> bool:
         """Whether windows are cached."""
@@ -506,7 +529,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         problems = [str(violation) for violation in self.tree.check()]
         is_busy = self._tiers is not None and self._tiers.is_busy
         for name in self.tree_components if not is_busy else ():
-            used, named = self.tree.pool(name).used_pages, len(self._pools.names(name))
+            used, named = self._tree_pools[name].used_pages, len(self._pools.names(name))
             if used != named:
                 problems.append(f"{name}: the tree has {used} pages, {named} are named")
         assert not problems, "\n".join(problems)

@@ -36,13 +36,13 @@ class OfferedPages:
     Attributes:
         full: names of its full pages, int64 [pages].
         windows: names of the window pages of the last so many of them, int64.
-        has_window: for each page, whether the request still holds its window, bool [pages]; None for models without windows.
+        freed: the indices of those whose windows the request has freed already, all before the offered windows.
         pages: SGLang's numbers of the full pages, int64 [pages], in device memory.
     """
 
     full: NDArray[np.int64]
     windows: NDArray[np.int64]
-    has_window: NDArray[np.bool_] | None
+    freed: range
     pages: torch.Tensor
 
 
@@ -62,18 +62,20 @@ class DevicePools:
         self._allocator = allocator
         self._size = page_size
         self._has_windows = window_tokens is not None
+        self._full_allocator = allocator.full_attn_allocator if self._has_windows else allocator
         self._window_pages = -(-(window_tokens or 0) // page_size)
         self._state_allocator = state_allocator
         self._offsets: torch.Tensor | None = None
         self.full = PageNames(allocator.device)
         self.windows = PageNames(allocator.device)
         self.states = PageNames(allocator.device)
+        self._names = {FULL: self.full, WINDOW: self.windows, STATE: self.states}
         self._holder = np.full(0, NONE, np.int64)  # by window name: the full name it hangs on
         self._held = np.full(0, NONE, np.int64)  # by full name: the window name that hangs on it
 
     def names(self, component: str) -> PageNames:
         """The names of one component's pages."""
-        return {FULL: self.full, WINDOW: self.windows, STATE: self.states}[component]
+        return self._names[component]
 
     def slots(self, pages: torch.Tensor) -> torch.Tensor:
         """The slots of SGLang's pages, int64 [pages * page_size]."""
@@ -108,98 +110,105 @@ class DevicePools:
         """Names of so many pages, which must be free: the targets of a load. A window hangs on nothing yet."""
         if component == STATE:
             return self.states.assign(self._state_allocator.alloc(page_count))
-        allocator = self._allocator
-        if self._has_windows:
-            allocator = allocator.full_attn_allocator if component == FULL else allocator.swa_attn_allocator
+        allocator = self._full_allocator if component == FULL else self._allocator.swa_attn_allocator
         pages = allocator.alloc(page_count * self._size)[:: self._size].div(self._size, rounding_mode="floor")
-        names = (self.full if component == FULL else self.windows).assign(pages)
-        self._cover(names, names[:0]) if component == FULL else self._cover(names[:0], names)
-        return names
+        return self.names(component).assign(pages)
 
-    def offer(self, row: torch.Tensor, begin: int, end: int, windows: range) -> OfferedPages:
-        """Name the pages of a request's row from `begin` to `end`, in whole pages.
+    def offer(self, slots: torch.Tensor, windows_freed: range) -> OfferedPages:
+        """Name pages of a request's row.
 
         Args:
-            row: the slots of its tokens, from `req_to_token`.
-            windows: the positions at which the request has freed its windows already.
+            slots: of the first token of each page, from `req_to_token`.
+            windows_freed: the indices of those whose windows the request has freed already.
         """
         size = self._size
-        pages = row[begin:end:size].long()
+        pages = slots.long()
         if size > 1:
             pages = pages.div_(size, rounding_mode="floor")
         full = self.full.assign(pages)
         if not self._has_windows:
-            return OfferedPages(full, full[:0], None, pages)
+            return OfferedPages(full, full[:0], range(0), pages)
         count = full.size
-        first, has_window = max(0, count - self._window_pages), np.ones(count, np.bool_)
-        if windows:
-            freed_from, freed_to = (min(count, max(0, (at - begin) // size)) for at in (windows.start, windows.stop))
-            has_window[freed_from:freed_to] = False
-            first = max(first, freed_to)
+        freed = windows_freed[: max(0, count - windows_freed.start)] or range(0)
+        first = max(0, count - self._window_pages, freed.stop)
         mapped = self._allocator.translate_loc_from_full_to_swa(pages[first:] if size == 1 else pages[first:] * size).long()
         named = self.windows.assign(mapped if size == 1 else mapped.div_(size, rounding_mode="floor"))
-        return OfferedPages(full, named, has_window, pages)
+        return OfferedPages(full, named, freed, pages)
 
-    def settle(self, offered: OfferedPages, result: InsertResult) -> NDArray[np.int64] | None:
+    def settle(self, offered: OfferedPages, result: InsertResult) -> NDArray[np.int64]:
         """Free what the tree did not keep of the offered pages, and move windows to the pages that it kept.
 
-        Returns the tree's own full pages, by name, where they differ from the offered ones; None if it kept all of them.
-        Cost: O(pages), a few tensor operations for each of the four ways in which a page can end.
+        A path in the tree ends somewhere, so the first of the offered pages are copies of the tree's, and the others are new.
+
+        Returns the tree's own full pages, by name, in place of the copies. Cost: O(pages), and a tensor operation or two for
+        each way in which a page can end.
         """
-        if not result.duplicates and WINDOW in result.canonical:
-            assert offered.has_window is not None
-            self._hold(offered.full[offered.full.size - offered.windows.size :], offered.windows)
-            older = offered.has_window[: offered.full.size - offered.windows.size]
-            if older.all():
-                self._free_windows_of(self.slots(offered.pages[: older.size]))
-            else:
-                self._free_windows_of(self._chosen(offered, older))
-            return None
-        if not result.duplicates and not self._has_windows:
-            return None
-        kept = result.canonical[FULL]
-        is_copy = kept != offered.full
-        if offered.has_window is None:
-            self._free_full(self._chosen(offered, is_copy))
-        else:
-            self._settle_windows(offered, result, kept, is_copy)
-        self.full.release(offered.full[is_copy])
+        if not offered.full.size:
+            return offered.full
+        copied = result.duplicates.get(FULL)
+        copies = 0 if copied is None else copied.size
+        assert copied is None or copied[-1] == offered.full[copies - 1], "the copies are not the first of the offered pages"
+        kept = result.canonical[FULL][:copies]
+        if self._has_windows:
+            self._settle_windows(offered, result, copies)
+        elif copies:
+            self._free_full(self.slots(offered.pages[:copies]))
+        if copies:
+            self.full.release(offered.full[:copies])
         return kept
 
-    def _settle_windows(
-        self, offered: OfferedPages, result: InsertResult, kept: NDArray[np.int64], is_copy: NDArray[np.bool_]
-    ) -> None:
-        assert offered.has_window is not None
-        keeps_window = np.zeros(is_copy.size, np.bool_)
-        offers = slice(is_copy.size - offered.windows.size, None)
-        if WINDOW in result.canonical:
-            refused = result.duplicates.get(WINDOW, offered.windows[:0])
-            keeps_window[offers] = ~np.isin(offered.windows, refused)
-        loses_window = offered.has_window & ~keeps_window
-        self._free_pairs(self._chosen(offered, is_copy & loses_window))
-        self._free_windows_of(self._chosen(offered, ~is_copy & loses_window))
-        moved = is_copy & keeps_window
-        if moved.any():
-            self._allocator.clear_full_to_swa_mapping(self._chosen(offered, moved))
-        self._free_full(self._chosen(offered, is_copy & ~loses_window))
-        windows = keeps_window[offers]
-        self.attach(kept[keeps_window], offered.windows[windows], only=is_copy[keeps_window])
-        self.windows.release(offered.windows[~windows])
+    def _settle_windows(self, offered: OfferedPages, result: InsertResult, copies: int) -> None:
+        """As `settle`, with windows: a run of pages at a time that share a fate, so that each is a slice on the device."""
+        freed = offered.freed
+        self._free_run(offered, range(freed.start), copies)
+        if freed and copies > freed.start:
+            self._free_full(self.slots(offered.pages[freed.start : min(copies, freed.stop)]))
+        begin = freed.stop
+        for kept in _kept_windows(offered, result):
+            self._free_run(offered, range(begin, kept.start), copies)
+            self._keep_run(offered, kept, copies, result.canonical[FULL])
+            begin = kept.stop
+        self._free_run(offered, range(begin, offered.full.size), copies)
 
-    def attach(self, full: NDArray[np.int64], windows: NDArray[np.int64], only: NDArray[np.bool_] | None = None) -> None:
-        """Hang windows on full pages, both by name and in the same order, and map the slots of those that hung elsewhere.
+    def _free_run(self, offered: OfferedPages, run: range, copies: int) -> None:
+        """Free the windows of a run of pages, and those of the pages that are copies."""
+        if not run:
+            return
+        new = min(max(copies, run.start), run.stop)
+        if run.start < new:
+            self._allocator.free_segment(self.slots(offered.pages[run.start : new]), start_pos=0)
+        if new < run.stop:
+            self._free_windows_of(self.slots(offered.pages[new : run.stop]))
+        first = offered.full.size - offered.windows.size
+        if run.stop > first:
+            self.windows.release(offered.windows[max(0, run.start - first) : run.stop - first])
 
-        Args:
-            only: map just these; the others are mapped already. By default those whose holder changes.
-        """
+    def _keep_run(self, offered: OfferedPages, run: range, copies: int, kept: NDArray[np.int64]) -> None:
+        """Hang the windows of a run of pages on the pages that the tree kept, and free those that are copies."""
+        first = offered.full.size - offered.windows.size
+        windows = offered.windows[run.start - first : run.stop - first]
+        new = min(max(copies, run.start), run.stop)
+        if run.start < new:
+            slots = self.slots(offered.pages[run.start : new])
+            self._allocator.clear_full_to_swa_mapping(slots)
+            self._free_full(slots)
+            self.attach(kept[run.start : new], windows[: new - run.start])
+        if new < run.stop:
+            self._hold(offered.full[new : run.stop], windows[new - run.start :])
+
+    def attach(self, full: NDArray[np.int64], windows: NDArray[np.int64]) -> None:
+        """Hang windows on full pages, both by name and in the same order, and map the slots of those that hung elsewhere."""
         if not windows.size:
             return
-        self._cover(full, windows)
-        moved: NDArray[np.bool_] = self._holder[windows] != full if only is None else only
+        self._cover()
+        moved: NDArray[np.bool_] = self._holder[windows] != full
+        if not moved.any():
+            return
+        before = self._held[full]
+        self._holder[before[(before != NONE) & (before != windows)]] = NONE  # those of a load that was cancelled
         self._hold(full, windows)
-        if moved.any():
-            targets = self.slots(self.full.pages(full[moved]))
-            self._allocator.set_full_to_swa_mapping(targets, self.slots(self.windows.pages(windows[moved])))
+        targets = self.slots(self.full.pages(full[moved]))
+        self._allocator.set_full_to_swa_mapping(targets, self.slots(self.windows.pages(windows[moved])))
 
     def free(self, freed: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages that the tree gave up, by component and name."""
@@ -218,28 +227,17 @@ class DevicePools:
             self._state_allocator.free(self.states.pages(states))
             self.states.release(states)
 
-    def _chosen(self, offered: OfferedPages, mask: NDArray[np.bool_]) -> torch.Tensor:
-        """The full slots of the offered pages that `mask` names."""
-        chosen = np.flatnonzero(mask)
-        return offered.pages[:0] if not chosen.size else self.slots(offered.pages[self.full.index(chosen)])
-
-    def _free_pairs(self, slots: torch.Tensor) -> None:
-        if slots.numel():
-            self._allocator.free_segment(slots, start_pos=0)
-
     def _free_full(self, slots: torch.Tensor) -> None:
-        if not slots.numel():
-            return
-        if self._has_windows:
-            self._allocator.free_full_segment(slots, start_pos=0)
-        else:
-            self._allocator.free_segment(slots, start_pos=0)
+        """Free full pages whose windows are gone. (SGLang's `free_full_segment` looks up on the device whether they are.)"""
+        if slots.numel():
+            self._full_allocator.free_segment(slots, start_pos=0)
 
     def _free_windows_of(self, slots: torch.Tensor) -> None:
         if slots.numel():
             self._allocator.free_swa_segment(slots, start_pos=0)
 
     def _free_windows(self, names: NDArray[np.int64]) -> None:
+        self._cover()
         holders = self._holder[names]
         hanging = holders != NONE
         if hanging.any():
@@ -252,7 +250,7 @@ class DevicePools:
 
     def _detach(self, full: NDArray[np.int64]) -> None:
         """Full pages go while windows hang on them: these stay, and hang on nothing."""
-        self._cover(full, full[:0])
+        self._cover()
         held = self._held[full]
         hanging = held != NONE
         if hanging.any():
@@ -261,23 +259,33 @@ class DevicePools:
             self._held[full] = NONE
 
     def _hold(self, full: NDArray[np.int64], windows: NDArray[np.int64]) -> None:
-        if windows.size:
-            self._cover(full, windows)
-            before = self._held[full]
-            self._holder[before[(before != NONE) & (before != windows)]] = NONE  # those of a load that was cancelled
-            self._held[full] = windows
-            self._holder[windows] = full
+        """Note that windows hang on full pages, which hold no others."""
+        self._cover()
+        self._held[full] = windows
+        self._holder[windows] = full
 
-    def _cover(self, full: NDArray[np.int64], windows: NDArray[np.int64]) -> None:
-        """Make both arrays long enough for these names."""
-        self._held = _covering(self._held, full)
-        self._holder = _covering(self._holder, windows)
+    def _cover(self) -> None:
+        """Make both arrays long enough for all names."""
+        if self._held.size < self.full.capacity:
+            self._held = _grown(self._held, self.full.capacity)
+        if self._holder.size < self.windows.capacity:
+            self._holder = _grown(self._holder, self.windows.capacity)
 
 
-def _covering(array: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
-    top = int(names.max(initial=-1)) + 1
-    if top <= array.size:
-        return array
-    grown = np.full(max(top, 2 * array.size, 1024), NONE, np.int64)
+def _kept_windows(offered: OfferedPages, result: InsertResult) -> list[range]:
+    """The pages whose offered windows the tree kept, as runs of indices."""
+    windows, refused = offered.windows, result.duplicates.get(WINDOW)
+    if WINDOW not in result.canonical or (refused is not None and refused.size == windows.size):
+        return []
+    first = offered.full.size - windows.size
+    if refused is None:
+        return [range(first, offered.full.size)]
+    is_kept = result.canonical[WINDOW] == windows
+    edges = (first + np.flatnonzero(np.diff(is_kept, prepend=False, append=False))).tolist()
+    return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _grown(array: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    grown = np.full(size, NONE, np.int64)
     grown[: array.size] = array
     return grown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.sglang.device_pools import FULL
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.receipt import Boundary, EvictResult
     from unified_tree.tree import UnifiedTree
+
+
+CUT_SHARE = 256
+"""A leaf is cut to what is needed, but not to less than this part of its pool: a call frees room for some steps."""
 
 
 class FreeList:
@@ -59,7 +64,8 @@ class DeviceTier:
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
-        result = self._tree.evict(needs)
+        cut_pages = max(1, self.allocators[FULL].page_count // CUT_SHARE) if self.other_tier is None else None
+        result = self._tree.evict(needs, cut_pages=cut_pages)  # with a host tier whole leaves go there
         counts = {name: names.size for name, names in result.freed.items()}
         self.free_evicted(result)
         return counts

@@ -45,6 +45,11 @@ class LoadLock:
         self._controller = controller
         self._load = load
 
+    @property
+    def boundary(self) -> Boundary:
+        """Where the request resumes."""
+        return self._load.boundary
+
     def wait(self) -> None:
         """Return when the load is over and its pages are the tree's. Raises TransferError if it failed."""
         if not self._load.has_ended:

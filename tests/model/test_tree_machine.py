@@ -165,7 +165,7 @@ class TreeMachine(RuleBasedStateMachine):
         lengths = sorted({rng.randrange(1, whole + 1), rng.choice([whole, rng.randrange(1, whole + 1)])}) if whole else []
         needs = self.insert_needs(rng, whole, begin, lengths)
         if self.make_room(DEVICE, needs):
-            self.give_pages(rng, text, lengths, needs)
+            self.give_pages(rng, text, lengths, needs, receipt.boundary)
         receipt.release()
         self.model.pins.pop()
 
@@ -187,7 +187,7 @@ class TreeMachine(RuleBasedStateMachine):
         """Inserts come twice as often as all else."""
         self.insert(seed)
 
-    def give_pages(self, rng: Random, text: Text, lengths: list[int], needs: dict[str, int]) -> None:
+    def give_pages(self, rng: Random, text: Text, lengths: list[int], needs: dict[str, int], locked: Boundary) -> None:
         ids = {name: self.model.take(DEVICE, name, count) for name, count in needs.items()}
         points = [c.name for c in self.model.owners if isinstance(c.coverage, Point)]
         pages = {name: ids[name] for name in ids if name not in points}
@@ -199,8 +199,10 @@ class TreeMachine(RuleBasedStateMachine):
         hints = [None, self.tree.match_prefix(text.key(), touch=False).device, *(found for found, *_ in self.boundaries[-5:])]
         hints += [hold.boundary for hold in self.receipts]
         hint, priority = rng.choice(hints), rng.randrange(3)
-        given = buffers(pages)
-        result = self.tree.insert(text.key(), given, states, after=hint, without=without, priority=priority)
+        given, key = buffers(pages), text.key()
+        if locked.length and rng.random() < 0.4:
+            hint, key = locked, key.tail(rng.choice([locked.length, rng.randrange(locked.length + 1)]))
+        result = self.tree.insert(key, given, states, after=hint, without=without, priority=priority)
         for what, arrays in (("canonical", result.canonical), ("duplicates", result.duplicates), ("replaced", result.replaced)):
             self.kept.keep_all(what, arrays)
         reuse(given)
@@ -337,7 +339,7 @@ class TreeMachine(RuleBasedStateMachine):
         component = rng.choice(self.kinds if tier is HOST else self.model.owners)
         count = rng.randrange(1, 10)
         free_to_go = self.tree.pool(component.name, tier).evictable_pages
-        result = self.tree.evict({component.name: count}, tier)
+        result = self.tree.evict({component.name: count}, tier, cut_pages=rng.choice((None, None, 1, 3)))
         freed = result.freed[component.name].size if component.name in result.freed else 0
         if not isinstance(component.coverage, Path) or not (self.model.pinned() or any(self.model.held[HOST].values())):
             assert freed >= min(count, free_to_go)

@@ -223,8 +223,10 @@ class Runner:
         without = [*without, *(c.name for c in self.components if not c.required and not self._is_computed(request, c))]
         end = request.computed // self.cache.page_size * self.cache.page_size
         given = {at: page for at, page in request.states.items() if at <= end} if states else {}
-        tokens = np.array(request.tokens[: request.computed])
-        self.cache.commit(request.lease, tokens, given, resumable=resumable, without=without)
+        known = min(request.lease.tokens.length, request.computed)
+        begin = (0, known, known // 2)[request.computed % 3]
+        tokens = np.array(request.tokens[begin : request.computed], np.int64)
+        self.cache.commit(request.lease, tokens, given, begin=begin, resumable=resumable, without=without)
         request.states = {at: page for at, page in request.states.items() if request.lease.save_pages.get(at) == page}
 
     def _is_computed(self, request: Request, component: Component) -> bool:

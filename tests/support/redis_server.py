@@ -132,7 +132,8 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, masters: int = 3, *options: str, with_replica: bool = False) -> None:
-        mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+        mode = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"]
+        mode += ["--cluster-replica-validity-factor", "0"]  # on a busy machine a replica takes over late, and not never
         self.servers: list[Redis] = []
         self.replica: Redis | None = None
         try:

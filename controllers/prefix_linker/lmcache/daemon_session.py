@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.prefix_linker.linked_pool import LinkedPool, check_windows, format_digest
 from unified_tree.controllers.prefix_linker.lmcache.block_groups import block_groups
+from unified_tree.controllers.prefix_linker.lmcache.client_context import client_context
 from unified_tree.controllers.prefix_linker.lmcache.group_probe import check_object_groups
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_package import lmcache_module
 from unified_tree.controllers.prefix_linker.lmcache.lmcache_settings import LmcacheSettings
@@ -43,9 +44,8 @@ class DaemonSession:
         self._key = lmcache_module("lmcache.v1.multiprocess.custom_types").IPCCacheServerKey
         self._windows = [pool for pool in pools if not pool.coverage.is_path]
         self._tensors = {f"{pool.name}.{index}": tensor for pool in pools for index, tensor in enumerate(pool.tensors)}
-        zmq = lmcache_module("zmq")
-        context = zmq.Context(zmq.Context.instance())  # the same, but for the defaults of its sockets
-        context.setsockopt(zmq.LINGER, round(1000 * settings.answer_timeout_s))  # else one that nobody answers is never closed
+        linger_ms = round(1000 * settings.answer_timeout_s)  # without it one that nobody answers is never closed
+        context = client_context(lmcache_module("zmq"), linger_ms)
         factory = lmcache_module("lmcache.v1.multiprocess.transport.factory").RequestClientFactory
         self.client = factory.create(f"tcp://{settings.daemon}", context=context)
         try:

@@ -149,6 +149,18 @@ def test_many_requests_run_at_once(name: str, write_policy: str | None) -> None:
     assert counts.finished + counts.aborts == 120
 
 
+def test_a_state_that_is_being_copied_to_host_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = EngineMover.backup
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.02)
+        backup(*arguments)
+
+    monkeypatch.setattr(EngineMover, "backup", slow)
+    counts = mix(TINY["mamba"], "through", longest=100, waiting=12)
+    assert counts.finished + counts.aborts == REQUESTS
+
+
 def test_long_prompts_in_large_pools() -> None:
     case = Case(full_tokens=20_000, window=127, window_tokens=6_000, chunk=2_048, running=4)
     assert mix(case, "back", requests=25, longest=8_000).cached_tokens

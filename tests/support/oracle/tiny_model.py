@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oracle.double import TrueDouble
+from oracle.double import true_double
 from unified_tree.components import Composition, from_hf_config
 
 
@@ -44,7 +44,7 @@ class Precision:
 
     def context(self) -> AbstractContextManager[Any]:
         """To be active whenever a model of this precision runs."""
-        return TrueDouble() if self.dtype == "float64" else nullcontext()
+        return true_double() if self.dtype == "float64" else nullcontext()
 
 
 SINGLE = Precision("float32", 1e-3)

@@ -62,15 +62,15 @@ class Engine:
             freed = range(0)
             if self.has_windows and self.rng.random() < 0.5 and len(tokens) > after.length:
                 end = self.rng.randrange(after.length, len(tokens), self.size)
-                freed = range(after.length, end)
+                freed = range((end - after.length) // self.size)
                 if freed:
                     self.allocator.free_swa_segment(row[after.length : end].long(), start_pos=0)
-            offered = self.pools.offer(row, after.length, len(tokens), freed)
+            offered = self.pools.offer(row[after.length : len(tokens) : self.size], freed)
             pages = {FULL: offered.full, **({WINDOW: offered.windows} if self.has_windows else {})}
             result = self.tree.insert(Key(tokens), pages, after=after)
             kept = self.pools.settle(offered, result)
-            if kept is not None:
-                row[after.length :] = self.pools.path_slots(kept).to(torch.int32)
+            slots = self.pools.path_slots(kept)
+            row[after.length : after.length + slots.numel()] = slots.to(torch.int32)
             assert [self.full[slot] for slot in row.tolist()] == [prefix(tokens, at) for at in range(len(tokens))]
         if lock is not None:
             lock.release()

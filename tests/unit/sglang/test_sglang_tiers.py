@@ -64,7 +64,7 @@ class Served:
     def publish(self) -> None:
         """Compute the prompt, and have it copied to host."""
         row = self.pools._allocator.alloc(len(TOKENS))
-        offered = self.pools.offer(row, 0, len(TOKENS), range(0))
+        offered = self.pools.offer(row[:: self.tree.page_size], range(0))
         pages, states = {FULL: offered.full}, {}
         if WINDOW in self.tensors:
             pages[WINDOW] = offered.windows

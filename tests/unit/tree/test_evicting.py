@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -116,3 +117,119 @@ def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot evict|must be 0 or more"):
         grove.tree.evict(needs)
     assert grove.match("abcd").device.length == 4
+
+
+def test_a_leaf_that_is_larger_than_needed_is_cut() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdefgh")
+    grove.put("yz")
+    grove.lock("yz")
+    result = grove.tree.evict({"full": 1}, cut_pages=1)
+    assert lists(result.freed) == {"full": [103]}
+    assert (result.victims, result.deleted_nodes) == (1, 1)
+    assert grove.match("abcdefgh").device.length == 6
+    assert lists(grove.tree.evict({"full": 1}, cut_pages=2).freed) == {"full": [101, 102]}, "at least as many as that"
+    assert lists(grove.tree.evict({"full": 9}, cut_pages=1).freed) == {"full": [100]}
+    grove.check()
+
+
+def test_the_front_of_a_cut_leaf_keeps_its_recency() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    grove.put("wxyz")
+    grove.match("abcd")
+    for page in (103, 102, 101, 100):
+        assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
+
+
+@pytest.mark.parametrize("kinds", [[FULL, swa(2)], [FULL, MAMBA]])
+def test_a_leaf_with_a_window_or_a_state_goes_whole(kinds: list[Any]) -> None:
+    grove = Grove(kinds)
+    grove.put("abcdef", [6] if MAMBA in kinds else [])
+    assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed)["full"] == [100, 101, 102]
+    grove.check()
+
+
+@pytest.mark.parametrize("cut_pages", [0, -1, 1.5, "1"])
+def test_a_cut_of_no_pages_is_refused(cut_pages: Any) -> None:
+    with pytest.raises(ConfigurationError, match="cut_pages must be"):
+        Grove([FULL]).tree.evict({"full": 1}, cut_pages=cut_pages)
+
+
+def served_tokens(prompts: list[str], *, pages: int, cut_pages: int | None) -> list[int]:
+    """How many tokens of each prompt hit, in a pool of so many pages."""
+    grove, hits = Grove([FULL]), []
+    for prompt in prompts:
+        known = grove.match(prompt).device
+        hits.append(known.length)
+        receipt = grove.tree.lock(known)
+        missing = len(prompt) // 2 - known.length // 2 + grove.tree.pool("full").used_pages - pages
+        if missing > 0:
+            grove.tree.evict({"full": missing}, cut_pages=cut_pages)
+        grove.put(prompt)
+        receipt.release()
+    grove.check()
+    return hits
+
+
+def test_exact_eviction_never_has_fewer_hits() -> None:
+    """Least recently used by pages is a stack algorithm: what a pool keeps, one with more free room does not lack."""
+    total = [0, 0]
+    for seed in range(12):
+        rng = Random(seed)
+        heads = ["".join(rng.choices("abcdef", k=rng.randrange(4, 24, 2))) for _ in range(5)]
+        prompts: list[str] = []
+        for _ in range(60):
+            head = rng.choice(heads + prompts[-4:])
+            head = head[: rng.randrange(2, len(head) + 1, 2)][:36]
+            prompts.append(head + "".join(rng.choices("abcdef", k=rng.randrange(2, 24, 2))))
+        whole, exact = (served_tokens(prompts, pages=60, cut_pages=cut) for cut in (None, 1))
+        assert all(a <= b for a, b in zip(whole, exact, strict=True)), f"seed {seed}"
+        total = [total[0] + sum(whole), total[1] + sum(exact)]
+    assert total[1] > total[0]
+
+
+def test_what_a_later_boundary_supersedes_goes_first() -> None:
+    grove = Grove([FULL, swa(2)])
+    for text in ("abcd", "uvwx"):
+        early = grove.put(text).boundary
+        grove.put(text + "efgh")
+        grove.tree.supersede(early, "swa", 8)
+    grove.match("uvwx")
+    assert grove.evict(1, "swa") == {"swa": [200]}, "of the two that were superseded the one that no match has used"
+    assert grove.evict(1, "swa") == {"swa": [201]}, "then the oldest"
+    grove.check()
+
+
+@pytest.mark.parametrize("kind", ["swa", "mamba"])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_what_a_match_has_used_is_not_superseded(kind: str, is_used: bool) -> None:
+    grove = Grove([FULL, swa(2), MAMBA])
+    grove.put("wxyz", [4])
+    early = grove.put("abcd", [4]).boundary
+    if is_used:
+        grove.match("abcd")
+    grove.put("abcdefgh", [8])
+    grove.tree.supersede(early, kind, 8)
+    oldest, superseded = {"swa": (200, 201), "mamba": (300, 301)}[kind]
+    assert grove.evict(1, kind) == {kind: [oldest if is_used else superseded]}
+    grove.check()
+
+
+def test_a_window_that_the_later_boundary_shares_stays_recent() -> None:
+    grove = Grove([FULL, swa(8)])
+    grove.put("yzyz")
+    early = grove.put("abcd").boundary
+    grove.put("abcdef")
+    grove.tree.supersede(early, "swa", 6)
+    assert grove.evict(1, "swa") == {"swa": [200, 201]}
+    grove.check()
+
+
+def test_a_path_is_not_superseded() -> None:
+    grove = Grove([FULL, swa(2)])
+    early = grove.put("abcd").boundary
+    with pytest.raises(ConfigurationError, match="is a path"):
+        grove.tree.supersede(early, "full", 8)
+    grove.evict(2)
+    grove.tree.supersede(early, "swa", 8)  # it is gone

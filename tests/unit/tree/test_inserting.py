@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, key, lists
 from kinds import DRAFT, FULL, INDEXER, MAMBA, swa
 
-from unified_tree import InsertError, PageError
+from unified_tree import Boundary, InsertError, InvalidKeyError, Key, NodeId, PageError
 
 
 def test_an_insert_says_what_became_of_it() -> None:
@@ -120,3 +120,63 @@ def test_what_does_not_fit_changes_nothing(pages: Any, states: Any, without: Any
         grove.tree.insert(key("abcde"), {name: np.array(ids) for name, ids in pages.items()}, states, without=without)
     assert grove.tree.dump() == ""
     grove.check()
+
+
+def test_a_tail_goes_on_after_a_locked_boundary() -> None:
+    groves = [Grove([FULL, swa(3), MAMBA]) for _ in range(2)]
+    for grove, is_tail in zip(groves, (False, True), strict=True):
+        grove.put("abcdef", [6])
+        grove.put("abcdefxy", [8])
+        receipt = grove.lock("abcdef")
+        whole = key("abcdefghij")
+        pages = {"full": np.array([120, 121]), "swa": np.array([130, 131])}
+        after = receipt.boundary
+        result = grove.tree.insert(whole.tail(after.length) if is_tail else whole, pages, {"mamba": {8: 140}}, after=after)
+        assert (result.boundary.length, result.matched_length) == (10, 6)
+        receipt.release()
+        grove.check()
+    assert groves[0].tree.dump(tokens=True) == groves[1].tree.dump(tokens=True)
+
+
+def test_a_tail_of_what_is_there_matches_on() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdefgh")
+    receipt = grove.lock("abcd")
+    result = grove.tree.insert(key("abcdefxy").tail(2), {"full": np.array([120, 121, 122])}, after=receipt.boundary)
+    receipt.release()
+    assert (result.matched_length, lists(result.duplicates)) == (6, {"full": [120, 121]})
+    assert grove.match("abcdefxy").device.length == 8
+    grove.check()
+
+
+def test_a_tail_needs_a_boundary_that_is_there() -> None:
+    grove = Grove([FULL])
+    grove.put("abcdefgh")
+    grove.put("pqrs", namespace="other")
+    tail = key("abcdefghij").tail(4)
+    pages = {"full": np.array([120])}
+    inside, end = grove.match("abcd", touch=False).device, grove.match("abcdefgh").device
+    short, other = grove.match("abcd").device, grove.match("pqrs", "other").device
+    gone = Boundary(NodeId(99), 8)
+    for after in (inside, short, other, gone):
+        with pytest.raises(InsertError, match="goes on after a boundary"):
+            grove.tree.insert(tail, pages, after=after)
+    for call in (grove.tree.match_prefix, grove.tree.explain, lambda tail: grove.tree.insert(tail, pages)):
+        with pytest.raises(InvalidKeyError, match="whole key"):
+            call(tail)
+    for begin in (-1, 3, 11):
+        with pytest.raises(InvalidKeyError, match="was asked of"):
+            tail.tail(begin)
+    with pytest.raises(InvalidKeyError, match="was asked of"):
+        tail.prefix(3)
+    assert grove.tree.insert(tail, pages, after=end).boundary.length == 10
+    grove.check()
+
+
+def test_a_negative_id_in_a_tail_is_refused() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    after = grove.match("abcd").device
+    for bad in ([1, -1], [-1, 1]):
+        with pytest.raises(InvalidKeyError, match="zero or more"):
+            grove.tree.insert(Key([*map(ord, "abcd"), *bad]).tail(4), {"full": np.array([9])}, after=after)

@@ -29,6 +29,29 @@ def test_a_match_changes_no_structure() -> None:
     grove.check()
 
 
+@pytest.mark.parametrize(("used", "window"), [("ab", None), ("abcd", None), ("abcdef", None), ("abcdef", 3)])
+def test_a_touch_is_a_match_that_ends_there(used: str, window: int | None) -> None:
+    groves = [Grove([FULL, MAMBA, *([] if window is None else [swa(window)])]) for _ in range(2)]
+    for grove in groves:
+        grove.put("abcdef", [2, 4, 6])
+        grove.put("xy", [2])
+    groves[0].match(used)
+    groves[1].tree.touch(groves[1].match(used, touch=False).device)
+    names = ["mamba", "full", "mamba", *([] if window is None else ["swa"]), "full", "mamba"]
+    matched, touched = ([grove.evict(1, name) for name in names] for grove in groves)
+    assert touched == matched
+
+
+def test_a_boundary_that_is_gone_cannot_be_touched() -> None:
+    grove = Grove([FULL])
+    grove.put("abcd")
+    gone = grove.match("abcd").device
+    grove.evict(2)
+    with pytest.raises(StaleBoundaryError, match="match again"):
+        grove.tree.touch(gone)
+    grove.tree.touch(NOWHERE)
+
+
 @pytest.mark.parametrize(("tail", "resumed"), [("ijkl", 12), ("ijkx", 10), ("ijxx", 10), ("", 8)])
 def test_a_missing_window_can_be_rebuilt(tail: str, resumed: int) -> None:
     grove = Grove([FULL, swa(3, rebuild_tokens=4)])

@@ -1,0 +1,52 @@
+"""From the same device pools ours has at least as many hits as SGLang's own cache, over mixes of one kind of model.
+
+Run from the repository's root with the engine's python, as `test_scheduler_model.py`. A single mix may go either way: the two
+caches do not count the same uses as recent, and which of two prompts comes back is chance.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("sglang") is None:
+    pytest.skip("the engine's python runs these", allow_module_level=True)
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
+logging.disable(logging.WARNING)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch
+    from hit_comparison import KINDS, in_turn, totals
+    from scheduler_model import Case
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SEEDS = range(int(os.environ.get("SEEDS", "8")))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["full", "full-small", "full16", "swa", "swa-small"])
+def test_mixes_of_a_kind_have_more_hits(name: str) -> None:
+    found = totals(KINDS[name], SEEDS)
+    assert sum(ours for _, ours in found) > sum(theirs for theirs, _ in found), found
+    for seed, (theirs, ours) in zip(SEEDS, found, strict=True):
+        assert KINDS[name].window is not None or ours >= 0.95 * theirs, f"seed {seed}: {ours}, {theirs} with SGLang's cache"
+
+
+def test_each_order_can_have_fewer_hits_than_the_other() -> None:
+    """When a prompt branches off inside another, SGLang's cache counts the other's rest as used, too; ours does not."""
+    head, rest, other, branch, new = ([token] * 100 for token in range(1, 6))
+    before = [head + rest, other, head + branch, new]  # the last one needs room
+    for asked, theirs, ours in ((head + rest, 199, 120), (other, 0, 99)):
+        hits = [in_turn(Case(full_tokens=420, chunk=256), [*before, asked], builtin=builtin)[-1] for builtin in (True, False)]
+        assert hits == [theirs, ours]
