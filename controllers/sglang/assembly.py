@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.components import Composition
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.settings import HostSettings, Settings, StoreSettings
+from unified_tree.controllers.sglang.settings import HostSettings, Settings
 from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.storage_tier.store_settings import StoreSettings
     from unified_tree.tree import UnifiedTree
 
 
@@ -136,23 +135,3 @@ def rank_agreement(group: ProcessGroup | None) -> RankAgreement:
     ranks = torch.distributed.get_process_group_ranks(group)
     own: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
     return MultiRank(DistributedConsensus(own))
-
-
-def weights_version(model_path: str, label: str) -> str:
-    """A name of a model's weights: the label, and a digest of the path, or of the names, sizes and ends of local files.
-
-    Two checkpoints of one shape get different names, and a copy on another machine gets the same. Cost: reads 128 KiB a file.
-    """
-    digest = hashlib.sha256()
-    folder = Path(model_path)
-    if not folder.is_dir():
-        digest.update(model_path.encode())
-    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
-        if file.suffix in (".safetensors", ".bin", ".json", ".gguf") and file.is_file():
-            size = file.stat().st_size
-            digest.update(f"{file.name} {size}\n".encode())
-            with file.open("rb") as opened:
-                digest.update(opened.read(1 << 16))
-                opened.seek(max(0, size - (1 << 16)), os.SEEK_SET)
-                digest.update(opened.read(1 << 16))
-    return f"{label}-{digest.hexdigest()[:32]}"

@@ -6,14 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unified_tree.arguments import integer, number
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
 from unified_tree.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
@@ -61,39 +59,6 @@ class HostSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """The store behind the host tier.
-
-    Attributes:
-        engine: its name: `file`, `mooncake`, `redis`, `hf3fs`, `simm`, or one of an installed package.
-        options: of that engine, `directory` and `capacity_bytes` of `file`.
-        weights_version: names the weights; None for SGLang's `--weight-version` with the model's files and their sizes.
-        prefetch: fields of `PrefetchPolicy`; `mode` is a name, SGLang's `--hicache-storage-prefetch-policy` if left out.
-    """
-
-    engine: str
-    options: Mapping[str, Any]
-    weights_version: str | None = None
-    prefetch: Mapping[str, Any] | None = None
-
-    def options_for(self, ranks: int) -> Mapping[str, Any]:
-        """The options of the engine for one of several tensor-parallel ranks, which divide a directory of files."""
-        return {"shares": ranks, **self.options} if self.engine == "file" and ranks > 1 else self.options
-
-    def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
-        """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""
-        from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
-
-        given = {"mode": default_mode, **(self.prefetch or {})}
-        _check_names(PrefetchPolicy, given, "store.prefetch")
-        try:
-            return PrefetchPolicy(**{**given, "mode": PrefetchMode(given["mode"])})
-        except (ValueError, TypeError) as error:
-            modes = ", ".join(mode.value for mode in PrefetchMode)
-            raise ConfigurationError(f"store.prefetch: {error}; the modes are {modes}, all else are numbers") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of the backend.
 
@@ -118,19 +83,10 @@ class Settings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
         """The settings in a mapping, as it stands in a file. Raises ConfigurationError for one that does not exist or fit."""
-        _check_names(cls, given, VARIABLE)
+        check_names(cls, given, VARIABLE)
         host, store, write_policy = given.get("host"), given.get("store"), given.get("write_policy")
         if host is not None:
-            _check_names(HostSettings, host, "host")
-        if store is not None:
-            if not isinstance(store, Mapping) or not isinstance(store.get("engine"), str):
-                raise ConfigurationError(
-                    f'store must name an engine, such as {{"engine": "file", "directory": …}}, not {store!r}'
-                )
-            if not isinstance(store.get("prefetch") or {}, Mapping):
-                raise ConfigurationError(f"store.prefetch must be a mapping, not {store['prefetch']!r}")
-            store = {"options": {key: value for key, value in store.items() if key not in _names(StoreSettings)}, **store}
-            store = {key: store[key] for key in store if key in _names(StoreSettings)}
+            check_names(HostSettings, host, "host")
         try:
             policy = None if write_policy is None else WritePolicy(str(write_policy).replace("_", "-"))
         except ValueError:
@@ -140,20 +96,8 @@ class Settings:
             policy=given.get("policy"),
             host=None if host is None else HostSettings(**host),
             write_policy=policy,
-            store=None if store is None else StoreSettings(**store),
+            store=None if store is None else StoreSettings.of(store),
         )
-
-
-def _names(settings: type) -> list[str]:
-    return [field.name for field in fields(settings)]
-
-
-def _check_names(settings: type, given: object, where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{where} must be a mapping, not {given!r}")
-    unknown = sorted(set(given) - set(_names(settings)))
-    if unknown:
-        raise ConfigurationError(f"{where}: there is no setting {unknown[0]!r}; there are {', '.join(_names(settings))}")
 
 
 def _mapping(text: str) -> Any:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.storage.storage_engine import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -38,7 +40,7 @@ class Fetch:
 
     def __init__(self, composition: StoredComposition, found: FoundPrefix, claim: PrefetchClaim) -> None:
         self._composition = composition
-        self._path_names = {access.name for access in composition.paths}
+        self._every_path = {access.name for access in composition.paths}
         self.found = found
         self.claim = claim
         self.length_pages = claim.length_pages
@@ -123,12 +125,21 @@ class Fetch:
 
     def _read(self, store: CheckedStorage, access: PoolAccess, begin: int, end: int, pages: NDArray[np.int64]) -> int:
         """Read pages [begin, end) of the prompt; returns how many came before the first that did not."""
-        memory = [access.memory.page_memory(page) for page in pages.tolist()]
-        outcomes = store.get(access.name, self.found.keys(access, begin, end), memory)
-        for count, outcome in enumerate(outcomes):
-            if outcome is not Outcome.DONE:
-                return count
-        return len(outcomes)
+        return read_pages(store, access, self.found.keys(access, begin, end), pages)
+
+    @property
+    def path_names(self) -> list[str]:
+        """The required paths."""
+        return [access.name for access in self._composition.paths if access.required]
+
+    def trailing_pages(self, length_pages: int) -> dict[str, int]:
+        """How many pages a length needs of every required window and state."""
+        size = self._composition.page_size
+        return {a.name: a.window_pages(length_pages, size) for a in self._composition.trailing if a.required}
+
+    def trailing_arrived(self, names: Iterable[str]) -> None:
+        """Another process has read the windows and states of these components."""
+        self._trailing_arrived = set(names)
 
     def arrived(self, length_pages: int) -> set[str]:
         """The components of which everything that a length needs has arrived, without those in `left_out`."""
@@ -144,8 +155,17 @@ class Fetch:
         """The pages that hold the prompt's state up to a length, by component, as `Transfers.graft` takes them."""
         arrived, pages = self.arrived(length_pages), self.claim.pages
         count = max(0, length_pages - self.found.base_pages)
-        found = {name: pages[name][:count] for name in pages if count and name in arrived & self._path_names}
+        found = {name: pages[name][:count] for name in pages if count and name in arrived & self._every_path}
         for access in self._composition.trailing:
             if access.name in arrived:
                 found[access.name] = pages[access.name][: access.window_pages(length_pages, self._composition.page_size)]
         return found
+
+
+def read_pages(store: CheckedStorage, access: PoolAccess, keys: Sequence[bytes], pages: NDArray[np.int64]) -> int:
+    """Read a pool's values into host pages; returns how many came before the first that did not."""
+    outcomes = store.get(access.name, keys, [access.memory.page_memory(page) for page in pages.tolist()])
+    for count, outcome in enumerate(outcomes):
+        if outcome is not Outcome.DONE:
+            return count
+    return len(outcomes)

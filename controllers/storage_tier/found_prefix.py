@@ -36,6 +36,7 @@ class FoundPrefix:
         base_pages: pages of the required paths that are on host, and so not queried.
         resumable_pages: the length that can be resumed without the store.
         digests: chain digests of all pages up to the last one queried.
+        chain: of the digests, once it is looked up.
         reach_pages: how far the required paths go.
         lengths: which lengths can be restored, shape [reach_pages + 1], without those resumable without the store.
     """
@@ -46,6 +47,7 @@ class FoundPrefix:
         self.limit_pages = limit_pages
         self.resumable_pages = resumable_pages
         self.digests: list[bytes] = []
+        self.chain: KeyChain | None = None
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)
         self._is_stopped = False
@@ -63,8 +65,15 @@ class FoundPrefix:
         """The keys of a pool's pages [begin, end)."""
         return pool_keys(self.digests[begin:end], access.stored.format_digest)
 
+    def found_elsewhere(self, lengths: NDArray[np.bool_], chain: KeyChain) -> None:
+        """Other processes have looked the prompt up; which lengths can be restored, as `lengths`."""
+        self.chain = chain
+        self.lengths = lengths
+        self.reach_pages = lengths.size - 1
+
     def look_up(self, store: CheckedStorage, composition: StoredComposition, chain: KeyChain) -> Steps:
         """The job."""
+        self.chain = chain
         if self.is_stopped():
             return
         size, base = composition.page_size, self.base_pages

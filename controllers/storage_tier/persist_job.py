@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier.stored_composition import PoolAccess, StoredComposition
     from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
     from unified_tree.keys import Key
-    from unified_tree.receipt import Receipt
 
 
 class PersistJob:
@@ -37,7 +36,6 @@ class PersistJob:
     Args:
         key: the boundary's tokens.
         pages: host pages by component: all of paths, the last ones of windows and states.
-        receipt: locks them.
 
     Attributes:
         written_pages, written_bytes: what the store accepted.
@@ -45,13 +43,10 @@ class PersistJob:
         is_done: whether everything this rank writes is stored, the restore point included.
     """
 
-    def __init__(
-        self, composition: StoredComposition, key: Key, pages: Mapping[str, NDArray[np.int64]], receipt: Receipt
-    ) -> None:
+    def __init__(self, composition: StoredComposition, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> None:
         self._composition = composition
         self.key = key
-        self._pages = pages
-        self.receipt = receipt
+        self.pages = pages
         self.written_pages = 0
         self.written_bytes = 0
         self.failure: str | None = None
@@ -63,8 +58,8 @@ class PersistJob:
         begin = stored_digests.leading_count(digests)
         is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
-            if access.writes and access.name in self._pages:
-                stored = yield from self._put(store, access, digests, begin, self._pages[access.name][begin:], policy)
+            if access.writes and access.name in self.pages:
+                stored = yield from self._put(store, access, digests, begin, self.pages[access.name][begin:], policy)
                 if not stored and access.required:
                     return
                 is_whole = is_whole and stored
@@ -74,15 +69,15 @@ class PersistJob:
             stored_digests.add(digests[begin:])
         attested: dict[bytes, int] = {}
         for access in self._composition.trailing:
-            if access.name not in self._pages:
+            if access.name not in self.pages:
                 continue
-            ids = self._pages[access.name]
+            ids = self.pages[access.name]
             stored = not access.writes or (yield from self._put(store, access, digests, len(digests) - ids.size, ids, policy))
             if access.required:
                 if not stored:
                     return
                 attested[access.stored.format_digest] = ids.size
-        if all(access.name in self._pages for access in self._composition.trailing if access.required):
+        if all(access.name in self.pages for access in self._composition.trailing if access.required):
             self.is_done = yield from self._put_record(store, digests, attested)
 
     def _put(

@@ -1,12 +1,14 @@
-"""The queue of boundaries that were copied to host and are to be written to the store, one at a time, first in first out.
+"""The queue of boundaries that were copied to host and are to be written to the store, some at a time, first in first out.
 
-A boundary is a length one can resume from. Only the one being written is locked. A waiting boundary may be evicted; it is then
+A boundary is a length one can resume from. Only those being written are locked. A waiting boundary may be evicted; it is then
 dropped and counted. So a slow store reduces what is stored, but never blocks requests. A boundary is written with its
 ancestors' pages, unless the store is known to hold them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
@@ -17,8 +19,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
-    from unified_tree.receipt import Boundary
+    from unified_tree.receipt import Boundary, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPersist:
+    """A boundary that is being written, the lock on its pages, and its number for the ranks."""
+
+    job: PersistJob
+    receipt: Receipt
+    number: int
 
 
 class PersistQueue:
@@ -29,8 +41,7 @@ class PersistQueue:
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._waiting: dict[Boundary, None] = {}
-        self._open: PersistJob | None = None
-        self._number = 0
+        self._open: dict[Job, OpenPersist] = {}
 
     @property
     def waiting_count(self) -> int:
@@ -45,7 +56,7 @@ class PersistQueue:
     @property
     def is_busy(self) -> bool:
         """Whether anything is to be written."""
-        return bool(self._waiting) or self._open is not None
+        return bool(self._waiting or self._open)
 
     def add(self, boundary: Boundary) -> None:
         """Queue a boundary on host for writing. Cost: O(1)."""
@@ -60,7 +71,7 @@ class PersistQueue:
     def poll(self) -> None:
         """Account for ended writes, and start the next. Cost: O(pages of the boundary that starts)."""
         self._note_ended()
-        while self._waiting and self._open is None:
+        while self._waiting and len(self._open) < self._policy.max_open:
             boundary = next(iter(self._waiting))
             del self._waiting[boundary]
             self._begin(boundary)
@@ -79,9 +90,9 @@ class PersistQueue:
             receipt.release()
             controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", key)
             return
-        self._open = PersistJob(controller.composition, key, pages, receipt)
-        self._number = controller.ranks.begin("persist")
-        self._jobs.start(self._open.store(controller.store, chain, controller.stored_digests, self._policy))
+        job = PersistJob(controller.composition, key, pages)
+        number = controller.ranks.begin("persist")
+        self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
@@ -96,15 +107,15 @@ class PersistQueue:
     def _note_ended(self) -> None:
         """Report an ended write to the other ranks; its lock is released when it has ended on all of them."""
         for job in self._jobs.ended():
-            assert self._open is not None
-            self._count(job.error, self._open)
-            self._controller.ranks.end("persist", self._number, None, self._release)
+            opened = self._open[job]
+            self._count(job.error, opened.job)
+            self._controller.ranks.end("persist", opened.number, None, partial(self._release, job))
 
-    def _release(self, error: str | None = None) -> None:
+    def _release(self, job: Job, error: str | None = None) -> None:
         del error
-        if self._open is not None:
-            self._open.receipt.release()
-            self._open = None
+        opened = self._open.pop(job, None)
+        if opened is not None:
+            opened.receipt.release()
 
     def _count(self, error: str | None, job: PersistJob) -> None:
         controller, totals = self._controller, self._controller.totals
@@ -121,5 +132,6 @@ class PersistQueue:
     def close(self) -> None:
         """Release everything; the jobs have been closed."""
         self._note_ended()
-        self._release()
+        for job in list(self._open):
+            self._release(job)
         self._waiting.clear()

@@ -77,6 +77,7 @@ class PersistPolicy:
     Attributes:
         max_waiting: maximum number of waiting boundaries; beyond that the oldest is dropped and counted.
         bytes_per_s: maximum write rate; None for no limit.
+        max_open: boundaries that are written at a time, and locked meanwhile.
         batch_pages: pages per write.
         known_pages: how many pages are remembered as stored.
         recheck_s: after how long a remembered page is queried again; a store evicts unread pages, even the beginning of a long
@@ -84,13 +85,14 @@ class PersistPolicy:
     """
 
     max_waiting: int = 1024
+    max_open: int = 1
     bytes_per_s: float | None = None
     batch_pages: int = 64
     known_pages: int = 1 << 18
     recheck_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if min(self.max_waiting, self.batch_pages, self.known_pages) < 1:
-            raise ConfigurationError("max_waiting, batch_pages and known_pages are one or more")
+        if min(self.max_waiting, self.max_open, self.batch_pages, self.known_pages) < 1:
+            raise ConfigurationError("max_waiting, max_open, batch_pages and known_pages are one or more")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
             raise ConfigurationError(f"bytes_per_s must be positive or None, not {self.bytes_per_s}")

@@ -88,7 +88,7 @@ class PrefetchStages:
         controller, key = self._controller, prefetch.key
         base = found.base_pages * controller.tree.page_size
         prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {base} {key.length}", found.limit_pages)
-        error = yield found.look_up(controller.store, controller.composition, chain)
+        error = yield controller.jobs.look_up(found, chain)
         if found.is_stopped():
             found.lengths = np.zeros(1, np.bool_)
         elif error is None:
@@ -109,7 +109,7 @@ class PrefetchStages:
                 return
             found.lengths = found.lengths[: fetch.length_pages + 1]
             prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", fetch.length_pages)
-            error = yield fetch.read_paths(controller.store, self._policy.batch_pages)
+            error = yield controller.jobs.read_paths(fetch)
             is_stopped, fell_short = found.is_stopped(), fetch.arrived_pages < fetch.allocated_pages
             if fell_short and not is_stopped:
                 controller.stored_digests.discard(found.digests[fetch.arrived_pages :])
@@ -135,7 +135,7 @@ class PrefetchStages:
                 return 0
             found.lengths = found.lengths[: length + 1]
             prefetch.ticket = controller.ranks.open_ticket(f"{key.namespace} {key.length}", length)
-            error = yield fetch.read_trailing(controller.store, length)
+            error = yield controller.jobs.read_trailing(fetch, length)
             if not required <= fetch.arrived(length):
                 found.lengths[length:] = False
             yield from self._agree(prefetch, found, error)

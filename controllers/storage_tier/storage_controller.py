@@ -18,6 +18,7 @@ from unified_tree.controllers.storage.stored_pool import check_can_hold, check_o
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierCounters, StorageTierStats
+from unified_tree.controllers.storage_tier.store_jobs import LocalStoreJobs
 from unified_tree.controllers.storage_tier.stored_composition import StoredComposition
 from unified_tree.controllers.storage_tier.stored_digests import StoredDigests
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier.storage_tier import StorageTier
+    from unified_tree.controllers.storage_tier.store_jobs import StoreJobs
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
@@ -44,6 +46,7 @@ class StorageController:
         counters: counts events.
         weights: the weights version of each namespace, and its name in a store.
         ranks: agreement with the other ranks, before a result of the store is used.
+        jobs: makes the jobs on the store; None for this process itself.
 
     Raises ConfigurationError for pools that the engine cannot keep or was not opened for, pools or memory that do not fit the
     components, and a weights version that is not a string.
@@ -57,6 +60,7 @@ class StorageController:
         counters: CacheCounters,
         weights: Weights,
         ranks: RankAgreement,
+        jobs: StoreJobs | None = None,
     ) -> None:
         self.tree = tree
         self.host = host
@@ -72,6 +76,7 @@ class StorageController:
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
+        self.jobs = jobs or LocalStoreJobs(self.store, self.composition, self.stored_digests, tier)
         self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._weights = weights
         self.totals = StorageTierCounters()

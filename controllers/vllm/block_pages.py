@@ -1,7 +1,7 @@
-"""The host memory of one worker: for every layer a tensor of pages, shaped as that layer's blocks.
+"""The host memory of one worker: a pool a group, in which a page holds one block of every layer.
 
 A layer's blocks keep their shape and their dtype, so that any layout of vLLM's is copied by indices, whatever its strides are.
-One tensor for all layers would make a page one piece of memory, but would need every layer's bytes to be contiguous.
+A page is one piece of memory, as a store takes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.errors import ConfigurationError
+from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.block_group import BlockGroup
@@ -29,6 +32,15 @@ def grouped_blocks(cache: torch.Tensor, block_count: int) -> torch.Tensor:
     return cache if cache.shape[0] == block_count else cache.view(block_count, -1, *cache.shape[1:])
 
 
+def block_format(group: BlockGroup, caches: Sequence[torch.Tensor], shard: Shard) -> PageFormat:
+    """What a page of a group holds: of every layer a block as vLLM lays it out, which the part's name says."""
+    parts = tuple(
+        Part(f"{name} in blocks of vLLM", str(cache.dtype).removeprefix("torch."), tuple(cache.shape[1:]))
+        for name, cache in zip(group.layer_names, caches, strict=True)
+    )
+    return PageFormat(component=group.name, layer_ids=(0,), parts=parts, slots_per_page=1, shard=shard)
+
+
 class BlockPages:
     """Host pages of one group, and the copies between them and vLLM's blocks.
 
@@ -37,11 +49,14 @@ class BlockPages:
         caches: vLLM's cache of each, blocks first.
         page_count: host pages.
         verify: keep a checksum of every page.
+        shard: which part of the state the layers hold.
 
     Raises ConfigurationError if a block is smaller than the group says: then vLLM keeps something beside it.
     """
 
-    def __init__(self, group: BlockGroup, caches: Mapping[str, torch.Tensor], page_count: int, *, verify: bool) -> None:
+    def __init__(
+        self, group: BlockGroup, caches: Mapping[str, torch.Tensor], page_count: int, *, verify: bool, shard: Shard = WHOLE
+    ) -> None:
         self._caches = [caches[name] for name in group.layer_names]
         held = sum(cache[0].numel() * cache.element_size() for cache in self._caches)
         if held != group.block_bytes:
@@ -49,9 +64,15 @@ class BlockPages:
                 f"{group.name}: a block of its layers has {held} bytes, vLLM says {group.block_bytes}; "
                 "this cache format is not supported"
             )
-        is_pinned = self._caches[0].device.type == "cuda"
+        self.pool = HostPool(
+            block_format(group, self._caches, shard),
+            page_count,
+            HostLayout.PAGE_FIRST_DIRECT,
+            pin=self._caches[0].device.type == "cuda",
+        )
         self._hosts = [
-            torch.empty((page_count, *cache.shape[1:]), dtype=cache.dtype, pin_memory=is_pinned) for cache in self._caches
+            self.pool.tensor(part.name)[:, 0, 0]  # of one layer and slot, as each of vLLM's layers is a part
+            for part in self.pool.format.parts
         ]
         self._sums: dict[int, int] | None = {} if verify else None
         self.block_bytes = group.block_bytes
@@ -66,8 +87,7 @@ class BlockPages:
         pages = torch.tensor(copies.pages)
         for cache, host in zip(self._caches, self._hosts, strict=True):
             host.index_copy_(0, pages, cache.index_select(0, torch.tensor(copies.blocks, device=cache.device)).cpu())
-        if self._sums is not None:
-            self._sums.update((page, self._sum(page)) for page in copies.pages)
+        self.written(copies.pages)
 
     def load(self, copies: PageCopies) -> None:
         """Copy host pages to blocks; done, or in order on the current stream, when this returns."""
@@ -76,6 +96,11 @@ class BlockPages:
             blocks = torch.tensor(copies.blocks, device=cache.device)
             cache.index_copy_(0, blocks, host.index_select(0, pages).to(cache.device))
 
+    def written(self, pages: Sequence[int]) -> None:
+        """Remember the checksums of pages that were just written."""
+        if self._sums is not None:
+            self._sums.update((page, self._sum(page)) for page in pages)
+
     def corrupt(self, pages: Sequence[int]) -> list[int]:
         """Which of these pages are not what was saved; none without `verify`."""
         if self._sums is None:
@@ -83,7 +108,4 @@ class BlockPages:
         return [page for page in pages if self._sums.get(page) != self._sum(page)]
 
     def _sum(self, page: int) -> int:
-        found = 0
-        for host in self._hosts:
-            found = zlib.crc32(host[page].reshape(-1).view(torch.uint8).numpy().tobytes(), found)
-        return found
+        return zlib.crc32(self.pool.page_memory(page)[: self.pool.payload_bytes])

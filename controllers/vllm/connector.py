@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import vllm
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.distributed.kv_events import MEDIUM_CPU, AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -24,17 +25,30 @@ from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from unified_tree.components import Composition
+from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.controllers.vllm.block_group import page_counts
+from unified_tree.controllers.vllm.block_pages import BlockPages
 from unified_tree.controllers.vllm.connector_settings import ConnectorSettings
 from unified_tree.controllers.vllm.connector_stats import ConnectorMetrics, ConnectorStats
-from unified_tree.controllers.vllm.engine_config import block_groups, namespace_of, refuse_unsupported
+from unified_tree.controllers.vllm.engine_config import (
+    block_groups,
+    config_digest,
+    is_storable,
+    model_name,
+    namespace_of,
+    refuse_unsupported,
+)
 from unified_tree.controllers.vllm.engine_request import ScheduledRequest
 from unified_tree.controllers.vllm.host_events import HostEvent
 from unified_tree.controllers.vllm.host_index import HostIndex
 from unified_tree.controllers.vllm.scheduler_side import SchedulerSide
+from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.vllm.step_plan import StepPlan, StepReport
 from unified_tree.controllers.vllm.tested_versions import require_tested
 from unified_tree.controllers.vllm.worker_side import WorkerSide
+from unified_tree.controllers.vllm.worker_store import WorkerStore
+from unified_tree.page_format import Shard
 
 
 @dataclass
@@ -69,20 +83,27 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         super().__init__(vllm_config, role, kv_cache_config)
         refuse_unsupported(vllm_config)
         settings = ConnectorSettings.of(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self._settings = settings
         groups, self._block_tokens = block_groups(kv_cache_config)
         counts = page_counts(groups, self._block_tokens, settings.host_bytes, settings.boundary_tokens)
         self._groups = groups
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.WORKER:
-            self._worker = WorkerSide(groups, counts, verify=settings.verify)
+            shard = Shard(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
+            self._worker = WorkerSide(
+                groups, counts, verify=settings.verify, shard=shard,
+                open_store=None if settings.store is None else self._open_store,
+            )  # fmt: skip
             return
         events = vllm_config.kv_events_config
+        index, workers = HostIndex(groups, self._block_tokens, counts, settings.policy), vllm_config.parallel_config.world_size
         self._scheduler = SchedulerSide(
-            HostIndex(groups, self._block_tokens, counts, settings.policy),
-            worker_count=vllm_config.parallel_config.world_size,
+            index,
+            worker_count=workers,
             min_load_tokens=settings.min_load_tokens,
             hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
+            store=None if settings.store is None else self._scheduler_store(index, workers),
         )
         self._requests: dict[str, Any] = {}
 
@@ -110,12 +131,12 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         namespace = namespace_of(request)
         if namespace is not None:
             self._requests[request.request_id] = request
-            self.scheduler_side.begin(request, namespace)
+            self.scheduler_side.begin(request, namespace, is_storable=is_storable(request))
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens can be loaded; always beside the model."""
+        """How many tokens can be loaded, always beside the model; None while the store fetches, and vLLM asks again."""
         tokens = self.scheduler_side.matched_tokens(request, num_computed_tokens)
-        return tokens, tokens > 0
+        return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Load into the blocks that vLLM allocated for the hit."""
@@ -139,6 +160,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self.scheduler_side.end(request.request_id)
         return False, None
 
+    def has_pending_push_work(self) -> bool:
+        """Whether the store is at work; vLLM makes further steps until it is not."""
+        return self.scheduler_side.has_work
+
     def take_events(self) -> Iterable[Any]:
         """vLLM's events, medium CPU."""
         return [self._vllm_event(event) for event in self.scheduler_side.take_events()]
@@ -155,9 +180,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self.worker_side.register(kv_caches, self._kv_cache_config.num_blocks)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin the step's loads."""
+        """Begin the step's loads, and what the store is asked for."""
         del forward_context, kwargs
         self.worker_side.start_loads(self._plan().loads)
+        self.worker_side.start_store(self._plan().messages)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing: a request is not scheduled before its load has ended."""
@@ -209,9 +235,28 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         return ConnectorMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
-        """Wait for the loads that run."""
+        """Wait for the loads that run, and break off what the store does."""
         if self._worker is not None:
             self._worker.close()
+        if self._scheduler is not None:
+            self._scheduler.close()
+
+    def _scheduler_store(self, index: HostIndex, workers: int) -> SchedulerStore:
+        store, model = self._settings.store, self._vllm_config.model_config
+        assert store is not None
+        version = store.weights_version or weights_version(model.model, model.revision or "")
+        return SchedulerStore(index, workers, version, self._settings.prefetch_policy())
+
+    def _open_store(self, pages: Mapping[str, BlockPages]) -> WorkerStore:
+        store = self._settings.store
+        assert store is not None
+        composition = Composition(
+            name=model_name(self._vllm_config),
+            page_size=self._block_tokens,
+            components=tuple(replace(group.component, format=pages[group.name].pool.format) for group in self._groups),
+            config_digest=config_digest(self._vllm_config, self._kv_cache_config),
+        )
+        return WorkerStore.open(composition, pages, store)
 
     def _plan(self) -> StepPlan:
         metadata = self._get_connector_metadata()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
+from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.errors import ConfigurationError
 from unified_tree.policies import policy_factory
 
@@ -30,6 +32,7 @@ class ConnectorSettings:
         policy: the eviction policy, as `UnifiedTree` takes it.
         verify: keep a checksum of every page, and compare it when the page is loaded. A page that differs counts as a failed
             load: its namespace is dropped, and vLLM computes the tokens or fails the request as it is configured to.
+        store: the store behind the host tier; None for none.
     """
 
     host_gib: float = 4.0
@@ -37,10 +40,13 @@ class ConnectorSettings:
     min_load_tokens: int = 0
     policy: str = "lru"
     verify: bool = False
+    store: StoreSettings | None = None
 
     def __post_init__(self) -> None:
         check_settings("UnifiedTreeConnector", self, _BOUNDS)
         policy_factory(self.policy)
+        if self.store is not None:
+            self.prefetch_policy()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ConnectorSettings:
@@ -55,7 +61,13 @@ class ConnectorSettings:
             raise ConfigurationError(
                 f"UnifiedTreeConnector has no setting {', '.join(map(repr, unknown))}; its settings are {', '.join(known)}"
             )
-        return cls(**given)
+        store = given.get("store")
+        return cls(**{**given, "store": None if store is None else StoreSettings.of(store)})
+
+    def prefetch_policy(self) -> PrefetchPolicy:
+        """How prompts are fetched from the store. Raises ConfigurationError for a field or a value that does not exist."""
+        assert self.store is not None
+        return self.store.prefetch_policy(PrefetchMode.TIMEOUT.value)
 
     @property
     def host_bytes(self) -> int:

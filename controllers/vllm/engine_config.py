@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
+import vllm
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     MambaSpec,
@@ -67,6 +69,48 @@ def namespace_of(request: Any) -> str | None:
         return None
     lora = request.lora_request.lora_name if request.lora_request is not None else None
     return json.dumps([request.cache_salt, lora]) if request.cache_salt is not None or lora is not None else ""
+
+
+def is_storable(request: Any) -> bool:
+    """Whether a request's prefix may be stored. That of a LoRA may not: its name does not say which weights it has, and another
+    process may load others under the same.
+    """
+    return request.lora_request is None
+
+
+def model_name(vllm_config: Any) -> str:
+    """The model's name in a store."""
+    return str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
+
+
+def config_digest(vllm_config: Any, kv_cache_config: Any) -> str:
+    """A digest of all that decides what a block holds but the weights: the version of vLLM, the model's configuration with
+    what overrides it, the dtypes, the specification of the blocks, and the backends that lay them out.
+
+    Reads the layers, so that only a worker has it.
+    """
+    model, layers = vllm_config.model_config, vllm_config.compilation_config.static_forward_context
+    config = {name: value for name, value in model.hf_config.to_dict().items() if name != "_name_or_path"}
+    described = [
+        vllm.__version__,  # pyright: ignore[reportAttributeAccessIssue]
+        config,
+        model.dtype,
+        model.quantization,
+        vllm_config.cache_config.cache_dtype,
+        vllm_config.cache_config.kv_cache_layout,
+        vllm_config.attention_config,
+        vllm_config.cache_config.mamba_cache_dtype,
+        vllm_config.cache_config.mamba_ssm_cache_dtype,
+        {name: _backend(layers[name]) for group in kv_cache_config.kv_cache_groups for name in group.layer_names},
+        [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups],
+    ]
+    return sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _backend(layer: Any) -> str:
+    """The class that decides how a layer's blocks are laid out."""
+    backend = layer.get_attn_backend()
+    return f"{backend.__module__}.{backend.__qualname__}"
 
 
 def _layer_specs(group: Any) -> dict[str, Any]:

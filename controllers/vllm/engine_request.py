@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -55,6 +56,14 @@ class ScheduledRequest:
     states: Sequence[tuple[int, int, int]] = ()
 
 
+class Fetching(Enum):
+    """Whether a store was asked for what a prompt lacks."""
+
+    UNASKED = "unasked"
+    WAITED_FOR = "waited for"
+    OVER = "over"
+
+
 @dataclass(slots=True, kw_only=True)
 class TrackedRequest:
     """A request that the connector serves.
@@ -70,6 +79,8 @@ class TrackedRequest:
         open_saves: saves in flight.
         anchor: locks the path that the next save in flight stands on.
         may_load: not after a load of it failed.
+        fetch: whether the store was asked for its prompt.
+        is_storable: whether the store has a part in it.
         may_save: not after the cache was reset while it ran, for its blocks may be older than the reset.
     """
 
@@ -83,7 +94,9 @@ class TrackedRequest:
     open_saves: int = 0
     anchor: Receipt | None = None
     may_load: bool = True
+    fetch: Fetching = Fetching.UNASKED
     may_save: bool = True
+    is_storable: bool = False
 
     def key(self, length: int) -> Key:
         """The first `length` tokens; fewer if so many are not known. Cost: O(length)."""

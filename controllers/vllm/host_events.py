@@ -39,6 +39,10 @@ class HostEvents:
         self._hashes.update(zip(pages, hashes, strict=True))
         self._events.append(HostEvent(stored=True, hashes=tuple(hashes), parent=parent, tokens=tuple(tokens)))
 
+    def known(self, pages: Iterable[int]) -> set[int]:
+        """Those of some pages that were told of and are in the tree."""
+        return {page for page in pages if page in self._hashes}
+
     def removed(self, pages: Iterable[int]) -> None:
         """The tree gave pages back."""
         hashes = tuple(self._hashes.pop(page) for page in pages if page in self._hashes)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.host.page_allocator import PageAllocator
+from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.cache.weights import Weights
+from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.ranks.rank_agreement import SingleRank
+from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
 from unified_tree.tree import UnifiedTree
 
@@ -20,6 +25,26 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary, EvictResult, Receipt
 
 RECLAIM_NODES = 1024
+MAX_VERSIONS = 16_384
+
+
+@dataclass(slots=True)
+class HostCounters(CacheCounters):
+    """The library's counters, and the pages that left the tree.
+
+    Attributes:
+        evicted_pages: pages that were evicted, so far.
+        given_back: pages by component that were evicted or reclaimed since they were taken.
+    """
+
+    evicted_pages: int = 0
+    given_back: list[Mapping[str, NDArray[np.int64]]] = field(default_factory=list)
+
+    def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
+        """Count an eviction for one pool of a tier."""
+        CacheCounters.evicted(self, tier, name, result)
+        self.evicted_pages += sum(ids.size for ids in result.freed.values())
+        self.given_back.append(result.freed)
 
 
 class HostIndex:
@@ -27,7 +52,9 @@ class HostIndex:
 
     Attributes:
         tree: the tree.
-        evicted_pages: pages that left it to make room, so far.
+        host: its page pools.
+        weights: the version of every namespace's weights.
+        counters: what was evicted and dropped.
         epoch: how often it was cleared. A page that was saved in an earlier epoch may not come in any more.
 
     Args:
@@ -41,15 +68,21 @@ class HostIndex:
         self.tree = UnifiedTree([group.component for group in groups], page_size, policy=policy, host_page_counts=page_counts)
         self.groups = tuple(groups)
         self.paths = tuple(group.name for group in groups if group.coverage.is_path)
-        self.evicted_pages = 0
+        self.trailing = frozenset(group.name for group in groups if not group.coverage.is_path)
         self.epoch = 0
-        self._free = {name: PageAllocator(name, count) for name, count in page_counts.items()}
-        self._given_back: list[NDArray[np.int64]] = []
+        self.counters = HostCounters()
+        self.host = TierPages(self.tree, Tier.HOST, page_counts, self.counters)
+        self.weights = Weights(self.tree, SingleRank(), MAX_VERSIONS)
+
+    @property
+    def evicted_pages(self) -> int:
+        """Pages that left the tree to make room, so far."""
+        return self.counters.evicted_pages
 
     @property
     def used_pages(self) -> dict[str, int]:
         """Host pages in use, by component."""
-        return {name: allocator.used_pages for name, allocator in self._free.items()}
+        return {name: allocator.used_pages for name, allocator in self.host.allocators.items()}
 
     def longest(self, key: Key, limit: int, *, touch: bool = True) -> Boundary:
         """The longest boundary of at most `limit` tokens along `key`: all groups resume there. Cost: a match."""
@@ -77,16 +110,10 @@ class HostIndex:
 
     def allocate(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
         """Free pages by component, evicting for them; None, with nothing allocated, where locked pages leave no room."""
-        short = {name: count - self._free[name].free_pages for name, count in needs.items()}
-        if any(count > 0 for count in short.values()):
-            if any(count > (self._free[name].page_count or count) for name, count in needs.items()):
-                return None
-            evicted = self.tree.evict({name: count for name, count in short.items() if count > 0}, Tier.HOST)
-            self.evicted_pages += sum(ids.size for ids in evicted.freed.values())
-            self._take_back(evicted)
-        if any(count > self._free[name].free_pages for name, count in needs.items()):
+        try:
+            return self.host.allocate_all(needs)
+        except OutOfPagesError:
             return None
-        return {name: self._free[name].allocate(count) for name, count in needs.items()}
 
     def publish(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
         """Put pages into the tree that every worker has written; those it has no use for become free here.
@@ -99,25 +126,24 @@ class HostIndex:
 
     def free(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Pages of `allocate` that the tree does not hold are free again."""
-        for name, ids in pages.items():
-            self._free[name].free(ids)
+        self.host.free_all(pages)
 
     def invalidate(self, namespace: str | None = None) -> None:
-        """Forget one namespace, or everything. What is locked keeps its pages until it is unlocked."""
-        self.tree.invalidate(namespace)
+        """Forget one namespace, or everything. What is locked keeps its pages until it is unlocked.
+
+        What a store has of the namespace is found again. Nothing that it has of any is, once everything was forgotten: the
+        weights may have changed.
+        """
+        self.weights.invalidate(namespace, None if namespace is None else self.weights.name(namespace))
         if namespace is None:
             self.epoch += 1
         while self.tree.is_reclaimable:
-            self._take_back(self.tree.reclaim(RECLAIM_NODES))
+            reclaimed = self.tree.reclaim(RECLAIM_NODES)
+            for freed in (reclaimed.freed, reclaimed.freed_elsewhere):
+                self.counters.given_back.append(freed)
+                self.host.free_all(freed)
 
     def take_given_back(self) -> list[int]:
         """Pages of the first path that left the tree since the last call."""
-        given_back, self._given_back = self._given_back, []
-        return [page for ids in given_back for page in ids.tolist()]
-
-    def _take_back(self, evicted: EvictResult) -> None:
-        self.free(evicted.freed)
-        self.free(evicted.freed_elsewhere)
-        for freed in (evicted.freed, evicted.freed_elsewhere):
-            if self.paths[0] in freed:
-                self._given_back.append(freed[self.paths[0]])
+        given_back, self.counters.given_back = self.counters.given_back, []
+        return [page for freed in given_back if self.paths[0] in freed for page in freed[self.paths[0]].tolist()]

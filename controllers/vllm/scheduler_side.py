@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.vllm.engine_request import EngineRequest, ScheduledRequest, TrackedRequest
+from unified_tree.controllers.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
 from unified_tree.controllers.vllm.host_events import HostEvent, HostEvents
 from unified_tree.controllers.vllm.save_planner import Piece, Save, SavePlanner
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.vllm.host_index import HostIndex
+    from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
     from unified_tree.receipt import Receipt
 
 __all__ = ["EngineRequest", "ScheduledRequest", "SchedulerSide"]
@@ -48,12 +49,20 @@ class SchedulerSide:
         worker_count: how many workers report every job.
         min_load_tokens: a shorter hit is computed anew.
         hash_tokens: tokens a block hash of the engine; None where nobody follows its events.
+        store: the stores of the workers; None without.
     """
 
     def __init__(
-        self, index: HostIndex, *, worker_count: int = 1, min_load_tokens: int = 0, hash_tokens: int | None = None
+        self,
+        index: HostIndex,
+        *,
+        worker_count: int = 1,
+        min_load_tokens: int = 0,
+        hash_tokens: int | None = None,
+        store: SchedulerStore | None = None,
     ) -> None:
         self.index = index
+        self.store = store
         self._workers = worker_count
         self._min_load_tokens = max(1, min_load_tokens)
         self._hash_tokens = hash_tokens
@@ -70,23 +79,32 @@ class SchedulerSide:
         """How many jobs some worker has not reported."""
         return len(self._jobs)
 
-    def begin(self, request: EngineRequest, namespace: str) -> None:
-        """Serve a new request; one that is not begun is neither loaded nor saved."""
-        self._tracked[request.request_id] = TrackedRequest(
-            request=request, namespace=namespace, prompt_tokens=request.num_tokens
-        )
+    @property
+    def has_work(self) -> bool:
+        """Whether the store has anything to do, for which further steps are needed."""
+        return self.store is not None and self.store.is_busy
+
+    def begin(self, request: EngineRequest, namespace: str, *, is_storable: bool = True) -> None:
+        """Serve a new request; one that is not begun is neither loaded nor saved. The store has only storable ones."""
+        tracked = TrackedRequest(request=request, namespace=namespace, prompt_tokens=request.num_tokens)
+        tracked.is_storable = is_storable and self.store is not None
+        self._tracked[request.request_id] = tracked
 
     def end(self, request_id: str) -> None:
         """The request finished, or was aborted. What it has in flight goes on: the workers report it all the same."""
-        self._tracked.pop(request_id, None)
+        tracked = self._tracked.pop(request_id, None)
+        if self.store is not None and tracked is not None:
+            self.store.cancel(request_id)
 
-    def matched_tokens(self, request: EngineRequest, local_tokens: int) -> int:
+    def matched_tokens(self, request: EngineRequest, local_tokens: int) -> int | None:
         """How many tokens beyond `local_tokens` can be loaded: up to a length where all groups resume, the last token left to
-        compute. Changes recency only.
+        compute. None while the store fetches, and the request has to wait.
         """
         tracked = self._tracked.get(request.request_id)
         if tracked is None or not tracked.may_load:
             return 0
+        if self._waits(tracked, local_tokens):
+            return None
         tracked.local_tokens = local_tokens
         match = self.index.tree.match_prefix(tracked.key(request.num_tokens), limit=max(0, request.num_tokens - 1))
         tracked.save_points = match.save_at
@@ -123,7 +141,9 @@ class SchedulerSide:
                 saves.append(self._open(save, scheduled.request_id, save.copies(self.index)))
                 self._count(saves=1, saved_pages=sum(len(copies.pages) for copies in saves[-1].copies))
         loads, self._loads = self._loads, []
-        return StepPlan(saves=tuple(saves), loads=tuple(loads))
+        messages = () if self.store is None else self.store.take_messages()
+        self._tell_removed()
+        return StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages)
 
     def complete(self, report: StepReport) -> None:
         """Workers have ended jobs. What all of them have ended comes into the tree, or is unlocked."""
@@ -139,6 +159,8 @@ class SchedulerSide:
                 self._loaded(job.work, has_failed=job.has_failed)
             else:
                 self._saved(job.work, has_failed=job.has_failed)
+        if self.store is not None:
+            self.store.take(report.answers)
 
     def reset(self) -> None:
         """Forget everything. Requests that run are not saved any more; what is in flight is dropped when it ends."""
@@ -149,6 +171,11 @@ class SchedulerSide:
         self.index.take_given_back()
         self._events.cleared()
 
+    def close(self) -> None:
+        """The engine ends, and its workers have."""
+        if self.store is not None:
+            self.store.close()
+
     def take_events(self) -> list[HostEvent]:
         """What came and went since the last call; nothing without `hash_tokens`."""
         events = self._events.take()
@@ -156,10 +183,28 @@ class SchedulerSide:
 
     def take_counters(self) -> dict[str, int]:
         """The counters since the last call; empty if nothing happened."""
-        self._count(dropped_saves=self._planner.dropped, evicted_pages=self.index.evicted_pages)
-        self._planner.dropped = self.index.evicted_pages = 0
+        self._count(dropped_saves=self._planner.dropped, evicted_pages=self.index.counters.evicted_pages)
+        self._planner.dropped = self.index.counters.evicted_pages = 0
+        if self.store is not None:
+            self._count(**self.store.take_counters())
         counters, self._counters = self._counters, {}
         return {name: count for name, count in counters.items() if count}
+
+    def _waits(self, tracked: TrackedRequest, local_tokens: int) -> bool:
+        """Whether a request waits for the store, which is asked once for what neither host nor the engine's own cache has."""
+        if self.store is None or not tracked.is_storable or tracked.fetch is Fetching.OVER:
+            return False
+        request = tracked.request
+        if tracked.fetch is Fetching.UNASKED:
+            is_asked = self.store.fetch(request.request_id, tracked.key(request.num_tokens), local_tokens)
+            tracked.fetch = Fetching.WAITED_FOR if is_asked else Fetching.OVER
+            if not is_asked:
+                return False
+        if self.store.waits(request.request_id):
+            return True
+        tracked.fetch = Fetching.OVER
+        self._tell_path(tracked)
+        return False
 
     def _open(self, work: Load | Save, request_id: str, copies: tuple[PageCopies, ...]) -> Job:
         job = Job(job_id=self._next_job, request_id=request_id, copies=tuple(copy for copy in copies if copy.pages))
@@ -192,6 +237,8 @@ class SchedulerSide:
                     break
                 if tracked.open_saves:
                     tracked.hold(self.index.lock_path(result.boundary))
+                if tracked.is_storable and self.store is not None and self.index.trailing <= piece.pages.keys():
+                    self.store.saved(result.boundary)
                 self._tell_stored(tracked, piece, result.unused)
         if not tracked.open_saves:
             tracked.hold(None)
@@ -203,14 +250,25 @@ class SchedulerSide:
 
     def _tell_stored(self, tracked: TrackedRequest, piece: Piece, unused: Mapping[str, NDArray[np.int64]]) -> None:
         """The pages of the first path that the tree took are new to those who follow its events."""
-        name, hash_tokens, page_size = self.index.paths[0], self._hash_tokens, self.index.tree.page_size
-        if hash_tokens is None or name not in piece.pages:
-            return
-        refused = set(unused[name].tolist()) if name in unused else set()
-        begin, hashes = piece.length - piece.pages[name].size * page_size, tracked.request.block_hashes
-        for number, page in enumerate(piece.pages[name].tolist()):
-            start = begin + number * page_size
-            if page not in refused and (start + page_size) // hash_tokens <= len(hashes):
+        name = self.index.paths[0]
+        if name in piece.pages:
+            refused = set(unused[name].tolist()) if name in unused else set()
+            pages = piece.pages[name].tolist()
+            self._tell_pages(tracked, piece.length // self.index.tree.page_size - len(pages), pages, refused)
+
+    def _tell_path(self, tracked: TrackedRequest) -> None:
+        """So are those that a fetch brought; the path is told as far as it is not yet."""
+        if self._hash_tokens is not None:
+            key = tracked.key(tracked.request.num_tokens)
+            path = self.index.path_end(key, key.length)
+            pages = self.index.pages(path, self.index.paths[0]).tolist()
+            self._tell_pages(tracked, 0, pages, self._events.known(pages))
+
+    def _tell_pages(self, tracked: TrackedRequest, first: int, pages: Sequence[int], but: set[int]) -> None:
+        hash_tokens, page_size, hashes = self._hash_tokens, self.index.tree.page_size, tracked.request.block_hashes
+        for index, page in enumerate(pages, first):
+            start = index * page_size
+            if hash_tokens is not None and page not in but and (start + page_size) // hash_tokens <= len(hashes):
                 parent = hashes[start // hash_tokens - 1] if start else None
                 tokens = tracked.request.all_token_ids[start : start + page_size]
                 self._events.stored([page], [hashes[(start + page_size) // hash_tokens - 1]], parent, tokens)

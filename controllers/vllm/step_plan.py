@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.vllm.store_messages import Answer, StoreMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +29,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One engine step: the saves read blocks that the step completes, the loads write blocks that nothing else uses."""
+    """One engine step: the saves read blocks that the step completes, the loads write blocks that nothing else uses. The
+    messages are for the workers' stores."""
 
     saves: tuple[Job, ...] = ()
     loads: tuple[Job, ...] = ()
+    messages: tuple[StoreMessage, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class StepReport:
-    """Jobs that ended: how many workers finished each, and which of them failed somewhere."""
+    """Jobs that ended: how many workers finished each, and which of them failed somewhere; and what their stores answered."""
 
     finished: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
+    answers: dict[int, list[Answer]] = field(default_factory=dict)
 
     def add(self, job_id: int, *, failed: bool = False) -> None:
         """This worker ended a job."""
@@ -49,4 +56,6 @@ class StepReport:
         for job_id, count in other.finished.items():
             self.finished[job_id] = self.finished.get(job_id, 0) + count
         self.failed |= other.failed
+        for ticket, answers in other.answers.items():
+            self.answers.setdefault(ticket, []).extend(answers)
         return self

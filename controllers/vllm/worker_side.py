@@ -13,9 +13,13 @@ import torch
 
 from unified_tree.controllers.vllm.block_pages import BlockPages, grouped_blocks
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepReport
+from unified_tree.page_format import WHOLE
 
 if TYPE_CHECKING:
     from unified_tree.controllers.vllm.block_group import BlockGroup
+    from unified_tree.controllers.vllm.store_messages import StoreMessage
+    from unified_tree.controllers.vllm.worker_store import WorkerStore
+    from unified_tree.page_format import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +32,26 @@ class WorkerSide:
         counts: host pages by component, likewise.
         verify: compare checksums when a page is loaded.
         loads: runs the loads, one after another; by default a thread.
+        shard: which part of the state this worker holds.
+        open_store: opens its store over the host pages; None without one.
     """
 
     def __init__(
-        self, groups: Sequence[BlockGroup], counts: Mapping[str, int], *, verify: bool = False, loads: Executor | None = None
+        self,
+        groups: Sequence[BlockGroup],
+        counts: Mapping[str, int],
+        *,
+        verify: bool = False,
+        loads: Executor | None = None,
+        shard: Shard = WHOLE,
+        open_store: Callable[[Mapping[str, BlockPages]], WorkerStore] | None = None,
     ) -> None:
         self._groups = tuple(groups)
         self._counts = counts
         self._verify = verify
+        self._shard = shard
+        self._open_store = open_store
+        self.store: WorkerStore | None = None
         self._pages: dict[int, BlockPages] = {}
         self._loads = loads or ThreadPoolExecutor(1, thread_name_prefix="unified-tree-load")
         self._lock = threading.Lock()
@@ -56,10 +72,14 @@ class WorkerSide:
         """Take vLLM's KV cache by layer, and allocate the host pages. Raises ConfigurationError for an unsupported format."""
         for group in self._groups:
             views = {name: grouped_blocks(caches[name], block_count) for name in group.layer_names}
-            self._pages[group.index] = BlockPages(group, views, self._counts[group.name], verify=self._verify)
+            self._pages[group.index] = BlockPages(
+                group, views, self._counts[group.name], verify=self._verify, shard=self._shard
+            )
             device = next(iter(views.values())).device
             if device.type == "cuda" and self._stream is None:
                 self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if self._open_store is not None:
+            self.store = self._open_store({group.name: self._pages[group.index] for group in self._groups})
 
     def save(self, jobs: Sequence[Job]) -> None:
         """Copy blocks that the step computed; done when this returns."""
@@ -76,11 +96,19 @@ class WorkerSide:
             event: Any = torch.cuda.current_stream().record_event() if self._stream is not None else None
             self._loads.submit(self._load_job, job, event)
 
+    def start_store(self, messages: Sequence[StoreMessage]) -> None:
+        """Begin what the scheduler side asks of the store."""
+        for message in messages:
+            assert self.store is not None, "the scheduler side has a store, this worker has none"
+            self.store.start(message)
+
     def take_report(self) -> StepReport | None:
-        """The jobs that ended since the last call; None if there are none."""
+        """The jobs that ended since the last call, those of the store too; None if there are none."""
         with self._lock:
             report, self._report = self._report, StepReport()
-        return report if report.finished else None
+        if self.store is not None:
+            report.answers = {ticket: [answer] for ticket, answer in self.store.take_answers().items()}
+        return report if report.finished or report.answers else None
 
     def take_received(self) -> tuple[set[str], set[str]]:
         """The requests whose load ended since the last call, and those of them that failed."""
@@ -104,11 +132,13 @@ class WorkerSide:
                     found[f"{kind}_bytes"] = self._bytes[kind]
                     found[f"{kind}_seconds"] = self._seconds[kind]
                 self._bytes[kind], self._seconds[kind] = 0, 0.0
-        return found
+        return found if self.store is None else found | self.store.take_counters()
 
     def close(self) -> None:
-        """Wait for the loads that run; those that wait are dropped."""
+        """Wait for the loads that run; those that wait are dropped. Close the store."""
         self._loads.shutdown(cancel_futures=True)
+        if self.store is not None:
+            self.store.close()
 
     def _load_job(self, job: Job, after: torch.cuda.Event | None) -> None:
         begin = perf_counter()

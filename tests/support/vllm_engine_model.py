@@ -7,19 +7,28 @@ resumes on it. A block that was just allocated holds garbage.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from unified_tree import Path, Point, Tier, Trailing
+from unified_tree.components import Composition
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.vllm import BlockGroup, HostIndex, ScheduledRequest, SchedulerSide, StepReport, page_counts
+from unified_tree.controllers.vllm.block_pages import BlockPages
+from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
 from unified_tree.controllers.vllm.worker_side import WorkerSide
+from unified_tree.controllers.vllm.worker_store import WorkerStore
+from unified_tree.page_format import Shard
 
 PAGE = 4
 GARBAGE = -1
+PREFETCH = PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, min_tokens=1, room_pages=1, max_host_share=1.0)
 PATH = BlockGroup(index=0, coverage=Path(), layer_names=("full",), block_bytes=PAGE * 8)
 WINDOW = BlockGroup(index=1, coverage=Trailing(PAGE + 1), layer_names=("window.a", "window.b"), block_bytes=2 * PAGE * 8)
 STATE = BlockGroup(index=1, coverage=Point(), layer_names=("state",), block_bytes=8)
@@ -74,6 +83,9 @@ class EngineModel:
         host_bytes: of each worker.
         workers: how many.
         pace: of loads, how many end in a step.
+        store: of every worker; None without.
+        weights_version: of what is stored.
+        prefetch: how long a request waits for the store.
     """
 
     def __init__(
@@ -85,12 +97,17 @@ class EngineModel:
         workers: int = 1,
         verify: bool = False,
         pace: Sequence[int] = (0, 0, 1, 3),
+        store: StoreSettings | None = None,
+        weights_version: str = "1",
+        prefetch: PrefetchPolicy = PREFETCH,
     ) -> None:
         self.pace = pace
         self.groups = MODELS[kind]
         self.random = random.Random(seed)
         counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
-        self.side = SchedulerSide(HostIndex(self.groups, PAGE, counts, "lru"), worker_count=workers, hash_tokens=PAGE)
+        index = HostIndex(self.groups, PAGE, counts, "lru")
+        stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
+        self.side = SchedulerSide(index, worker_count=workers, hash_tokens=PAGE, store=stores)
         self.block_count = 120
         self.free = list(range(1, self.block_count))
         self.caches = [
@@ -98,23 +115,41 @@ class EngineModel:
              for name in group.layer_names} for _ in range(workers)
         ]  # fmt: skip
         self.delays = [Delayed() for _ in range(workers)]
-        self.workers = [WorkerSide(self.groups, counts, loads=delay, verify=verify) for delay in self.delays]
+        self.workers = [
+            WorkerSide(
+                self.groups, counts, loads=delay, verify=verify, shard=Shard(rank, workers),
+                open_store=None if store is None else partial(self.open_store, store),
+            )
+            for rank, delay in enumerate(self.delays)
+        ]  # fmt: skip
         for worker, caches in zip(self.workers, self.caches, strict=True):
             worker.register(caches, self.block_count)
         self.running: list[Request] = []
+        self.waiting: list[Request] = []
+        self.asked: list[tuple[str, list[int]]] = []
         self.outputs: list[tuple[StepReport | None, set[str], set[str]]] = []
         self.received: dict[str, int] = {}
         self.failed: set[str] = set()
         self.hit_tokens = 0
 
+    def open_store(self, store: StoreSettings, pages: Mapping[str, BlockPages]) -> WorkerStore:
+        """A worker's store, as the connector opens it."""
+        formats = {name: each.pool.format for name, each in pages.items()}
+        components = tuple(replace(group.component, format=formats[group.name]) for group in self.groups)
+        return WorkerStore.open(Composition(name="model", page_size=PAGE, components=components), pages, store)
+
     def add(self, request: Request) -> None:
         """A request arrives."""
+        self.asked.append((request.namespace, request.all_token_ids))
         self.side.begin(request, request.namespace)
         self.admit(request)
 
     def admit(self, request: Request) -> None:
-        """Ask for a hit, and begin to load it."""
+        """Ask for a hit, and begin to load it; ask again with the next step while the store fetches."""
         hit = self.side.matched_tokens(request, 0)
+        if hit is None:
+            self.waiting.append(request)
+            return
         assert hit % PAGE == 0
         assert hit < request.num_tokens
         self.running.append(request)
@@ -126,10 +161,14 @@ class EngineModel:
 
     def step(self) -> None:
         """Everybody who is not loading computes a chunk; the workers copy, and report what they have done some steps later."""
+        waiting, self.waiting = self.waiting, []
+        for request in waiting:
+            self.admit(request)
         scheduled = [self.compute(request) for request in list(self.running) if not request.is_loading]
         plan = self.side.plan(scheduled)
         for worker, delay in zip(self.workers, self.delays, strict=True):
             worker.start_loads(plan.loads)
+            worker.start_store(plan.messages)
             delay.run(self.random.choice(self.pace))
             worker.save(plan.saves)
             self.outputs.append((worker.take_report(), *worker.take_received()))
@@ -169,15 +208,16 @@ class EngineModel:
     def check(self, request: Request) -> None:
         """All that the next token reads is there."""
         length = request.computed
-        for caches in self.caches:
+        for rank, caches in enumerate(self.caches):
             for group in self.groups:
                 for index in range(group.coverage.first_page(length, PAGE), length // PAGE):
                     for name in group.layer_names:
                         held = caches[name][request.blocks[group.index][index]].tolist()
-                        assert held == self.expected(group, name, request, index), f"{name}: block {index} of {request}"
+                        assert held == self.expected(group, name, request, index, rank), f"{name}: block {index} of {request}"
 
-    def expected(self, group: BlockGroup, layer: str, request: Request, index: int) -> list[int]:
-        """What block `index` must hold."""
+    def expected(self, group: BlockGroup, layer: str, request: Request, index: int, rank: int) -> list[int]:
+        """What block `index` must hold in one worker."""
+        layer = f"{layer} of {rank}"
         begin, end = index * PAGE, (index + 1) * PAGE
         lengths = [end] if group.coverage.is_exact else list(range(begin + 1, end + 1))
         return [content(layer, request.namespace, request.all_token_ids[:length]) for length in lengths]
@@ -199,9 +239,9 @@ class EngineModel:
                     continue
                 if group.coverage.is_exact:
                     states.append((group.index, block, end))
-                for caches in self.caches:
+                for rank, caches in enumerate(self.caches):
                     for name in group.layer_names:
-                        caches[name][block] = torch.tensor(self.expected(group, name, request, index))
+                        caches[name][block] = torch.tensor(self.expected(group, name, request, index, rank))
         request.computed = end
         if end == request.num_tokens:
             request.output_tokens -= 1
@@ -244,7 +284,9 @@ class EngineModel:
         """The client is gone. The blocks of a load in flight stay until it ends."""
         request.is_aborted = True
         self.side.end(request.request_id)
-        if not request.is_loading:
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif not request.is_loading:
             self.release(request)
 
     def finish(self, request: Request) -> None:
@@ -254,12 +296,33 @@ class EngineModel:
 
     def settle(self) -> None:
         """Run until nothing is in flight; then no page is lost, and nothing is locked."""
-        while self.running or any(report for report, _, _ in self.outputs) or any(delay.waiting for delay in self.delays):
+        while (
+            self.waiting
+            or self.running
+            or self.side.has_work
+            or any(report for report, _, _ in self.outputs)
+            or any(delay.waiting for delay in self.delays)
+        ):
             self.step()
         assert not self.side.open_jobs
         pools = {group.name: self.side.index.tree.pool(group.name, Tier.HOST) for group in self.groups}
         assert {name: pool.used_pages for name, pool in pools.items()} == self.side.index.used_pages
         assert all(pool.protected_pages == 0 for pool in pools.values())
+
+    def index_only_forgets(self) -> None:
+        """The host is empty, and the weights are the same."""
+        self.side.index.tree.invalidate()
+        index = self.side.index
+        while index.tree.is_reclaimable:
+            reclaimed = index.tree.reclaim(1000)
+            for freed in (reclaimed.freed, reclaimed.freed_elsewhere):
+                index.host.free_all(freed)
+
+    def close(self) -> None:
+        """The engine ends."""
+        for worker in self.workers:
+            worker.close()
+        self.side.close()
 
 
 def traffic(engine: EngineModel, count: int, *, aborts: float = 0.1) -> None:
@@ -273,10 +336,10 @@ def traffic(engine: EngineModel, count: int, *, aborts: float = 0.1) -> None:
         past.append(request.all_token_ids)
         for _ in range(pick.randrange(1, 6)):
             engine.step()
-        if engine.running and pick.random() < aborts:
-            victim = pick.choice(engine.running)
+        if (engine.running or engine.waiting) and pick.random() < aborts:
+            victim = pick.choice(engine.running + engine.waiting)
             if not victim.is_aborted:
                 engine.abort(victim)
-        while len(engine.running) > 3:
+        while len(engine.running) + len(engine.waiting) > 3:
             engine.step()
     engine.settle()

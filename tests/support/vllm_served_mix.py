@@ -92,8 +92,8 @@ class Engine:
                 self.hits[output.request_id] = output.num_cached_tokens or 0
 
     def run(self) -> None:
-        """Until every request has its tokens, and the loads of those that were aborted have ended."""
-        while self.llm.llm_engine.has_unfinished_requests() or self.side.open_jobs:
+        """Until every request has its tokens, the loads of those that were aborted have ended, and the store is idle."""
+        while self.llm.llm_engine.has_unfinished_requests() or self.side.open_jobs or self.side.has_work:
             self.step()
 
     def forget(self, *, host: bool = False) -> None:

@@ -25,12 +25,13 @@ COMMON: dict[str, Any] = {
 
 
 def save_llama(path: Path) -> None:
-    """Two layers of full attention."""
+    """Two layers of full attention, with a head for each of two workers."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(1)
-    LlamaForCausalLM(LlamaConfig(**COMMON, num_hidden_layers=2)).save_pretrained(path)
+    config = LlamaConfig(**{**COMMON, "num_key_value_heads": 2}, num_hidden_layers=2)
+    LlamaForCausalLM(config).save_pretrained(path)
 
 
 def save_gemma3(path: Path) -> None:
@@ -58,6 +59,17 @@ def save_qwen3_next(path: Path) -> None:
         linear_value_head_dim=64, linear_conv_kernel_dim=4,
     )  # fmt: skip
     Qwen3NextForCausalLM(config).save_pretrained(path)  # vLLM loads it in bfloat16
+
+
+def save_tokenizer(path: Path) -> None:
+    """One word a token, for a server."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(path)
 
 
 MODELS = {"llama": save_llama, "gemma3": save_gemma3, "qwen3_next": save_qwen3_next}

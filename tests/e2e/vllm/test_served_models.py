@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 import vllm_tiny_models as tiny_models
+from vllm_page_witness import PageWitness, differing
 from vllm_served_mix import Engine, mix
 
 from unified_tree import ConfigurationError, Key, Tier
@@ -181,7 +182,7 @@ def load_wrong_block() -> Any:
 
 def one_namespace() -> Any:
     begin = SchedulerSide.begin
-    return mock.patch.object(SchedulerSide, "begin", lambda side, request, _: begin(side, request, ""))
+    return mock.patch.object(SchedulerSide, "begin", lambda side, request, _, **more: begin(side, request, "", **more))
 
 
 DEFECTS: dict[str, Callable[[], Any]] = {
@@ -252,6 +253,103 @@ def test_the_whole_window_is_loaded_and_a_shorter_one_is_seen(engine: Engine) ->
     length = engine.side.index.longest(Key(tokens), len(tokens)).length
     short = Trailing(tiny_models.WINDOW_TOKENS - 2)
     assert length // engine.page - short.first_page(length, engine.page) == 1
+
+
+def prompt(engine: Engine, step: int) -> list[int]:
+    return [3 + number * step % 500 for number in range(4 * engine.page + 5)]
+
+
+def test_a_request_resumes_on_the_bits_that_it_would_have_computed(engine: Engine) -> None:
+    witness = PageWitness(engine)
+    for step in (29, 31, 37):
+        tokens, length = prompt(engine, step), 4 * engine.page
+        right = witness.computed(tokens, length)
+        assert len(right) >= len(engine.side.index.groups)
+        assert differing(witness.resumed(tokens, length), right) == []
+
+
+@contextmanager
+def window_one_token_short(engine: Engine) -> Iterator[None]:
+    """The scheduler side keeps and loads windows without their first token."""
+    groups = [
+        replace(group, coverage=Trailing(group.coverage.window_tokens - 1)) if group.coverage.window_tokens else group
+        for group in engine.side.index.groups
+    ]
+    counts = {name: pool.page_count for name, pool in engine.side.index.host.allocators.items()}
+    narrow, right = SchedulerSide(HostIndex(groups, engine.page, counts, "lru")), engine.side
+    connector = engine.core.scheduler.connector
+    connector._scheduler = engine.side = narrow
+    try:
+        yield
+    finally:
+        connector._scheduler = engine.side = right
+
+
+@contextmanager
+def load_not_waited_for(engine: Engine) -> Iterator[None]:
+    """A request is said to be loaded when its load has begun, which ends two steps after."""
+    worker, load, step, steps = engine.worker(), BlockPages.load, engine.step, [0]
+    start = worker.start_loads
+
+    def early(jobs: Any) -> None:
+        start(jobs)
+        with worker._lock:
+            worker._received |= {job.request_id for job in jobs}
+
+    def late(pages: BlockPages, copies: Any) -> None:
+        end = steps[0] + (3 if copies.group == 0 else 0)
+        while steps[0] < end:
+            time.sleep(0.001)
+        load(pages, copies)
+
+    def counted() -> None:
+        steps[0] += 1
+        step()
+
+    def once() -> tuple[set[str], set[str]]:
+        received, failed = take()
+        new = received - told
+        told.update(received)
+        return new, failed
+
+    take, told = worker.take_received, set[str]()
+    with (
+        mock.patch.object(engine, "step", counted),
+        mock.patch.object(worker, "start_loads", early),
+        mock.patch.object(worker, "take_received", once),
+        mock.patch.object(BlockPages, "load", late),
+    ):
+        yield
+
+
+@contextmanager
+def wrong_block(engine: Engine) -> Iterator[None]:
+    del engine
+    with load_wrong_block():
+        yield
+
+
+PAGE_DEFECTS: dict[str, Callable[[Engine], Any]] = {
+    "window one token short": window_one_token_short,
+    "load not waited for": load_not_waited_for,
+    "load of the wrong block": wrong_block,
+}
+
+
+@pytest.mark.parametrize("defect", PAGE_DEFECTS)
+def test_a_planted_defect_is_seen_in_the_pages(engine: Engine, defect: str) -> None:
+    if defect == "window one token short" and engine.model != "gemma3":
+        return
+    tokens, length = prompt(engine, 41), 4 * engine.page
+    witness = PageWitness(engine)
+    right = witness.computed(tokens, length)
+    engine.forget(host=True)
+    with PAGE_DEFECTS[defect](engine):
+        engine.add([7] * (2 * engine.page + 1))  # so that a block that is not loaded holds something else
+        engine.add(tokens)
+        engine.run()
+        assert differing(witness.resumed(tokens, length), right)
+    engine.forget(host=True)
 
 
 def test_another_version_is_refused() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.host.host_tier import WritePolicy
-from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings, StoreSettings
+from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 
 GIVEN: dict[str, Any] = {
     "policy": "lru",

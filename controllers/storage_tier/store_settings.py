@@ -1,0 +1,65 @@
+"""The settings of a store behind an engine's host tier, as they stand in the engine's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
+from unified_tree.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The store behind the host tier.
+
+    Attributes:
+        engine: its name: `file`, `mooncake`, `redis`, `hf3fs`, `simm`, or one of an installed package.
+        options: of that engine, `directory` and `capacity_bytes` of `file`.
+        weights_version: names the weights; None for a digest of the model's files.
+        prefetch: fields of `PrefetchPolicy`; `mode` is a name, the engine's own default if left out.
+    """
+
+    engine: str
+    options: Mapping[str, Any]
+    weights_version: str | None = None
+    prefetch: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> StoreSettings:
+        """The settings in a mapping; what is none of them is an option. Raises ConfigurationError for one that does not fit."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("engine"), str):
+            raise ConfigurationError(f'store must name an engine, such as {{"engine": "file", "directory": …}}, not {given!r}')
+        if not isinstance(given.get("prefetch") or {}, Mapping):
+            raise ConfigurationError(f"store.prefetch must be a mapping, not {given['prefetch']!r}")
+        names = _names(cls)
+        store = {"options": {key: value for key, value in given.items() if key not in names}, **given}
+        return cls(**{key: store[key] for key in store if key in names})
+
+    def options_for(self, ranks: int) -> Mapping[str, Any]:
+        """The options of the engine for one of several tensor-parallel ranks, which divide a directory of files."""
+        return {"shares": ranks, **self.options} if self.engine == "file" and ranks > 1 else self.options
+
+    def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
+        """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""
+        given = {"mode": default_mode, **(self.prefetch or {})}
+        check_names(PrefetchPolicy, given, "store.prefetch")
+        try:
+            return PrefetchPolicy(**{**given, "mode": PrefetchMode(given["mode"])})
+        except (ValueError, TypeError) as error:
+            modes = ", ".join(mode.value for mode in PrefetchMode)
+            raise ConfigurationError(f"store.prefetch: {error}; the modes are {modes}, all else are numbers") from None
+
+
+def check_names(settings: type, given: object, where: str) -> None:
+    """Raise ConfigurationError unless `given` is a mapping with names of a class of settings."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{where} must be a mapping, not {given!r}")
+    unknown = sorted(set(given) - set(_names(settings)))
+    if unknown:
+        raise ConfigurationError(f"{where}: there is no setting {unknown[0]!r}; there are {', '.join(_names(settings))}")
+
+
+def _names(settings: type) -> list[str]:
+    return [field.name for field in fields(settings)]

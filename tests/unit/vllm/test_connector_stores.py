@@ -1,0 +1,300 @@
+"""Stores behind the host tier, with a model of the engine: what one life wrote, another resumes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from vllm_engine_model import MODELS, PAGE, EngineModel, Request, traffic
+
+from unified_tree import ConfigurationError
+from unified_tree.controllers.storage import KeyChain
+from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
+from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+from unified_tree.controllers.vllm import ConnectorSettings, HostIndex, StepReport
+from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
+from unified_tree.controllers.vllm.store_messages import Answer, ReadPages, WritePages
+from unified_tree.controllers.vllm.worker_store import WorkerStore
+
+PROMPT = [number * 7 % 3 for number in range(6 * PAGE + 1)]
+
+
+def files(path: Path) -> StoreSettings:
+    return StoreSettings.of({"engine": "file", "directory": str(path), "capacity_bytes": 1 << 25, "shares": 4})
+
+
+@contextmanager
+def life(kind: str, seed: int = 0, **settings: Any) -> Iterator[EngineModel]:
+    engine = EngineModel(kind, seed, **{"host_bytes": 100_000, **settings})
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def ask(engine: EngineModel, name: str = "a", namespace: str = "") -> int:
+    """Serve the prompt; how many tokens were a hit."""
+    before = engine.hit_tokens
+    engine.add(Request(name, namespace, PROMPT.copy(), 1))
+    engine.settle()
+    return engine.hit_tokens - before
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_restart_is_served_from_the_files(kind: str, workers: int, tmp_path: Path) -> None:
+    for hit in (0, 6 * PAGE):
+        with life(kind, workers=workers, store=files(tmp_path)) as engine:
+            assert ask(engine) == hit
+            counters = engine.side.take_counters()
+            assert counters.get("fetched_tokens", 0) == hit
+            assert bool(counters.get("stored_pages")) != bool(hit)
+
+
+def test_other_weights_and_other_namespaces_find_nothing(tmp_path: Path) -> None:
+    for version, namespace, hit in (("1", "", 0), ("2", "", 0), ("1", "salt", 0), ("2", "", 6 * PAGE)):
+        with life("window", store=files(tmp_path), weights_version=version) as engine:
+            assert ask(engine, namespace=namespace) == hit
+
+
+def test_another_number_of_workers_finds_nothing(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        with life("full", workers=workers, store=files(tmp_path)) as engine:
+            assert ask(engine) == 0
+
+
+def test_only_what_every_worker_has_is_fetched(tmp_path: Path) -> None:
+    with life("window", workers=2, store=files(tmp_path)) as engine:
+        ask(engine)
+    with life("window", workers=2, store=files(tmp_path)) as engine:
+        store = engine.workers[1].store
+        assert store is not None
+        store._tier.engine.clear()
+        assert ask(engine) == 0
+        assert ask(engine, "b") == 6 * PAGE  # it was computed and saved again
+
+
+def test_pages_are_fetched_anew_when_the_host_has_evicted_them(tmp_path: Path) -> None:
+    for kind in MODELS:
+        with life(kind, 1, store=files(tmp_path / kind), host_bytes=1200) as engine:
+            ask(engine)
+            other = [number % 2 for number in range(8 * PAGE)]
+            for number in range(4):
+                engine.add(Request(f"other{number}", f"{number}", other.copy(), 1))
+                engine.settle()
+            assert ask(engine, "again") == 6 * PAGE
+            assert engine.side.take_counters()["fetched_tokens"]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_request_resumes_on_what_was_computed(kind: str, workers: int, tmp_path: Path) -> None:
+    with life(kind, 1, workers=workers, store=files(tmp_path), host_bytes=1500, verify=True) as engine:
+        traffic(engine, 30)
+        asked = engine.asked
+    with life(kind, 2, workers=workers, store=files(tmp_path), host_bytes=1500, verify=True) as engine:
+        for number, (namespace, tokens) in enumerate(random.Random(3).sample(asked, len(asked))):
+            engine.add(Request(f"again{number}", namespace, [*tokens, 0], 2))
+            while len(engine.running) + len(engine.waiting) > 3:
+                engine.step()
+        engine.settle()
+        counters = engine.side.take_counters()
+    assert counters["fetched_tokens"] > 100
+    assert "failed_loads" not in counters
+
+
+def test_a_request_that_is_aborted_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
+    with life("window", store=files(tmp_path)) as engine:
+        ask(engine)
+    with life("window", store=files(tmp_path)) as engine:
+        request = Request("a", "", PROMPT.copy(), 1)
+        engine.add(request)
+        engine.step()
+        engine.abort(request)
+        engine.settle()
+        assert ask(engine, "b") == 6 * PAGE
+
+
+def test_a_request_does_not_wait_longer_than_it_is_told_to(tmp_path: Path) -> None:
+    with life("full", store=files(tmp_path)) as engine:
+        ask(engine)
+    at_once = PrefetchPolicy(mode=PrefetchMode.TIMEOUT, min_tokens=1, base_s=0.0, per_token_s=0.0, grace_s=0.0)
+    with life("full", store=files(tmp_path), prefetch=at_once) as engine:
+        engine.add(Request("a", "", PROMPT.copy(), 1))
+        assert not engine.waiting
+        engine.settle()
+        assert engine.hit_tokens == 0
+
+
+def test_a_reset_leaves_what_was_stored_before_behind(tmp_path: Path) -> None:
+    with life("window", store=files(tmp_path)) as engine:
+        ask(engine)
+        engine.side.reset()
+        assert ask(engine, "b") == 0
+        engine.index_only_forgets()
+        assert ask(engine, "c") == 6 * PAGE  # of what b computed under the new weights
+    with life("window", store=files(tmp_path)) as engine:
+        assert ask(engine) == 6 * PAGE  # of what a computed under the old ones
+
+
+def test_a_store_that_fails_fails_no_request(tmp_path: Path) -> None:
+    with life("window", store=files(tmp_path)) as engine:
+        ask(engine)
+    for method in ("exists", "get_verified", "put_sealed"):
+        with life("window", store=files(tmp_path)) as engine:
+            store = engine.workers[0].store
+            assert store is not None
+            with mock.patch.object(store._tier.engine, method, side_effect=OSError("planted")):
+                assert ask(engine) in (0, 6 * PAGE)
+            traffic(engine, 5)
+
+
+def test_a_page_that_changed_in_memory_is_not_stored(tmp_path: Path) -> None:
+    with life("full", store=files(tmp_path), verify=True) as engine:
+        write = WorkerStore._write
+
+        def changed(store: WorkerStore, message: WritePages, chain: Any) -> Any:
+            for pages in store._pages.values():
+                pages.hosts[0][:] = 7
+            return write(store, message, chain)
+
+        with mock.patch.object(WorkerStore, "_write", changed):
+            ask(engine)
+        assert "stored_pages" not in engine.side.take_counters()
+
+
+def test_events_tell_of_what_is_fetched(tmp_path: Path) -> None:
+    names: dict[tuple[int, ...], bytes] = {}
+    with life("full", 1, store=files(tmp_path), host_bytes=1000) as engine:
+        told: set[bytes] = set()
+        for number in range(60):
+            tokens = [number % 7 % 2, *(engine.random.randrange(2) for _ in range(3)), *PROMPT]
+            request = Request(f"r{number}", "", tokens, 1)
+            ends = range(PAGE, len(tokens) + 1, PAGE)
+            request.block_hashes[:] = [names.setdefault(tuple(tokens[:end]), str(len(names)).encode()) for end in ends]
+            engine.add(request)
+            engine.settle()
+            for event in engine.side.take_events():
+                assert len(event.hashes) == len(set(event.hashes))
+                assert not event.stored or not told & set(event.hashes)
+                assert event.stored or told >= set(event.hashes)
+                told = told | set(event.hashes) if event.stored else told - set(event.hashes)
+            assert len(told) == engine.side.index.used_pages["group0"]
+        assert engine.side.take_counters()["fetched_tokens"] > 100
+
+
+def test_settings() -> None:
+    settings = ConnectorSettings.of({"store": {"engine": "file", "directory": "x", "prefetch": {"min_tokens": 3}}})
+    assert settings.store is not None
+    assert settings.store.options == {"directory": "x"}
+    assert settings.prefetch_policy().min_tokens == 3
+    for wrong in ("file", {"directory": "x"}, {"engine": "file", "prefetch": {"mode": "never"}}):
+        with pytest.raises(ConfigurationError, match="store"):
+            ConnectorSettings.of({"store": wrong})
+
+
+# Planted defects: each must be seen by the mix above.
+
+
+@contextmanager
+def answered_by_one() -> Iterator[None]:
+    """The scheduler side does not wait for the second worker."""
+    made = SchedulerStore.__init__
+
+    def init(store: SchedulerStore, *given: Any) -> None:
+        made(store, *given)
+        store._workers._workers = 1
+
+    with mock.patch.object(SchedulerStore, "__init__", init):
+        yield
+
+
+@contextmanager
+def read_not_waited_for() -> Iterator[None]:
+    """A worker answers that it has read what it has not."""
+
+    def read(store: WorkerStore, message: ReadPages, chain: Any) -> Any:
+        del chain
+        store._answer(message, {name: ids.size for name, ids in message.pages.items()})
+        yield 0.0
+
+    with mock.patch.object(WorkerStore, "_read", read):
+        yield
+
+
+@contextmanager
+def keys_without_tokens() -> Iterator[None]:
+    """Pages are named by their number alone."""
+    digests = KeyChain.digests
+
+    def wrong(chain: Any, key: Any, **more: Any) -> Any:
+        return digests(chain, type(key)(np.zeros(key.length, np.int64), key.namespace), **more)
+
+    with mock.patch.object(KeyChain, "digests", wrong):
+        yield
+
+
+@contextmanager
+def namespace_ignored() -> Iterator[None]:
+    root = KeyChain.root
+
+    def unsalted(chain: Any, namespace: str, **more: Any) -> bytes:
+        del namespace
+        return root(chain, "", **more)
+
+    with mock.patch.object(KeyChain, "root", unsalted):
+        yield
+
+
+@contextmanager
+def unlocked_while_written() -> Iterator[None]:
+    """The worker answers a write at once, and makes it when the pages hold something else."""
+    write = WorkerStore._write
+
+    def late(store: WorkerStore, message: WritePages, chain: Any) -> Any:
+        for pages in store._pages.values():
+            pages.hosts[0][:] = 7
+        yield from write(store, message, chain)
+
+    with mock.patch.object(WorkerStore, "_write", late):
+        yield
+
+
+DEFECTS: dict[str, Callable[[], Any]] = {
+    "keys without the tokens": keys_without_tokens,
+    "namespace ignored": namespace_ignored,
+    "read not waited for": read_not_waited_for,
+    "written from pages that are free": unlocked_while_written,
+    "answered by one of two workers": answered_by_one,
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_is_seen(defect: str, tmp_path: Path) -> None:
+    seen = 0
+    with DEFECTS[defect]():
+        for kind in MODELS:
+            try:
+                for seed in range(2):
+                    with life(kind, seed, workers=2, store=files(tmp_path / kind), host_bytes=1500) as engine:
+                        traffic(engine, 30)
+            except (AssertionError, KeyError):
+                seen += 1
+    assert seen
+
+
+def test_answers_of_several_workers_are_joined() -> None:
+    one, two = StepReport(answers={1: [Answer(content={"a": 1})]}), StepReport(answers={1: [Answer(error="gone")]})
+    assert one.merge(two).answers == {1: [Answer(content={"a": 1}), Answer(error="gone")]}
+
+
+def test_the_index_counts_what_it_evicts() -> None:
+    index = HostIndex(MODELS["full"], PAGE, {"group0": 2}, "lru")
+    assert index.allocate({"group0": 3}) is None
+    assert index.evicted_pages == 0
