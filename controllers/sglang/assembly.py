@@ -116,7 +116,7 @@ class TierBuilder:
             memory=host,
             weights_version=store.weights_version
             or weights_version(self._arguments.model_path, self._arguments.weight_version),
-            options=store.options,
+            options=store.options_for(self._shard.count),
             prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
         )
 

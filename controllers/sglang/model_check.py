@@ -104,6 +104,14 @@ class ModelCheck:
         return HostSettings(gib=host_bytes / GIB).page_counts(device_pages, self.composition.pool_page_bytes())
 
 
+def _host_refusals(check: ModelCheck) -> list[str]:
+    """Why a host tier would be refused for a model that is served on device."""
+    refused = [
+        f"the state {c.name!r}, which lives in the slots of {c.shares!r}" for c in check.composition.components if c.shares
+    ]
+    return [*refused, "EAGLE's draft pools"] if check.served.is_eagle else refused
+
+
 def _cached(composition: Composition) -> Composition:
     """The composition with windows kept as full attention where SGLang does so."""
     if composition.name not in WINDOWS_IN_FULL:
@@ -125,6 +133,9 @@ def print_check(check: ModelCheck, *, device_gib: float | None, host_gib: float 
     reasons = check.served.refusals()
     if reasons:
         print(f"refused: --radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}.", file=sys.stderr)
+        return 1
+    if host_gib is not None and (reasons := _host_refusals(check)):
+        print(f"refused: a host tier behind SGLang does not copy {'; nor '.join(reasons)}; leave it out.", file=sys.stderr)
         return 1
     if device_gib is not None:
         device = check.device_pages(int(device_gib * GIB))

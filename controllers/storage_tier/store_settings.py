@@ -37,6 +37,10 @@ class StoreSettings:
         store = {"options": {key: value for key, value in given.items() if key not in names}, **given}
         return cls(**{key: store[key] for key in store if key in names})
 
+    def options_for(self, ranks: int) -> Mapping[str, Any]:
+        """The options of the engine for one of several tensor-parallel ranks, which divide a directory of files."""
+        return {"shares": ranks, **self.options} if self.engine == "file" and ranks > 1 else self.options
+
     def prefetch_policy(self, default_mode: str) -> PrefetchPolicy:
         """How prefetches are made. Raises ConfigurationError for a field or a value that does not exist."""
         given = {"mode": default_mode, **(self.prefetch or {})}

@@ -8,9 +8,17 @@ from pathlib import Path
 
 
 def table(runs: list[tuple[str, str, int]], work: Path) -> str:
-    """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared."""
-    lines = ["case, cache: cache us a request | cache us a batch | decode steps/s | requests a decode step | cache's share"]
+    """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared.
+
+    The steps are batches of prefill and decode; their rate is also given for each mix, in the order of the mixes.
+    """
+    lines = [
+        "case, cache: cache us a request | cache us a step | steps/s (of each mix) | requests a decode step | cache's share"
+    ]
+    counts: Counter[tuple[str, str]] = Counter()
     for case, cache, requests in runs:
+        counts[case, cache] += requests
+    for (case, cache), requests in counts.items():
         path = work / f"{case}.{cache}.timing.jsonl"
         if not path.exists() or not requests:
             continue
@@ -18,9 +26,11 @@ def table(runs: list[tuple[str, str, int]], work: Path) -> str:
         calls: Counter[str] = Counter()
         batches: Counter[str] = Counter()
         wall = 0.0
+        rates: list[str] = []
         for line in path.read_text().splitlines():
             found = json.loads(line)
             wall += found["seconds"]
+            rates.append(f"{sum(count for count, _, _ in found['batches'].values()) / found['seconds']:.1f}")
             for name, (count, spent) in found["methods"].items():
                 calls[name] += count
                 seconds[name] += spent
@@ -31,7 +41,8 @@ def table(runs: list[tuple[str, str, int]], work: Path) -> str:
         total = sum(seconds.values())
         steps = batches["decode count"] + batches["prefill count"]
         lines.append(
-            f"{case}, {cache}: {1e6 * total / requests:.0f} | {1e6 * total / max(1, steps):.0f} | {steps / wall:.0f} | "
+            f"{case}, {cache}: {1e6 * total / requests:.0f} | {1e6 * total / max(1, steps):.0f} | "
+            f"{steps / wall:.1f} ({', '.join(rates)}) | "
             f"{batches['decode rows'] / max(1, batches['decode count']):.1f} | {total / wall:.1%}"
         )
         for name, spent in seconds.most_common(8):

@@ -29,6 +29,11 @@ class Cache:
         """Whether it needs the backend `unified_tree`."""
         return self.config is not None
 
+    @property
+    def has_host(self) -> bool:
+        """Whether it has a host tier."""
+        return "enable_hierarchical_cache" in self.engine
+
     def settings(self, files: Path) -> dict[str, object]:
         """The backend's settings with its files in a folder."""
         if not self.keeps_files:

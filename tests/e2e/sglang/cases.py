@@ -16,6 +16,11 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     share: float = 1.0
     """How many of the asked requests this case serves: slower models serve fewer."""
+    has_draft: bool = False
+    """Whether an EAGLE draft runs with the model; a host tier is refused then."""
+
+
+CROWD: dict[str, object] = {"waves": 6, "at_once": 16, "longest": 200, "longest_answer": 100}
 
 
 def _engine(tokens: int, page: int, **more: object) -> dict[str, object]:
@@ -23,25 +28,74 @@ def _engine(tokens: int, page: int, **more: object) -> dict[str, object]:
 
 
 WINDOWS: dict[str, object] = {"attention_backend": "cpu_windows"}
-RETRACTS = {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.05", "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR": "0.5"}
-"""The scheduler expects short answers, admits too many requests and takes some back."""
+RETRACTS = {
+    "SGLANG_INIT_NEW_TOKEN_RATIO": "0.5",
+    "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR": "0.02",
+    "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": "1",
+    "SGLANG_RETRACT_DECODE_STEPS": "1",
+}
+"""The scheduler expects short answers, also after it was wrong: it admits too many requests and takes some back."""
+RETRACTS_OFTEN = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5"}
+"""SGLang's own switch: every fifth step takes a running request back, whether or not there is room."""
 
 QWEN3_NEXT = {"TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float32"}
 """Triton kernels without a form in torch run in Triton's interpreter. SGLang keeps the state of convolutions in bfloat16 by
 default: what a request answers then depends on where its prompt was cut, with any cache and with none."""
+EAGLE: dict[str, object] = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
+EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 64}
 
 CASES = (
     Case(name="llama", model="llama", engine=_engine(1024, 1)),
-    Case(name="llama-small", model="llama", engine=_engine(700, 1), environment=RETRACTS),
+    Case(name="llama-small", model="llama", engine=_engine(600, 1, max_running_requests=8), environment=RETRACTS, mix=CROWD),
     Case(name="llama-page16", model="llama", engine=_engine(1024, 16)),
     Case(name="llama-overlap", model="llama", engine=_engine(1024, 1, disable_overlap_schedule=False)),
+    Case(
+        name="llama-overlap-small",
+        model="llama",
+        engine=_engine(600, 1, disable_overlap_schedule=False, max_running_requests=8),
+        environment=RETRACTS,
+        mix=CROWD,
+    ),
+    Case(
+        name="llama-overlap-retract",
+        model="llama",
+        engine=_engine(1024, 16, disable_overlap_schedule=False),
+        environment=RETRACTS_OFTEN,
+    ),
     Case(name="llama-mixed", model="llama", engine=_engine(1024, 1, enable_mixed_chunk=True)),
+    Case(
+        name="llama-64",
+        model="llama",
+        engine=_engine(24_576, 1, max_running_requests=64, chunked_prefill_size=512),
+        mix={"waves": 2, "at_once": 500, "longest_answer": 96},
+        share=0.25,
+    ),
+    Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
+    Case(
+        name="llama-eagle-page16",
+        model="llama",
+        engine=_engine(1024, 16, **WINDOWS, **EAGLE),
+        environment={"TRITON_INTERPRET": "1"},
+        has_draft=True,
+    ),
     Case(name="mellum", model="mellum", engine=_engine(1024, 1, swa_full_tokens_ratio=0.5, **WINDOWS)),
     Case(
         name="mellum-small",
         model="mellum",
-        engine=_engine(700, 1, swa_full_tokens_ratio=0.6, **WINDOWS),
+        engine=_engine(600, 1, swa_full_tokens_ratio=0.6, max_running_requests=8, **WINDOWS),
         environment=RETRACTS,
+        mix=CROWD,
+    ),
+    Case(
+        name="mellum-retract",
+        model="mellum",
+        engine=_engine(1024, 1, swa_full_tokens_ratio=0.5, **WINDOWS),
+        environment=RETRACTS_OFTEN,
     ),
     Case(name="mellum-page16", model="mellum", engine=_engine(1024, 16, swa_full_tokens_ratio=0.6, **WINDOWS)),
     Case(
@@ -49,6 +103,28 @@ CASES = (
         model="qwen3-next",
         engine=_engine(1024, 1, max_mamba_cache_size=24),
         environment=QWEN3_NEXT,
+        share=0.5,
+    ),
+    Case(
+        name="qwen3-next-small",
+        model="qwen3-next",
+        engine=_engine(600, 1, max_mamba_cache_size=24, max_running_requests=8),
+        environment={**QWEN3_NEXT, **RETRACTS},
+        mix=CROWD,
+        share=0.5,
+    ),
+    Case(
+        name="qwen3-next-extra",
+        model="qwen3-next",
+        engine=_engine(1024, 16, max_mamba_cache_size=40, chunked_prefill_size=128, **EXTRA_BUFFER),
+        environment=QWEN3_NEXT,
+        share=0.5,
+    ),
+    Case(
+        name="qwen3-next-extra-overlap",
+        model="qwen3-next",
+        engine=_engine(700, 1, max_mamba_cache_size=40, disable_overlap_schedule=False, **EXTRA_BUFFER),
+        environment={**QWEN3_NEXT, **RETRACTS},
         share=0.5,
     ),
     Case(name="deepseek", model="deepseek", engine=_engine(1024, 1, **WINDOWS)),

@@ -1,8 +1,9 @@
 """Compares caches on the same mixes of requests: `python run_mixes.py --caches none,builtin,ours --requests 200`.
 
-Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache, no
-request may reuse more tokens than its namespace has seen, and no mix may have fewer hits than with SGLang's own cache. The
-engine's python runs it. It ends with a table, and with status 1 if anything differs.
+Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache, and
+with a draft model the number of verified drafts too. No request may reuse more tokens than its namespace has seen, and no mix
+may have fewer hits than with SGLang's own cache. The engine's python runs it. It ends with a table, and with status 1 if
+anything differs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ CHECKS = {
     "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
 }
 """SGLang's own checks of its pools, after each step and at rest."""
+AT_IMPORT = ("TRITON", "SGLANG_TEST_RETRACT")
+"""How the variables begin that SGLang reads while it is imported."""
 ENGINE: dict[str, object] = {
     "device": "cpu",
     "dtype": "float32",
@@ -44,6 +47,9 @@ ENGINE: dict[str, object] = {
     "random_seed": 0,
     "log_level": "warning",
 }
+
+
+CASES_HELP = f"of {','.join(case.name for case in CASES)}; all if left out; one named twice takes two turns"
 
 
 @dataclass(slots=True)
@@ -74,6 +80,8 @@ def served(
     files.mkdir(exist_ok=True)
     model = tiny_models.saved(case.model, options.models)
     engine = {**ENGINE, "model_path": str(model), **case.engine, **cache.engine}
+    if case.has_draft:
+        engine["speculative_draft_model_path"] = str(tiny_models.saved_draft(options.models))
     if options.tp > 1:
         engine["tp_size"] = options.tp
     mix = {**case.mix, "aborts": not options.no_aborts}
@@ -91,6 +99,8 @@ def served(
         environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(options.tp))
     if options.tp > 1 and cache.is_ours:
         environment["SGLANG_TREE_DIGEST"] = str(work / f"{name}.digest")
+        for rank in range(options.tp):
+            Path(f"{environment['SGLANG_TREE_DIGEST']}.{rank}").unlink(missing_ok=True)
     result.unlink(missing_ok=True)
     run = Run(case, cache)
     imported.serve(spec, environment, log, options.timeout)
@@ -98,7 +108,17 @@ def served(
         run.mixes = json.loads(result.read_text())["mixes"]
     else:
         run.trouble.append(f"the engine failed: {log}: {last_error(log)}")
+    if "SGLANG_TREE_DIGEST" in environment and result.exists():
+        run.trouble += differing_trees(Path(environment["SGLANG_TREE_DIGEST"]), options.tp)
     return run
+
+
+def differing_trees(path: Path, ranks: int) -> list[str]:
+    """The ranks whose trees, of which each emptying left a digest, are not those of rank 0."""
+    texts = [Path(f"{path}.{rank}").read_text().splitlines() for rank in range(ranks)]
+    if not texts[0]:
+        return ["no digest of a tree"]
+    return [f"the tree of rank {rank} is not that of rank 0" for rank, text in enumerate(texts) if text != texts[0]]
 
 
 def base_environment(work: Path, source: Path | None) -> dict[str, str]:
@@ -128,6 +148,8 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
                 run.trouble.append(f"{where}: {got['output']} instead of {wanted['output']}")
             elif got["abort"] == "no" and got["finish"] != "length":
                 run.trouble.append(f"{where}: ended by {got['finish']}")
+            elif got["abort"] == "no" and not got["retractions"] and got["verifications"] != wanted["verifications"]:
+                run.trouble.append(f"{where}: {got['verifications']} verified drafts instead of {wanted['verifications']}")
             else:
                 run.equal += 1
             if got["cached_tokens"] > got["known_tokens"] and not run.cache.restarts and not got["retractions"]:
@@ -166,7 +188,7 @@ def main() -> int:
     """Run the cases, print the table, say what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--caches", default="none,builtin", help="of " + ",".join(cache.name for cache in CACHES))
-    parser.add_argument("--cases", default="", help="of " + ",".join(case.name for case in CASES) + "; all if left out")
+    parser.add_argument("--cases", default="", help=CASES_HELP)
     parser.add_argument("--requests", type=int, default=200, help="about how many each case serves")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--no-aborts", action="store_true")
@@ -189,10 +211,12 @@ def main() -> int:
         count = max(1, round(options.requests * case.share / REQUESTS_A_MIX))
         seeds = list(range(options.first_seed, options.first_seed + count))
         of_case: dict[str, Run] = {}
-        at_import = {key: value for key, value in case.environment.items() if key.startswith("TRITON")}
+        at_import = {key: value for key, value in case.environment.items() if key.startswith(AT_IMPORT)}
         imported = imports.get(str(at_import)) or ImportedEngine({**base, **at_import})
         imports[str(at_import)] = imported
         for cache in chosen(options.caches.split(",")):
+            if case.has_draft and cache.has_host:
+                continue
             start = time.monotonic()
             run = of_case[cache.name] = served(case, cache, seeds, work, options, imported)
             runs.append(run)

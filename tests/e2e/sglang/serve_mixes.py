@@ -2,7 +2,8 @@
 
 The spec names the model, the engine's settings, the seeds and the result's path. Each wave reaches the scheduler as a whole, so
 that a run depends on its seed alone, aborts of running requests aside. Every other mix has aborts. The cache is emptied between
-two mixes, unless it has a store, which that would close.
+two mixes, unless it has a store, which that would close. The models have no end token, so each answer has the length asked for;
+`ignore_eos` is not set, as SGLang then expects full length and never takes a running request back.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Client:
 
         asked = GenerateReqInput(
             input_ids=list(request.prompt),
-            sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens, "ignore_eos": True},
+            sampling_params={"temperature": 0, "max_new_tokens": request.new_tokens},
             rid=name,
             extra_key=apart + (request.namespace[0] or "") or None,
             cache_salt=request.namespace[1],
@@ -91,6 +92,7 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
         "known_tokens": request.known_tokens,
         "cached_tokens": told.get("cached_tokens", 0),
         "retractions": told.get("num_retractions", 0),
+        "verifications": told.get("spec_verify_ct", 0),
         "abort": request.abort,
         "finish": (told.get("finish_reason") or {}).get("type"),
         "output": answer["output_ids"],

@@ -54,8 +54,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def started(model: Path, cache: Cache, work: Path, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
-    """A server that answers, and its address."""
+def started(
+    model: Path, cache: Cache, work: Path, options: argparse.Namespace, *, ranks: int = 1, **more: object
+) -> tuple[subprocess.Popen[bytes], str]:
+    """A server that answers, and its address; `more` are arguments of SGLang."""
     port = free_port()
     arguments: dict[str, object] = {
         "model-path": model,
@@ -72,7 +74,7 @@ def started(model: Path, cache: Cache, work: Path, options: argparse.Namespace) 
         "log-level": "warning",
     }
     command = [sys.executable, "-W", "ignore", "-m", "sglang.launch_server", "--disable-overlap-schedule"]
-    for name, value in {**arguments, **cache.engine}.items():
+    for name, value in {**arguments, **cache.engine, **more}.items():
         command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     environment = {
         **os.environ,
@@ -82,6 +84,9 @@ def started(model: Path, cache: Cache, work: Path, options: argparse.Namespace) 
         "PYTHONPATH": plugin_path.joined(work, options.source),
         CONFIG_VARIABLE: json.dumps(cache.settings(work / "files")),
     }
+    if ranks > 1:  # SGLang asks for a core of its own for each rank, where a machine has fewer memory nodes
+        command += ["--tp-size", str(ranks)]
+        environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
     log = (work / f"server.{cache.name}.log").open("wb")
     server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     address = f"http://127.0.0.1:{port}"

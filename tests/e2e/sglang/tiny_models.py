@@ -105,6 +105,30 @@ def saved(name: str, parent: Path, *, seed: int = 2, **changes: object) -> Path:
     return folder
 
 
+def saved_draft(parent: Path) -> Path:
+    """The folder of an EAGLE draft for the Llama: one layer over the last token's embedding, so that some drafts are right."""
+    folder = parent / "llama-eagle"
+    if not (folder / "config.json").exists():
+        import torch
+        from safetensors.torch import save_file
+
+        whole = model("llama", seed=3, num_hidden_layers=1)
+        width = whole.config.hidden_size
+        weights = {
+            key.removeprefix("model."): weight.data.clone() for key, weight in whole.named_parameters() if ".layers." in key
+        }
+        del weights["layers.0.input_layernorm.weight"]
+        for key in ("layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight"):
+            weights[key] *= 0.1
+        weights["fc.weight"] = torch.cat([torch.eye(width), torch.zeros(width, width)], dim=1)
+        weights["fc.bias"] = torch.zeros(width)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        config = {**whole.config.to_dict(), "architectures": ["LlamaForCausalLMEagle"], "dtype": "float32"}
+        (folder / "config.json").write_text(json.dumps(config, indent=1, default=str))
+    return folder
+
+
 def model(name: str, *, seed: int = 2, **changes: object) -> Any:
     """The model itself, as transformers runs it."""
     import torch

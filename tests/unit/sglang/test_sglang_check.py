@@ -14,6 +14,7 @@ pytest.importorskip("click")
 
 from click.testing import CliRunner, Result
 
+from unified_tree.components.model_facts import MODEL_FACTS
 from unified_tree.controllers.replay.commands import app
 from unified_tree.controllers.sglang.model_check import ModelCheck
 from unified_tree.controllers.sglang.refusals import Served
@@ -115,6 +116,17 @@ def test_what_is_refused_is_said(tmp_path: Path, config: dict[str, Any], options
     result = check(tmp_path, config, *options)
     assert result.exit_code == 1
     assert f"refused: --radix-cache-backend unified_tree does not support {reason}." in result.stderr
+
+
+def test_a_host_tier_is_refused_for_states_in_the_slots_of_others(tmp_path: Path) -> None:
+    config = {**MODEL_FACTS["deepseek-v3.2"], "num_hidden_layers": 4}
+    assert check(tmp_path, config, "--device-gib", 1).exit_code == 0
+    result = check(tmp_path, config, "--device-gib", 1, "--host-gib", 2)
+    assert result.exit_code == 1
+    assert "a host tier behind SGLang does not copy the state 'indexer', which lives in the slots of 'full'" in result.stderr
+    drafted = check(tmp_path, LLAMA, "--eagle", "--device-gib", 1, "--host-gib", 2)
+    assert drafted.exit_code == 1
+    assert "does not copy EAGLE's draft pools" in drafted.stderr
 
 
 def test_the_extra_buffer_allows_pages(tmp_path: Path) -> None:

@@ -100,3 +100,11 @@ def test_host_pages_are_counted() -> None:
     assert HostSettings(pages={"full": 7, "swa": 8, "mamba": 9}).page_counts(device, size) == {"full": 7, "swa": 8}
     with pytest.raises(ConfigurationError, match=r"host\.pages lacks swa; the model has full, swa"):
         HostSettings(pages={"full": 7}).page_counts(device, size)
+
+
+def test_ranks_divide_a_directory_of_files() -> None:
+    store = StoreSettings(engine="file", options={"directory": "d", "capacity_bytes": 8})
+    assert store.options_for(1) == store.options
+    assert store.options_for(2) == {**store.options, "shares": 2}
+    assert StoreSettings(engine="file", options={"shares": 4}).options_for(2) == {"shares": 4}
+    assert StoreSettings(engine="redis", options={}).options_for(2) == {}

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 PADDING = -1
+SNAPSHOT_TOKENS = 64
+"""A prefill reports the state at multiples of this, which is SGLang's chunk."""
 
 
 def causal_conv1d_fn_cpu(
@@ -94,23 +96,28 @@ def chunk_gated_delta_rule_cpu(
     initial_state_indices: Tensor,
     use_qk_l2norm_in_kernel: bool = True,
     **_: object,
-) -> tuple[Tensor, None, None]:
-    """A prefill of sequences laid end to end: q and k are `[1, tokens, key heads, width]`, v has the value heads."""
+) -> tuple[Tensor, None, Tensor]:
+    """A prefill of sequences laid end to end: q and k are `[1, tokens, key heads, width]`, v has the value heads.
+
+    Returns the rows, and the states before each chunk of each sequence: `[1, chunks, …]`.
+    """
     groups = v.shape[2] // q.shape[2]
     q, k = (_unit(each) if use_qk_l2norm_in_kernel else each.float() for each in (q[0], k[0]))
     q = q.repeat_interleave(groups, dim=1) * q.shape[-1] ** -0.5
     k = k.repeat_interleave(groups, dim=1)
     out = torch.empty_like(v)
+    snapshots: list[Tensor] = []
     ends = cu_seqlens.tolist()
     for i, slot in enumerate(initial_state_indices.tolist()[: len(ends) - 1]):
-        if slot == PADDING:
-            continue
+        assert slot != PADDING
         state = initial_state[slot].float()
         for at in range(ends[i], ends[i + 1]):
+            if (at - ends[i]) % SNAPSHOT_TOKENS == 0:
+                snapshots.append(state)
             state, row = _step(state, q[at], k[at], v[0, at].float(), g[0, at].float(), beta[0, at].float())
             out[0, at] = row.to(out.dtype)
         initial_state[slot] = state.to(initial_state.dtype)
-    return out, None, None
+    return out, None, torch.stack(snapshots).unsqueeze(0)
 
 
 def fused_gdn_gating_cpu(a_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:

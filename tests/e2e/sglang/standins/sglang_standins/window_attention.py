@@ -3,10 +3,14 @@
 SGLang keeps the KV of window layers in a pool of its own, whose slots are found by the allocator's full-to-window mapping. Its
 `torch_native` backend reads window layers with the slots of the full layers, which fails as soon as the two pools differ. This
 one translates, and computes only the rows that are asked for. It does not use the mapping of tokens left of the window.
+
+It also serves speculative decoding by chains of drafts, for which SGLang has no attention in torch: a draft step reads the
+drafts before it, and the verification of a chain is a causal prefill.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,14 +25,27 @@ def register() -> None:
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
     from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     if NAME not in ATTENTION_BACKEND_CHOICES:
         ATTENTION_BACKEND_CHOICES.append(NAME)
     register_attention_backend(NAME)(_backend)
     AttentionBackendRegistry.register(NAME, lambda *_: AttnForwardMethod.MLA)
+    drafts = "sglang.srt.speculative.draft_utils.DraftBackendFactory"
+    HookRegistry.register(f"{drafts}.create_decode_backend", _draft_steps, HookType.REPLACE)
+    HookRegistry.register(
+        f"{drafts}.create_draft_extend_backend", lambda factory: _backend(factory.draft_model_runner), HookType.REPLACE
+    )
 
 
-def _backend(runner: Any) -> Any:
+def _draft_steps(factory: Any) -> Any:
+    """One backend for each draft step but the last, whose token needs no attention."""
+    steps = [_backend(factory.draft_model_runner, ahead=i + 1) for i in range(factory.speculative_num_steps - 1)]
+    return SimpleNamespace(attn_backends=steps, init_forward_metadata=lambda _batch: None) if steps else None
+
+
+def _backend(runner: Any, *, ahead: int = 0) -> Any:
+    """The backend; one of a draft step reads that many tokens more than the batch says."""
     from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
@@ -47,13 +64,17 @@ def _backend(runner: Any) -> Any:
             self.written = self.pool.translate_loc_from_full_to_swa(slots) if has_windows else None
 
         def forward_extend(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save_kv_cache: bool = True) -> Tensor:
-            lengths = batch.extend_seq_lens.tolist()
-            return self._forward(q, k, v, layer, batch, save_kv_cache, lengths)
+            if batch.forward_mode.is_target_verify():
+                drafts = batch.spec_info.draft_token_num
+                return self._forward(q, k, v, layer, batch, save_kv_cache, [drafts] * len(batch.seq_lens), more=drafts)
+            return self._forward(q, k, v, layer, batch, save_kv_cache, batch.extend_seq_lens.tolist())
 
         def forward_decode(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save_kv_cache: bool = True) -> Tensor:
-            return self._forward(q, k, v, layer, batch, save_kv_cache, [1] * len(batch.seq_lens))
+            return self._forward(q, k, v, layer, batch, save_kv_cache, [1] * len(batch.seq_lens), more=ahead)
 
-        def _forward(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save: bool, lengths: list[int]) -> Tensor:
+        def _forward(
+            self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: Any, save: bool, lengths: list[int], more: int = 0
+        ) -> Tensor:
             if save and k is not None:
                 self.pool.set_kv_buffer(layer, KVWriteLoc(batch.out_cache_loc, self.written), k, v)
             keys = self.pool.get_key_buffer(layer.layer_id)
@@ -63,7 +84,8 @@ def _backend(runner: Any) -> Any:
             queries = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
             out = q.new_empty((len(queries), layer.tp_q_head_num, layer.v_head_dim))
             start = 0
-            for row, total, count in zip(batch.req_pool_indices.tolist(), batch.seq_lens.tolist(), lengths, strict=True):
+            totals = (batch.seq_lens + more).tolist()
+            for row, total, count in zip(batch.req_pool_indices.tolist(), totals, lengths, strict=True):
                 first = max(0, total - count - window) if has_window else 0
                 slots = self.req_to_token_pool.req_to_token[row, first:total].long()
                 if has_window and self.written is not None:
