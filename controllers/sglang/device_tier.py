@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-CUT_SHARE = 256
+CUT_SHARE = 64
 """A leaf is cut to what is needed, but not to less than this part of its pool: a call frees room for some steps."""
 
 

@@ -256,7 +256,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             components=tuple(replace(group.component, format=pages[group.name].pool.format) for group in self._groups),
             config_digest=config_digest(self._vllm_config, self._kv_cache_config),
         )
-        return WorkerStore.open(composition, pages, store)
+        return WorkerStore.open(composition, pages, store, self._vllm_config.parallel_config.world_size)
 
     def _plan(self) -> StepPlan:
         metadata = self._get_connector_metadata()

@@ -50,14 +50,14 @@ class WorkerStore:
         self._errors = 0
 
     @classmethod
-    def open(cls, composition: Composition, pages: Mapping[str, BlockPages], store: StoreSettings) -> WorkerStore:
-        """Open a worker's store as the settings ask for. Raises as `StorageTier.open`."""
+    def open(cls, composition: Composition, pages: Mapping[str, BlockPages], store: StoreSettings, workers: int) -> WorkerStore:
+        """Open the store of one of several workers as the settings ask for. Raises as `StorageTier.open`."""
         tier = StorageTier.open(
             store.engine,
             composition,
             memory={name: each.pool for name, each in pages.items()},
             weights_version="",  # every message has its own
-            options=store.options,
+            options=store.options_for(workers),
         )
         return cls(composition, tier, pages)
 

@@ -136,7 +136,9 @@ class EngineModel:
         """A worker's store, as the connector opens it."""
         formats = {name: each.pool.format for name, each in pages.items()}
         components = tuple(replace(group.component, format=formats[group.name]) for group in self.groups)
-        return WorkerStore.open(Composition(name="model", page_size=PAGE, components=components), pages, store)
+        return WorkerStore.open(
+            Composition(name="model", page_size=PAGE, components=components), pages, store, len(self.delays)
+        )
 
     def add(self, request: Request) -> None:
         """A request arrives."""

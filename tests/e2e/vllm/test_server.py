@@ -95,7 +95,7 @@ def test_a_prompt_comes_from_host_and_after_a_restart_from_files(workers: int, t
     tiny_models.save_llama(path)
     tiny_models.save_tokenizer(path)
     store = {
-        "engine": "file", "directory": str(tmp_path / "store"), "capacity_bytes": 1 << 28, "shares": workers,
+        "engine": "file", "directory": str(tmp_path / "store"), "capacity_bytes": 1 << 28,
         "prefetch": {"mode": "wait_complete", "min_tokens": 1},
     }  # fmt: skip
     arguments = () if workers == 1 else ("--tensor-parallel-size", str(workers), "--distributed-executor-backend", "mp")
