@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-CUT_SHARE = 64
-"""A leaf is cut to what is needed, but not to less than this part of its pool: a call frees room for some steps."""
+CUT_TOKENS, CUT_SHARE = 16, 256
+"""A leaf is cut to what is needed, but to no less than so many tokens and this part of its pool: a call frees room for some
+steps."""
 
 
 class FreeList:
@@ -54,6 +55,7 @@ class DeviceTier:
         self._tree = tree
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
+        self._cut_pages = max(-(-CUT_TOKENS // tree.page_size), self.allocators[FULL].page_count // CUT_SHARE)
         self.other_tier: TierPages | None = None
         self.watcher: PageWatcher | None = None
 
@@ -64,8 +66,8 @@ class DeviceTier:
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
-        cut_pages = max(1, self.allocators[FULL].page_count // CUT_SHARE) if self.other_tier is None else None
-        result = self._tree.evict(needs, cut_pages=cut_pages)  # with a host tier whole leaves go there
+        cut_pages = self._cut_pages if self.other_tier is None else None  # with a host tier whole leaves go there
+        result = self._tree.evict(needs, cut_pages=cut_pages)
         counts = {name: names.size for name, names in result.freed.items()}
         self.free_evicted(result)
         return counts
