@@ -27,13 +27,21 @@ def host_memory_available(root: Path = ROOT) -> int:
     return max(0, min([_machine_available(root), *_cgroups_available(root)]))
 
 
-def check_host_memory(size_bytes: int, reserve_bytes: int = RESERVE_BYTES, *, component: str, root: Path = ROOT) -> None:
+def check_host_memory(
+    size_bytes: int,
+    reserve_bytes: int = RESERVE_BYTES,
+    *,
+    component: str,
+    remedy: str = "take fewer pages",
+    root: Path = ROOT,
+) -> None:
     """Raise ConfigurationError if `size_bytes` cannot be allocated with `reserve_bytes` left over, or the reserve is negative.
 
     Args:
         size_bytes: to be allocated.
         reserve_bytes: to be left over.
         component: whose pool it is, for the message.
+        remedy: what to do, for the message.
         root: see `host_memory_available`.
     """
     if type(reserve_bytes) is not int or reserve_bytes < 0:
@@ -42,7 +50,7 @@ def check_host_memory(size_bytes: int, reserve_bytes: int = RESERVE_BYTES, *, co
     if size_bytes + reserve_bytes > available:
         raise ConfigurationError(
             f"{component}: {size_bytes} bytes of host memory needed and {reserve_bytes} to be left over, "
-            f"{available} are available; take fewer pages"
+            f"{available} are available; {remedy}"
         )
 
 

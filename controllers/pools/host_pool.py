@@ -144,8 +144,11 @@ def host_pools(
     pin: bool = False,
     trailer_bytes: int = TRAILER_BYTES,
     reserve_bytes: int = RESERVE_BYTES,
+    remedy: str = "take fewer pages",
 ) -> dict[str, HostPool]:
     """A host pool a component; the memory for all of them together is checked before any is allocated.
+
+    `remedy` says in the message what to do if there is too little.
 
     Raises ConfigurationError as HostPool does, and for a format without a page count or the other way round.
     """
@@ -154,7 +157,7 @@ def host_pools(
     for name, page_count in page_counts.items():
         integer(page_count, f"{name}: page_count", ConfigurationError, minimum=1)
     total = sum(place(formats[name], page_counts[name], layout, trailer_bytes).size_bytes for name in formats)
-    check_host_memory(total, reserve_bytes, component=", ".join(formats))
+    check_host_memory(total, reserve_bytes, component=", ".join(formats), remedy=remedy)
     return {
         name: HostPool(page_format, page_counts[name], layout, pin, trailer_bytes, reserve_bytes)
         for name, page_format in formats.items()

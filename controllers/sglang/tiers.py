@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
+TOO_LITTLE_MEMORY = (
+    "give a smaller --hicache-ratio or --hicache-size (host.ratio, host.gib, host.pages), "
+    "or on CPU a smaller --max-total-tokens"
+)
+"""What to do if the host pages do not fit."""
+
+
 class LoadLock:
     """Keeps the pages of a load for a request, as a receipt keeps those on device."""
 
@@ -119,7 +126,7 @@ class Tiers:
         self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
-        host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT)
+        host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, remedy=TOO_LITTLE_MEMORY)
         movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
         tier = HostTier(page_counts=page_counts, engine=CpuEngine(movers), write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)  # type: ignore[arg-type]

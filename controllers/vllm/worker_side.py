@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unified_tree.controllers.pools.host_layout import host_page_bytes
+from unified_tree.controllers.pools.host_memory import check_host_memory
 from unified_tree.controllers.vllm.block_pages import BlockPages, grouped_blocks
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepReport
 from unified_tree.page_format import WHOLE
@@ -69,7 +71,15 @@ class WorkerSide:
         return self._pages
 
     def register(self, caches: Mapping[str, torch.Tensor], block_count: int) -> None:
-        """Take vLLM's KV cache by layer, and allocate the host pages. Raises ConfigurationError for an unsupported format."""
+        """Take vLLM's KV cache by layer, and allocate the host pages.
+
+        Raises ConfigurationError for an unsupported format, and if the host pages of all groups do not fit.
+        """
+        check_host_memory(
+            sum(self._counts[group.name] * host_page_bytes(group.block_bytes) for group in self._groups),
+            component=", ".join(group.name for group in self._groups),
+            remedy="give a smaller host_gib; on CPU vLLM's own cache (--gpu-memory-utilization) takes from the same memory",
+        )
         for group in self._groups:
             views = {name: grouped_blocks(caches[name], block_count) for name in group.layer_names}
             self._pages[group.index] = BlockPages(

@@ -22,6 +22,7 @@ from unified_tree.controllers.sglang.engine_tensors import engine_tensors
 from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
 from unified_tree.receipt import Boundary
 
@@ -154,6 +155,12 @@ def test_a_load_brings_the_bytes_back(served: Served) -> None:
     lock.release(WINDOW)
     lock.release()
     served.forget()
+
+
+def test_too_little_host_memory_names_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unified_tree.controllers.pools.host_memory.host_memory_available", lambda _: 0)
+    with pytest.raises(ConfigurationError, match="0 are available; give a smaller --hicache-ratio"):
+        Served("full")
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])

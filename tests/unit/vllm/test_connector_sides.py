@@ -15,6 +15,7 @@ from unified_tree import Tier, Trailing
 from unified_tree.controllers.vllm import BlockGroup, HostIndex, PageCopies, ScheduledRequest, SchedulerSide, StepReport
 from unified_tree.controllers.vllm.block_pages import BlockPages
 from unified_tree.controllers.vllm.save_planner import SavePlanner
+from unified_tree.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -41,6 +42,15 @@ def test_a_repeated_prompt_hits_up_to_its_last_token() -> None:
         if kind != "state":  # which the engine decides on
             engine.add(Request("c", "", [number % 3 for number in range(5 * PAGE)], 1))
             engine.settle()
+
+
+def test_too_little_memory_for_all_groups_together_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = {"bytes": 1 << 62}
+    monkeypatch.setattr("unified_tree.controllers.pools.host_memory.host_memory_available", lambda _: available["bytes"])
+    pools = [pages.pool for pages in EngineModel("window", 0).workers[0].pages.values()]
+    available["bytes"] = (256 << 20) + sum(pool.size_bytes for pool in pools) - 1
+    with pytest.raises(ConfigurationError, match=r"group0, group1: .* give a smaller host_gib"):
+        EngineModel("window", 0)
 
 
 def test_saves_that_fail_are_not_offered() -> None:
