@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.device_tier import DeviceTier
     from unified_tree.controllers.storage_tier.store_settings import StoreSettings
     from unified_tree.tree import UnifiedTree
+
+logger = logging.getLogger(__name__)
 
 
 class TierBuilder:
@@ -93,13 +96,20 @@ class TierBuilder:
         )
         device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
         page_bytes = {component.name: component.page_bytes for component in tree.components}
+        host_pages = self._host.page_counts(device_pages, page_bytes)
         store = self._settings.store if self._builds == 1 else None
+        logger.info(
+            "unified_tree: host tier on, pages %s, %s; store: %s",
+            ", ".join(f"{name} {count:,}" for name, count in host_pages.items()),
+            self._write_policy.value,
+            "none" if store is None else store.engine,
+        )
         return Tiers(
             tree,
             device,
             pools,
             self._tensors,
-            self._host.page_counts(device_pages, page_bytes),
+            host_pages,
             write_policy=self._write_policy,
             model=model,
             collector=collector,
