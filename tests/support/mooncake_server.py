@@ -167,7 +167,9 @@ class Mooncake:
         self.stop()
 
     def _is_ready(self, http: int) -> bool:
+        """Whether it says so and takes connections, which are two things: it may say so a moment before."""
         try:
+            socket.create_connection(("127.0.0.1", self._port), 1).close()
             with urllib.request.urlopen(f"http://127.0.0.1:{http}/health", timeout=1) as answer:
                 return b'"service_ready":true' in answer.read().replace(b" ", b"")
         except OSError:
