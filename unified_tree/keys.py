@@ -101,12 +101,3 @@ class Key:
         key.begin = begin
         key.length = begin + len(data) // key.width_bytes
         return key
-
-    def starts_with(self, other: Key) -> bool:
-        """Whether `other` is a prefix of this key, in the same namespace; of whole keys. Cost: one memory comparison."""
-        if self.namespace != other.namespace or self.bigram != other.bigram or other.length > self.length:
-            return False
-        size_bytes = other.length * other.width_bytes
-        return self.data is other.data or self.data.startswith(
-            other.data if size_bytes == len(other.data) else other.data[:size_bytes]
-        )

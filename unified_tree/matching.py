@@ -254,17 +254,10 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
             pools[i].touched(value)
 
 
-def supersede(state: TreeState, i: int, boundary: Boundary, later: int) -> None:
+def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: int) -> None:
     """See UnifiedTree.supersede."""
-    node, window = state.nodes.get(boundary.node), dict(state.windows).get(i, 0)
-    if node is None:
-        return
-    if window:
-        values = window_values(node, boundary.length, i, window, Tier.DEVICE)
-    else:
-        state_value = node.device[i] if node.end == boundary.length else None
-        values = [state_value] if state_value is not None else []
-    for value in values:
+    node = state.nodes.get(boundary.node)
+    for value in [] if node is None else window_values(node, boundary.length, i, window, Tier.DEVICE):
         if not value.hits and value.node.end <= later - window:
             value.touched = 0
             state.device_pools[i].reorder(value)

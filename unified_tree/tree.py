@@ -235,20 +235,21 @@ class UnifiedTree:
         return evicting.evict(self._state, counts, tier, cut_pages)
 
     def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
-        """The run that saved a window or a state for a boundary has saved one for a later boundary.
+        """The run that saved a window for a boundary has saved one for a later boundary.
 
         What no match has used counts as least recently used from now on, so that it serves a prompt that branches off there
         only while there is room for it. What the later boundary needs, too, stays as recent as it is.
 
         Args:
             boundary: of the run's earlier insert; nothing happens if it is gone.
-            component: of the windows or states.
+            component: of the windows.
             later_length: the later boundary's, in tokens.
         """
         i = self._state.index_of(component)
-        if self._state.is_path[i]:
-            raise ConfigurationError(f"{component!r} is a path, of which the later boundary needs all")
-        matching.supersede(self._state, i, boundary, later_length)
+        for owner, window in self._state.owned_windows[Tier.DEVICE]:
+            if owner == i:
+                return matching.supersede(self._state, i, window, boundary, later_length)
+        raise ConfigurationError(f"{component!r} has no windows of its own")
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Invalidate the state of one namespace, or of all of them: the weights changed, say.

@@ -61,14 +61,14 @@ class PageNames:
         if self._rows is not None:
             self._rows[names] = pages.numpy()
         else:
-            self._table[self.index(names)] = pages
+            self._table[self._index(names)] = pages
         return names
 
     def pages(self, names: NDArray[np.int64]) -> torch.Tensor:
         """The engine's pages of these names, int64 [count], in device memory. Cost: one gather."""
         if self._rows is not None:
             return torch.from_numpy(self._rows.take(names))
-        return self._table[self.index(names)]
+        return self._table[self._index(names)]
 
     def release(self, names: NDArray[np.int64]) -> None:
         """Let names be used again. Raises PageError, with nothing changed, for one that is not in use."""
@@ -78,7 +78,7 @@ class PageNames:
         self._free[self._free_count : self._free_count + names.size] = names
         self._free_count += names.size
 
-    def index(self, numbers: NDArray[np.int64]) -> torch.Tensor:
+    def _index(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         """An index in device memory from one in host memory, without waiting for the device."""
         index = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
         return index if self._is_on_cpu else index.to(self._table.device, non_blocking=True)

@@ -41,16 +41,28 @@ class SlotAllocator:
         self.free_page_ids(pages)
 
 
+class FullAllocator(SlotAllocator):
+    """The full slots of pairs, which are freed when no window hangs on them any more."""
+
+    def __init__(self, page_count: int, page_size: int, mapping: torch.Tensor) -> None:
+        super().__init__(page_count, page_size)
+        self._mapping = mapping
+
+    def free_segment(self, slots: torch.Tensor, *, start_pos: int) -> None:
+        assert not bool(self._mapping[slots].any()), "a full slot is freed whose mapping is live"
+        super().free_segment(slots, start_pos=start_pos)
+
+
 class WindowAllocator:
     """`SWATokenToKVPoolAllocator`: pairs of full and window slots, and the mapping from one to the other."""
 
     def __init__(self, full_pages: int, window_pages: int, page_size: int) -> None:
         self.page_size = page_size
         self.device = torch.device("cpu")
-        self.full_attn_allocator = SlotAllocator(full_pages, page_size)
+        self.full_to_swa_index_mapping = torch.zeros((full_pages + 1) * page_size, dtype=torch.int64)
+        self.full_attn_allocator = FullAllocator(full_pages, page_size, self.full_to_swa_index_mapping)
         self.swa_attn_allocator = SlotAllocator(window_pages, page_size)
         self.size_full, self.size_swa = self.full_attn_allocator.size, self.swa_attn_allocator.size
-        self.full_to_swa_index_mapping = torch.zeros(self.size_full + page_size, dtype=torch.int64)
 
     def full_available_size(self) -> int:
         return self.full_attn_allocator.available_size()
@@ -79,10 +91,6 @@ class WindowAllocator:
         assert bool((windows > 0).all()), "a window is freed that is not mapped"
         self.clear_full_to_swa_mapping(slots)
         self.swa_attn_allocator.free_segment(windows, start_pos=start_pos)
-
-    def free_full_segment(self, slots: torch.Tensor, *, start_pos: int) -> None:
-        assert not bool(self.full_to_swa_index_mapping[slots].any()), "a full slot is freed whose mapping is live"
-        self.full_attn_allocator.free_segment(slots, start_pos=start_pos)
 
     def free_segment(self, slots: torch.Tensor, *, start_pos: int) -> None:
         self.free_swa_segment(slots, start_pos=start_pos)
