@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.errors import PageError
 from unified_tree.numpy_flags import BEYOND, YES, NumpyFlags
-
-try:
-    from unified_tree.page_flags import are, put
-except ImportError:  # not compiled
-    IS_COMPILED = False
-else:
-    IS_COMPILED = True
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+
+def _compiled() -> Any:
+    """The C module that does as NumpyFlags; None where it was not compiled."""
+    try:
+        from unified_tree import page_flags
+    except ImportError:
+        return None
+    return page_flags
+
+
+NATIVE: Final[Any] = _compiled()
 FIRST_SIZE: Final = 1024
 MAX_PAGES: Final = 1 << 32
 """Ids from here on cannot be tracked: a byte each, that would be more than 4 GiB."""
@@ -31,7 +35,7 @@ class PageSet:
     def __init__(self, capacity: int) -> None:
         self.capacity: int = capacity  # one past the largest id it may hold
         self._flags = bytearray(min(capacity, FIRST_SIZE))
-        self._numpy: NumpyFlags | None = None if IS_COMPILED else NumpyFlags()
+        self._way: Any = NumpyFlags() if NATIVE is None else NATIVE
 
     def contains(self, page: int) -> bool:
         """Whether one id is a member."""
@@ -69,7 +73,7 @@ class PageSet:
 
         Raises PageError if there is no memory for ids within the capacity. Cost: O(len(ids)), and see `cover`.
         """
-        found = are(ids, self._flags, members) if self._numpy is None else self._numpy.are(ids, self._flags, members)
+        found: int = self._way.are(ids, self._flags, members)
         if found == BEYOND:
             return self._can_be_added(int(ids.max()), members) and self.all_are(ids, members=members)
         return found == YES
@@ -96,14 +100,8 @@ class PageSet:
 
     def add(self, ids: NDArray[np.int64] | bytes) -> None:
         """Add ids, an array or its bytes, which are in range and covered, as `all_are` leaves them."""
-        self._put(ids, True)
+        self._way.put(ids, self._flags, True)
 
     def discard(self, ids: NDArray[np.int64] | bytes) -> None:
         """Remove ids, an array or its bytes, which are members."""
-        self._put(ids, False)
-
-    def _put(self, ids: NDArray[np.int64] | bytes, flag: bool) -> None:
-        if self._numpy is None:
-            put(ids, self._flags, flag)
-        else:
-            self._numpy.put(ids, self._flags, flag)
+        self._way.put(ids, self._flags, False)

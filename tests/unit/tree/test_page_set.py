@@ -3,32 +3,22 @@ compiled."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from unified_tree import page_set
 from unified_tree.errors import PageError
 from unified_tree.numpy_flags import BEYOND, NO, YES, NumpyFlags
-from unified_tree.page_set import PageSet
+from unified_tree.page_set import NATIVE, PageSet
 
-try:
-    NATIVE: Any = importlib.import_module("unified_tree.page_flags")
-except ImportError:
-    NATIVE = None
 WAYS = [NumpyFlags, *([lambda: NATIVE] if NATIVE is not None else [])]
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Any:
     return request.param()
-
-
-def test_the_c_module_is_used_where_it_was_compiled() -> None:
-    assert (NATIVE is not None) == page_set.IS_COMPILED
 
 
 def draws(random: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
