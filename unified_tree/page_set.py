@@ -1,5 +1,7 @@
 """Sets of page ids, with operations on many ids at a time."""
 
+# pyright: reportMissingModuleSource=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
