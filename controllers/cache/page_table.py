@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.node import PAGE_ID_BYTES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+MIN_ROOM_BYTES = 64 * PAGE_ID_BYTES
+ROOM_PART = 16
+"""A table that is filled has room for a sixteenth more than it holds: for the prompt's rest and the first of the output."""
 
 
 class PageTable:
@@ -27,6 +33,13 @@ class PageTable:
         self.private_from = 0
         self.size = 0
 
+    def fill(self, parts: list[bytes]) -> None:
+        """Hold these ids from index 0 on, where there are none yet. Cost: one copy of them, and room for some more."""
+        size = sum(map(len, parts))
+        parts.append(b"\xff" * max(MIN_ROOM_BYTES, size // ROOM_PART // PAGE_ID_BYTES * PAGE_ID_BYTES))
+        self._ids = np.frombuffer(bytearray().join(parts), np.int64)
+        self.size = size // PAGE_ID_BYTES
+
     def put(self, first: int, ids: NDArray[np.int64]) -> None:
         """Write page ids at the indices from `first` on."""
         last = first + ids.size
@@ -44,6 +57,11 @@ class PageTable:
     def slice(self, first: int, last: int) -> NDArray[np.int64]:
         """The ids of the indices [first, last): a view, in which later changes show."""
         return self._ids[first:last]
+
+    @property
+    def has_private(self) -> bool:
+        """Whether the lease has pages of its own."""
+        return max(self.first_held, self.private_from) < self.size
 
     def private(self) -> NDArray[np.int64]:
         """The lease's own pages: a copy."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from unified_tree.controllers.cache.page_table import PageTable
 from unified_tree.errors import OutOfPagesError
+from unified_tree.node import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +65,10 @@ class PageTables:
         for name in layout.paths:
             table = self._tables[name] = PageTable()
             table.private_from = last
-            _put_path(table, pages(boundary, name), last)
+            if loading:
+                _put_path(table, pages(boundary, name), last)
+            else:
+                _fill_path(table, self._tree.page_parts(boundary, name), last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = self._tables[name] = PageTable()
@@ -194,7 +198,16 @@ class PageTables:
     def free(self) -> None:
         """Free the lease's own pages."""
         for name, table in self._tables.items():
-            self._device.free(name, table.private())
+            if table.has_private:
+                self._device.free(name, table.private())
+
+
+def _fill_path(table: PageTable, parts: list[bytes], last: int) -> None:
+    """As `_put_path`, of an empty table and with the ids in parts."""
+    missing = last - sum(map(len, parts)) // PAGE_ID_BYTES
+    if missing:
+        parts.append(b"\xff" * (missing * PAGE_ID_BYTES))
+    table.fill(parts)
 
 
 def _put_path(table: PageTable, ids: NDArray[np.int64], last: int) -> None:
