@@ -170,9 +170,9 @@ class Locks:
         if values:
             receipt.values[component] = values
 
-    def _unlock_values(self, receipt: Receipt, component: int) -> None:
+    def _unlock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
-        for value in receipt.values.pop(component):
+        for value in values:
             assert value.locked_by is not None
             del value.locked_by[receipt.serial]
             value.locks -= 1
@@ -210,8 +210,12 @@ class Locks:
                 )
             self._release_one(receipt, i)
         else:
-            for i in (*receipt.paths, *receipt.values):
-                self._release_one(receipt, i)
+            for i, node in receipt.paths.items():
+                self._unlock_path(node, i)
+            for i, values in receipt.values.items():
+                self._unlock_values(receipt, i, values)
+            receipt.paths.clear()
+            receipt.values.clear()
         if component is None or not (receipt.paths or receipt.values):
             del self.open[receipt.serial]
             self._forget_name(receipt)
@@ -229,4 +233,4 @@ class Locks:
         if component in receipt.paths:
             self._unlock_path(receipt.paths.pop(component), component)
         else:
-            self._unlock_values(receipt, component)
+            self._unlock_values(receipt, component, receipt.values.pop(component))

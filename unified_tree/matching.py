@@ -7,12 +7,13 @@ searched from the deepest node upwards. The first try usually succeeds, so the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.children import child_at
 from unified_tree.keys import Key
 from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
+from unified_tree.token_bytes import require_tokens
 
 if TYPE_CHECKING:
     from unified_tree.locking import Locks
@@ -94,7 +95,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     root = state.roots.get((key.namespace, key.bigram))
     node, length = (None, 0) if root is None else walk(state, key, root, limit)
     if checks:
-        key.require_tokens(length)
+        require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
         return _MISS
     path_node, path_length = device_node, device_length = node, length
@@ -119,9 +120,9 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at))
 
 
-STRETCH_BYTES = 1 << 18
+STRETCH_BYTES: Final = 1 << 18
 """How much of a long edge is compared at a time: so much that the calls cost next to nothing, and little is compared twice."""
-_MISS = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
+_MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
 
 
 def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) -> tuple[Node, int]:

@@ -151,13 +151,6 @@ class UnifiedTree:
         boundary = checked_boundary(boundary)
         return np.frombuffer(b"".join(matching.collect(self._state, self._locks, boundary, component, tier)), np.int64)
 
-    def page_parts(self, boundary: Boundary, component: str) -> list[bytes]:
-        """As `pages` on device, as the bytes of int64 arrays that follow each other, to be copied once to where they go.
-
-        Cost: O(nodes on the path) or of the window.
-        """
-        return matching.collect(self._state, self._locks, boundary, component, Tier.DEVICE)
-
     def lock(self, boundary: Boundary, tier: Tier = Tier.DEVICE, components: Collection[str] | None = None) -> Receipt:
         """Lock what a boundary needs on one tier until the receipt is released. Locked pages are not freed, moved or
         overwritten.

@@ -54,7 +54,7 @@ class Admission:
         If this raises, all locks and pages taken before are released.
         """
         parts = self._resources
-        point, limit, state = parts.layout.point, key.length - 1, parts.tree.state
+        point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
         sure = point is None or parts.device.allocators[point].free_pages > 0
@@ -111,8 +111,7 @@ class Admission:
     def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
         """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
         grid = self._resources.layout.save_grid_tokens
-        hints = sorted(checkpoints, reverse=True) or [lease.prompt_tokens]
-        wanted = [*found.save_at, *hints]
+        wanted = [*found.save_at, *(sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,))]
         if lease.rebuilt_tokens:
             wanted.insert(0, lease.cached_tokens)
         resumed = lease.cached_tokens if not lease.rebuilt_tokens else lease.cached_tokens - 1

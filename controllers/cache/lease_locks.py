@@ -42,13 +42,13 @@ class LeaseLocks:
         if boundary.length and not rebuilds:
             layout = self._resources.layout
             if layout.saved_indices:
-                self._windows = self._resources.tree.locks.lock(boundary, Tier.DEVICE, layout.saved_indices)
+                self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, layout.saved_indices)
                 self.windows_at = boundary.length
         return boundary
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
         """Lock the paths up to a boundary before those locked so far are released. Returns and raises as `lock`."""
-        before, self._path = self._path, self._resources.tree.locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
+        before, self._path = self._path, self._resources.locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
         if before is not None:
             before.release()
         return self._path.boundary
@@ -60,7 +60,7 @@ class LeaseLocks:
         if boundary.length < self.windows_at:
             return
         before = self._windows
-        self._windows = self._resources.tree.locks.lock(boundary, Tier.DEVICE, self._resources.layout.window_indices)
+        self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, self._resources.layout.window_indices)
         self.windows_at = boundary.length
         if before is not None:
             before.release()

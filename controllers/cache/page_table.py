@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from unified_tree.int64 import INT64
 from unified_tree.node import PAGE_ID_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MIN_ROOM_BYTES = 64 * PAGE_ID_BYTES
-ROOM_PART = 16
-"""A table that is filled has room for a sixteenth more than it holds: for the prompt's rest and the first of the output."""
+MIN_ROOM: Final = 64
+ROOM_PART: Final = 16
+"""A table that is filled has room for so many pages more, or for the sixteenth part of what it holds."""
+NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
 
 
 class PageTable:
@@ -28,17 +30,30 @@ class PageTable:
     __slots__ = ("_ids", "first_held", "private_from", "size")
 
     def __init__(self) -> None:
-        self._ids = np.empty(0, np.int64)
+        self._ids = NOTHING
         self.first_held = 0
         self.private_from = 0
         self.size = 0
 
-    def fill(self, parts: list[bytes]) -> None:
-        """Hold these ids from index 0 on, where there are none yet. Cost: one copy of them, and room for some more."""
-        size = sum(map(len, parts))
-        parts.append(b"\xff" * max(MIN_ROOM_BYTES, size // ROOM_PART // PAGE_ID_BYTES * PAGE_ID_BYTES))
-        self._ids = np.frombuffer(bytearray().join(parts), np.int64)
-        self.size = size // PAGE_ID_BYTES
+    def fill(self, parts: list[bytes], size: int) -> None:
+        """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids.
+
+        There is room for some more pages: for the rest of the prompt, and for the first of the output.
+        """
+        parts.append(b"\xff" * (_room(size) * PAGE_ID_BYTES))
+        self._ids = np.frombuffer(bytearray().join(parts), INT64)
+        self.cover(size)
+        self.size = size
+
+    def fill_end(self, parts: list[bytes], size: int) -> None:
+        """Hold the ids in these parts as the last of `size` pages, and -1 before and behind them. Cost: O(size)."""
+        held = b"".join(parts)
+        first = size - len(held) // PAGE_ID_BYTES
+        ids = bytearray(b"\xff") * ((size + _room(size)) * PAGE_ID_BYTES)
+        ids[first * PAGE_ID_BYTES : size * PAGE_ID_BYTES] = held
+        self._ids = np.frombuffer(ids, INT64)
+        self.first_held = first
+        self.size = size
 
     def put(self, first: int, ids: NDArray[np.int64]) -> None:
         """Write page ids at the indices from `first` on."""
@@ -92,3 +107,7 @@ class PageTable:
         self._ids[size : self.size] = -1
         self.size = min(size, self.size)
         return dropped
+
+
+def _room(size: int) -> int:
+    return max(MIN_ROOM, size // ROOM_PART)
