@@ -51,14 +51,16 @@ def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bo
 
 def flag(value: Any, name: str, error: type[UnifiedTreeError]) -> bool:
     """`value` as a bool. Raises `error` for anything else, naming the argument; truthy strings such as `"no"` are refused."""
-    if not isinstance(value, bool | np.bool_):
+    if value is True or value is False:
+        return value
+    if not isinstance(value, np.bool_):
         raise error(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
 def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     """What a sequence or another iterable holds. Raises `error` for anything else, a string included."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if type(values) is not tuple and (isinstance(values, str | bytes) or not isinstance(values, Iterable)):
         raise error(f"{name} must be a sequence, not {values!r}")
     return list(values)
 

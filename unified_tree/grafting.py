@@ -99,4 +99,4 @@ def _node_ending_at(state: TreeState, key: Key, end: int) -> Node:
         node = split(state, node, matched)
     if matched == end:
         return node
-    return state.grow(node, key.data[matched * key.width_bytes : end * key.width_bytes], end)
+    return state.grow(node, bytes(key.data[matched * key.width_bytes : end * key.width_bytes]), end)

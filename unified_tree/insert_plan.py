@@ -13,7 +13,7 @@ import numpy as np
 from unified_tree.errors import InsertError, PageError
 from unified_tree.int64 import any_negative
 from unified_tree.keys import Key
-from unified_tree.matching import path_reach, walk
+from unified_tree.matching import has_at, path_reach, walk
 from unified_tree.node import Node
 from unified_tree.page_ids import page_ids
 from unified_tree.shared_windows import would_lose_state
@@ -134,7 +134,7 @@ def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None
     data, width = key.data, key.width_bytes
     at = node
     while (parent := at.parent) is not None:
-        if not data.startswith(at.edge, parent.end * width):
+        if not has_at(data, parent.end * width, at.edge):
             return root
         at = parent
     return node if at is root else root

@@ -93,10 +93,10 @@ class Insertion:
         if end == matched:
             return node
         width: int = plan.key.width_bytes
-        data: bytes = plan.key.data
+        data: bytes | memoryview = plan.key.data
         base: int = plan.key.begin * width
         for length in lengths:
-            node = state.grow(node, data[node.end * width - base : length * width - base], length)
+            node = state.grow(node, bytes(data[node.end * width - base : length * width - base]), length)
             if state.is_gated:
                 self._changed[node] = None
         return node

@@ -1,8 +1,9 @@
 """Keys: token sequences in a namespace, held as bytes so that an edge is compared by one memory comparison.
 
 A key keeps its elements as native int64. Narrowing them to 32 bits would halve the comparison, but costs another pass and a
-range check per match; copying the caller's int64 bytes is one copy. A bigram key (EAGLE: the draft head sees a token together
-with the next one) has 16-byte elements and a separate root, so it never matches a plain key.
+range check per match; copying the caller's int64 bytes is one copy, and none if the caller promises not to change them. The
+tree copies what it keeps, whatever the key is. A bigram key (EAGLE: the draft head sees a token together with the next one) has
+16-byte elements and a separate root, so it never matches a plain key.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from unified_tree.errors import InvalidKeyError
 from unified_tree.int64 import INT64_BYTES
-from unified_tree.token_bytes import as_bytes, require_tokens
+from unified_tree.token_bytes import as_bytes, as_view, require_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +30,12 @@ class Key:
             where a key would go into the tree (`require_tokens`): what is in the tree never equals a negative id.
         namespace: tenant, LoRA name, cache salt.
         bigram: view the n tokens as the n - 1 pairs (t0, t1), (t1, t2), …; the key's length is then n - 1.
+        copy: False keeps contiguous native int64 (an array of numpy's, `array("q")`, another buffer) as it is. The caller then
+            must not change it while the key is in use, or a lease on it is open: a commit would publish the changed tokens
+            (SealedPrefixCache finds that). What is in the tree never changes with it. Other tokens, and bigrams, are copied
+            all the same.
 
-    Raises InvalidKeyError for tokens that are not integers or not one-dimensional. Cost: one copy of the tokens.
+    Raises InvalidKeyError for tokens that are not integers or not one-dimensional. Cost: one copy of the tokens, or none.
 
     >>> len(Key([1, 2, 3])), len(Key([1, 2, 3], bigram=True))
     (3, 2)
@@ -38,15 +43,22 @@ class Key:
 
     __slots__ = ("begin", "bigram", "data", "length", "namespace", "width_bytes")
 
-    def __init__(self, tokens: NDArray[np.integer[Any]] | Sequence[int], namespace: str = "", *, bigram: bool = False) -> None:
-        data = as_bytes(tokens)
+    def __init__(
+        self,
+        tokens: NDArray[np.integer[Any]] | Sequence[int],
+        namespace: str = "",
+        *,
+        bigram: bool = False,
+        copy: bool = True,
+    ) -> None:
+        data = as_bytes(tokens) if copy or bigram else as_view(tokens)
         if not isinstance(namespace, str):
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
         self.bigram = bigram
         self.begin = 0
         self.width_bytes = INT64_BYTES
-        self.data = data
+        self.data: bytes | memoryview = data
         self.length = len(data) // INT64_BYTES
         if bigram:
             ids = np.frombuffer(data, np.int64)
@@ -84,14 +96,20 @@ class Key:
         if not self.begin <= begin <= self.length:
             raise InvalidKeyError(f"a tail from element {begin} on was asked of {self}")
         first, last = ((at - self.begin) * self.width_bytes for at in (begin, self.length))
-        return Key.from_elements(self.data[first:last], self.namespace, bigram=self.bigram, begin=begin)
+        return Key.from_elements(bytes(self.data[first:last]), self.namespace, bigram=self.bigram, begin=begin)
+
+    def owned(self) -> Key:
+        """A key that stays as it is whatever its caller does: itself, or a copy of one that was not copied."""
+        if isinstance(self.data, bytes):
+            return self
+        return Key.from_elements(bytes(self.data), self.namespace, bigram=self.bigram, begin=self.begin).prefix(self.length)
 
     def require_tokens(self, start: int = 0) -> None:
         """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
         require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
 
     @classmethod
-    def from_elements(cls, data: bytes, namespace: str, *, bigram: bool, begin: int = 0) -> Key:
+    def from_elements(cls, data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0) -> Key:
         """A key over elements as the tree keeps them: native int64, pairs of them for bigrams; a tail if they are those from
         `begin` on. Cost: O(1).
         """

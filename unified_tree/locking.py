@@ -40,11 +40,15 @@ class Locks:
 
     def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
         """See UnifiedTree.lock."""
-        state = self._state
-        wanted = None if components is None else {self._locked_as(state.index[name], tier) for name in components}
+        if components is None:
+            return self.lock(boundary, tier, None)
+        return self.lock(boundary, tier, tuple([self._locked_as(self._state.index[name], tier) for name in components]))
+
+    def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> Receipt:
+        """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named."""
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
-            node = split(state, node, length)
+            node = split(self._state, node, length)
         return self._issue(boundary, tier, node, wanted)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
@@ -58,7 +62,7 @@ class Locks:
             node = split(self._state, node, length)
         return self._issue(boundary, Tier.DEVICE, node, None)
 
-    def _issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: set[int] | None) -> Receipt:
+    def _issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, tier)
         self.open[self._last_serial] = receipt
@@ -88,7 +92,7 @@ class Locks:
             node = node.parent
         return node, boundary.length
 
-    def locate(self, boundary: Boundary, tier: Tier, wanted: set[int] | None) -> tuple[Node | None, int]:
+    def locate(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> tuple[Node | None, int]:
         """As `find`; raises StaleBoundaryError as well if the boundary is not covered on the tier any more."""
         state = self._state
         node, length = self.find(boundary)
@@ -103,7 +107,7 @@ class Locks:
             raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
         return node, length
 
-    def _lock_all(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
+    def _lock_all(self, receipt: Receipt, node: Node, wanted: tuple[int, ...] | None) -> None:
         state, tier = self._state, receipt.tier
         for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
             if tier is Tier.HOST:
@@ -166,9 +170,9 @@ class Locks:
         if values:
             receipt.values[component] = values
 
-    def _unlock_values(self, receipt: Receipt, component: int) -> None:
+    def _unlock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
-        for value in receipt.values.pop(component):
+        for value in values:
             assert value.locked_by is not None
             del value.locked_by[receipt.serial]
             value.locks -= 1
@@ -206,8 +210,12 @@ class Locks:
                 )
             self._release_one(receipt, i)
         else:
-            for i in (*receipt.paths, *receipt.values):
-                self._release_one(receipt, i)
+            for i, node in receipt.paths.items():
+                self._unlock_path(node, i)
+            for i, values in receipt.values.items():
+                self._unlock_values(receipt, i, values)
+            receipt.paths.clear()
+            receipt.values.clear()
         if component is None or not (receipt.paths or receipt.values):
             del self.open[receipt.serial]
             self._forget_name(receipt)
@@ -225,4 +233,4 @@ class Locks:
         if component in receipt.paths:
             self._unlock_path(receipt.paths.pop(component), component)
         else:
-            self._unlock_values(receipt, component)
+            self._unlock_values(receipt, component, receipt.values.pop(component))

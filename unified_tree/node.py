@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 NodeId = NewType("NodeId", int)
 PageId = NewType("PageId", int)
-PAGE_ID_BYTES = 8
+PAGE_ID_BYTES: Final = 8
 ROOT_ID = NodeId(0)
 """The id in every boundary of length zero, whatever its namespace."""
-NO_BOUNDARY = 1 << 62
+NO_BOUNDARY: Final = 1 << 62
 """`Node.nearest_boundary` of a node under which nothing can be resumed."""
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from unified_tree.errors import InvalidKeyError
-from unified_tree.int64 import INT64, any_negative
+from unified_tree.int64 import INT64, INT64_BYTES, any_negative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+INT64_FORMATS: Final = ("l", "q")
+"""How a buffer says that its items are native integers; they are int64 if they have eight bytes."""
 
 
 def as_bytes(tokens: Any) -> bytes:
@@ -25,6 +28,11 @@ def as_bytes(tokens: Any) -> bytes:
             return tokens.tobytes()  # type: ignore[no-any-return]
     elif kind is array and tokens.typecode == "q":
         return tokens.tobytes()  # type: ignore[no-any-return]
+    elif kind is list and tokens and type(tokens[0]) is int:
+        try:
+            return array("q", tokens).tobytes()  # one pass, where numpy makes a second one to find the type
+        except (TypeError, OverflowError):
+            pass  # numpy says below what is wrong
     try:
         values = np.asarray(tokens)
     except (ValueError, TypeError, OverflowError) as error:
@@ -40,7 +48,19 @@ def as_bytes(tokens: Any) -> bytes:
     return values.astype(np.int64).tobytes()
 
 
-def require_tokens(data: bytes, begin: int) -> None:
+def as_view(tokens: Any) -> bytes | memoryview:
+    """The tokens' bytes where they are, if the tokens are contiguous native int64; else as `as_bytes`, which may raise."""
+    try:
+        view = memoryview(tokens)
+    except (TypeError, ValueError, BufferError):
+        return as_bytes(tokens)
+    is_int64 = view.format in INT64_FORMATS and view.itemsize == INT64_BYTES
+    if not (is_int64 and view.ndim == 1 and view.nbytes and view.c_contiguous):
+        return as_bytes(tokens)
+    return view.toreadonly().cast("B")
+
+
+def require_tokens(data: bytes | memoryview, begin: int) -> None:
     """Raise InvalidKeyError if an id from byte `begin` on is negative. Cost: one pass over those bytes.
 
     Engines use -1 as a placeholder (for images, say), and two different prompts would compare equal.

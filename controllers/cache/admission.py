@@ -7,15 +7,16 @@ running a few tokens again; and a later one that is partly on host and is loaded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.errors import OutOfPagesError, TransferError
+from unified_tree.matching import match
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.cache.weights import Weights
+    from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
     from unified_tree.receipt import Match
 
@@ -48,46 +49,48 @@ class Admission:
         may_load: bool = True,
         may_rebuild: bool = True,
     ) -> Lease:
-        """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked.
+        """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
 
         If this raises, all locks and pages taken before are released.
         """
         parts = self._resources
-        point, limit = parts.layout.point, key.length - 1
+        point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
         sure = point is None or parts.device.allocators[point].free_pages > 0
-        match = parts.tree.match_prefix(key, limit=limit, touch=sure)
-        boundary = match.rebuild if self._rebuild and may_rebuild else match.device
-        rebuilds = boundary.length > match.device.length
-        compute_from = boundary.length - (match.rebuild_tokens if rebuilds else 0)
-        loads, load = may_load and self._is_worth_loading(match, compute_from), None
+        found = match(state, key, limit, touch=sure, checks=True)
+        boundary = found.rebuild if self._rebuild and may_rebuild else found.device
+        rebuilds = boundary.length > found.device.length
+        compute_from = boundary.length - (found.rebuild_tokens if rebuilds else 0)
+        loads = may_load and parts.controller is not None and self._is_worth_loading(found, compute_from)
+        load: Load | None = None
         try:
             if loads:
                 assert parts.controller is not None
                 load = parts.controller.load(
-                    match.reachable, match.reachable.length - compute_from, {point: 1} if point else {}
+                    found.reachable, found.reachable.length - compute_from, {point: 1} if point else {}
                 )
-                boundary, compute_from = load.boundary, match.reachable.length
-            with ExitStack() as undo:
-                lease = Lease(
-                    self._owner,
-                    parts,
-                    self._weights.generation(key.namespace),
-                    key,
-                    boundary,
-                    compute_from,
-                    priority=priority,
-                    save_output=save_output,
-                    load=load,
-                )
-                undo.callback(lease._end)
+                boundary, compute_from = load.boundary, found.reachable.length
+            lease = Lease(
+                self._owner,
+                parts,
+                self._weights.generation(key.namespace),
+                key,
+                boundary,
+                compute_from,
+                priority=priority,
+                save_output=save_output,
+                load=load,
+            )
+            try:
                 lease._begin(rebuilds=rebuilds)
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
-                    parts.tree.match_prefix(key, limit=limit)
-                if parts.layout.needs_saves:
-                    lease._plan_saves(self._save_points(lease, match, checkpoints))
-                undo.pop_all()
+                    match(state, key, limit, touch=True)
+                if parts.layout.saved_indices:
+                    lease._plan_saves(self._save_points(lease, found, checkpoints))
+            except BaseException:
+                lease._end()
+                raise
         except (OutOfPagesError, TransferError) as error:
             if not loads:
                 raise
@@ -101,15 +104,14 @@ class Admission:
             parts.controller.hit(lease.boundary)
         return lease
 
-    def _is_worth_loading(self, match: Match, compute_from: int) -> bool:
-        controller, gain = self._resources.controller, match.reachable.length - compute_from
-        return controller is not None and gain > 0 and controller.is_worth_loading(match.reachable, gain)
+    def _is_worth_loading(self, found: Match, compute_from: int) -> bool:
+        controller, gain = self._resources.controller, found.reachable.length - compute_from
+        return controller is not None and gain > 0 and controller.is_worth_loading(found.reachable, gain)
 
-    def _save_points(self, lease: Lease, match: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
+    def _save_points(self, lease: Lease, found: Match, checkpoints: Sequence[int]) -> tuple[int, ...]:
         """Where to save: the branch point first, then the checkpoints from the deepest up, else the prompt's end."""
         grid = self._resources.layout.save_grid_tokens
-        hints = sorted(checkpoints, reverse=True) or [lease.prompt_tokens]
-        wanted = [*match.save_at, *hints]
+        wanted = [*found.save_at, *(sorted(checkpoints, reverse=True) if checkpoints else (lease.prompt_tokens,))]
         if lease.rebuilt_tokens:
             wanted.insert(0, lease.cached_tokens)
         resumed = lease.cached_tokens if not lease.rebuilt_tokens else lease.cached_tokens - 1

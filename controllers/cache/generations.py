@@ -54,17 +54,23 @@ class Generations:
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[str, Generation] = WeakValueDictionary()
+        self._latest: tuple[str, Generation] | None = None  # kept alive, for the next request is often of the same namespace
         self._counts: WeakSet[InvalidationCounters] = WeakSet()
 
     def current(self, namespace: str) -> Generation:
         """The current generation of a namespace. Keep it and read `has_ended` later. Cost: O(1)."""
+        latest = self._latest
+        if latest is not None and latest[0] == namespace:
+            return latest[1]
         generation = self._held.get(namespace)
         if generation is None:
             generation = self._held[namespace] = Generation()
+        self._latest = (namespace, generation)
         return generation
 
     def end(self, namespace: str | None) -> None:
         """End the generation of a namespace, or of all. Cost: O(1); for all, O(namespaces in use)."""
+        self._latest = None
         if namespace is None:
             for generation in self._held.values():
                 generation.has_ended = True

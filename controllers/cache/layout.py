@@ -21,6 +21,7 @@ class CacheLayout:
         paths: names of the `Path` components with pages of their own.
         windows: names and `window_tokens` of the `Trailing` components with pages of their own.
         point: name of the `Point` component with pages of its own; None without one.
+        window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
         components: all of them; `sharers` those in the pages of another.
         owner_of: by component, the one whose device pages hold it.
         save_grid_tokens: the lengths at which a state or a window can be saved are multiples of this.
@@ -30,6 +31,8 @@ class CacheLayout:
     paths: tuple[str, ...]
     windows: tuple[tuple[str, int], ...]
     point: str | None
+    window_indices: tuple[int, ...]
+    saved_indices: tuple[int, ...]
     components: tuple[Component, ...]
     sharers: tuple[Component, ...]
     owner_of: Mapping[str, str]
@@ -39,6 +42,7 @@ class CacheLayout:
     def of(cls, components: Sequence[Component], page_size: int, save_grid_tokens: int) -> CacheLayout:
         """The layout of these components. Raises ConfigurationError for two `Point` components with pages of their own."""
         owners = [c for c in components if c.shares is None]
+        indexed = [(i, c.coverage) for i, c in enumerate(components) if c.shares is None]
         points = [c.name for c in owners if c.coverage.is_exact]
         if len(points) > 1:
             raise ConfigurationError(
@@ -50,6 +54,8 @@ class CacheLayout:
             paths=tuple(c.name for c in owners if c.coverage.is_path),
             windows=tuple((c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None),
             point=points[0] if points else None,
+            window_indices=tuple(i for i, coverage in indexed if coverage.window_tokens is not None),
+            saved_indices=tuple(i for i, coverage in indexed if not coverage.is_path),
             components=tuple(components),
             sharers=tuple(c for c in components if c.shares is not None),
             owner_of={c.name: c.shares or c.name for c in components},
@@ -59,7 +65,7 @@ class CacheLayout:
     @property
     def needs_saves(self) -> bool:
         """Whether resuming at a length needs a window or a state that was saved there."""
-        return self.point is not None or bool(self.windows)
+        return bool(self.saved_indices)
 
     def pages(self, tokens: int) -> int:
         """Pages for so many tokens, rounded up."""

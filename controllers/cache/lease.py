@@ -7,6 +7,7 @@ last one. So each is a boundary (a length one can resume from) that can be backe
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,8 @@ from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
+from unified_tree.matching import collect
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -223,10 +226,14 @@ class Lease:
             self.boundary = self._locks.lock(self.boundary, rebuilds=rebuilds)
         if self._states is not None:
             self._states.start()
-            if loading or self._locks.has_windows:
-                tree = self._resources.tree
-                source = (tree.transfers.pages_with_loads if loading else tree.pages)(self.boundary, self._states.name)
-                self._states.source = int(source[0]) if source.size else None
+            if loading:
+                source = self._resources.tree.transfers.pages_with_loads(self.boundary, self._states.name).tobytes()
+            elif self._locks.has_windows:
+                parts = self._resources
+                source = b"".join(collect(parts.state, parts.locks, self.boundary, self._states.name, Tier.DEVICE))
+            else:
+                source = b""
+            self._states.source = int.from_bytes(source, sys.byteorder) if source else None
         self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
 
     def _plan_saves(self, lengths: tuple[int, ...]) -> None:

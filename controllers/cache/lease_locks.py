@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.receipt import Boundary, Receipt
+
+ONLY_PATHS: Final[tuple[int, ...]] = ()
 
 
 class LeaseLocks:
@@ -17,11 +20,10 @@ class LeaseLocks:
         windows_at: the length at which windows and state are locked, or were last.
     """
 
-    __slots__ = ("_layout", "_path", "_tree", "_windows", "windows_at")
+    __slots__ = ("_path", "_resources", "_windows", "windows_at")
 
     def __init__(self, resources: CacheResources) -> None:
-        self._tree = resources.tree
-        self._layout: CacheLayout = resources.layout
+        self._resources = resources
         self._path: Receipt | None = None
         self._windows: Receipt | None = None
         self.windows_at = 0
@@ -37,16 +39,16 @@ class LeaseLocks:
         Returns the boundary by a name that is valid while it is locked. Raises StaleBoundaryError.
         """
         boundary = self.lock_paths(boundary)
-        layout = self._layout
-        if boundary.length and not rebuilds and layout.needs_saves:
-            names = [name for name, _ in layout.windows] + ([layout.point] if layout.point else [])
-            self._windows = self._tree.lock(boundary, components=names)
-            self.windows_at = boundary.length
+        if boundary.length and not rebuilds:
+            layout = self._resources.layout
+            if layout.saved_indices:
+                self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, layout.saved_indices)
+                self.windows_at = boundary.length
         return boundary
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
         """Lock the paths up to a boundary before those locked so far are released. Returns and raises as `lock`."""
-        before, self._path = self._path, self._tree.lock(boundary, components=self._layout.paths)
+        before, self._path = self._path, self._resources.locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
         if before is not None:
             before.release()
         return self._path.boundary
@@ -58,7 +60,7 @@ class LeaseLocks:
         if boundary.length < self.windows_at:
             return
         before = self._windows
-        self._windows = self._tree.lock(boundary, components=[name for name, _ in self._layout.windows])
+        self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, self._resources.layout.window_indices)
         self.windows_at = boundary.length
         if before is not None:
             before.release()

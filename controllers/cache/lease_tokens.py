@@ -32,12 +32,13 @@ class LeaseTokens:
         first, last = (max(0, at - whole) * self._width for at in (begin, end))
         output = bytes(memoryview(self._output)[first:last])
         if begin < whole:
-            output = self._prompt.data[begin * self._width : whole * self._width] + output
+            output = bytes(self._prompt.data[begin * self._width : whole * self._width]) + output
         return Key.from_elements(output, self.namespace, bigram=self.bigram, begin=begin)
 
     def agree(self, piece: Key) -> bool:
         """Whether the elements of a tail are those that are known, as far as they are. Cost: one comparison of them."""
         data, width, begin = piece.data, self._width, piece.begin
+        assert isinstance(data, bytes), "a piece is copied when it is made"
         whole, end = self._prompt.length, min(piece.length, self.length)
         middle = min(max(begin, whole), end)
         prompt = memoryview(self._prompt.data)[begin * width : middle * width]

@@ -12,6 +12,8 @@ import numpy as np
 
 from unified_tree.controllers.cache.page_table import PageTable
 from unified_tree.errors import OutOfPagesError
+from unified_tree.matching import collect
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,12 +34,14 @@ class PageTables:
         missing: optional components in shared pages whose state is not in the pages held, as page indices [first, last).
     """
 
-    __slots__ = ("_device", "_layout", "_tables", "_tree", "missing", "write_from")
+    __slots__ = ("_device", "_layout", "_locks", "_state", "_tables", "_tree", "missing", "write_from")
 
     def __init__(self, resources: CacheResources) -> None:
         self._layout = resources.layout
         self._device = resources.device
         self._tree = resources.tree
+        self._state = resources.state
+        self._locks = resources.locks
         self._tables: dict[str, PageTable] = {}
         self.write_from: dict[str, int] = {}
         self.missing: dict[str, tuple[int, int]] = {}
@@ -64,7 +68,10 @@ class PageTables:
         for name in layout.paths:
             table = self._tables[name] = PageTable()
             table.private_from = last
-            _put_path(table, pages(boundary, name), last)
+            if loading:
+                _put_path(table, pages(boundary, name), last)
+            else:
+                table.fill(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = self._tables[name] = PageTable()
@@ -73,9 +80,12 @@ class PageTables:
                 table.first_held = table.size = first_run
                 self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
-                ids = pages(boundary, name)
-                table.put(last - ids.size, ids)
-                table.first_held = last - ids.size
+                if loading:
+                    ids = pages(boundary, name)
+                    table.put(last - ids.size, ids)
+                    table.first_held = last - ids.size
+                else:
+                    table.fill_end(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
                 self.write_from[name] = boundary.length
         if layout.point is not None:
             self.write_from[layout.point] = compute_from
@@ -194,7 +204,8 @@ class PageTables:
     def free(self) -> None:
         """Free the lease's own pages."""
         for name, table in self._tables.items():
-            self._device.free(name, table.private())
+            if table.has_private:
+                self._device.free(name, table.private())
 
 
 def _put_path(table: PageTable, ids: NDArray[np.int64], last: int) -> None:

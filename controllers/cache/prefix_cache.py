@@ -243,16 +243,17 @@ class PrefixCache:
         if not _is_hashable(request):
             raise LeaseError(f"a request's name must be hashable, not {request!r}")
         lease = self._admission.admit(key, lengths, priority=priority, save_output=save_output, may_load=may_load)
-        with ExitStack() as undo:
-            undo.callback(self.release, lease)
-            self._leases.add(lease)
+        self._leases.add(lease)
+        try:
             if reserve_tokens:
                 lease._grow(reserve_tokens)
             if not self.ranks.is_single_rank:
                 self.ranks.record(f"{key.length} {lease.boundary} {lease.compute_from}")
             if self.storage is not None and request is not None:
                 lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
-            undo.pop_all()
+        except BaseException:
+            self.release(lease)
+            raise
         counters = self.counters
         counters.requests += 1
         counters.prompt_tokens += key.length
@@ -274,12 +275,13 @@ class PrefixCache:
         _check_prompt(key)
         length_tokens = integer(length_tokens, "length_tokens", LeaseError, minimum=1)
         lease = self._admission.admit(key, may_load=False, may_rebuild=False)
-        with ExitStack() as undo:
-            undo.callback(self.release, lease)
-            self._leases.add(lease)
+        self._leases.add(lease)
+        try:
             lease._keep_only_for(length_tokens)
             lease._grow(length_tokens)
-            undo.pop_all()
+        except BaseException:
+            self.release(lease)
+            raise
         return lease
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
@@ -508,7 +510,6 @@ class PrefixCache:
 def _check_prompt(key: Key) -> None:
     if not isinstance(key, Key) or key.length == 0:
         raise LeaseError(f"a Key of at least one token is needed, not {key!r}")
-    key.require_tokens()
 
 
 def _is_hashable(name: object) -> bool:

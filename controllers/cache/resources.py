@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,12 +12,11 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheResources:
     """The parts of a cache that its leases share.
 
     Attributes:
-        tree: what is cached.
+        tree: what is cached; `state` and `locks` are its own.
         layout: which components have pages of their own.
         device: the device pools.
         controller: moves state between device and host; None without a host tier.
@@ -26,9 +24,23 @@ class CacheResources:
         draft_tokens: see PrefixCache.
     """
 
-    tree: UnifiedTree
-    layout: CacheLayout
-    device: TierPages
-    controller: HybridCacheController | None
-    counters: CacheCounters
-    draft_tokens: int
+    __slots__ = ("controller", "counters", "device", "draft_tokens", "layout", "locks", "state", "tree")
+
+    def __init__(
+        self,
+        *,
+        tree: UnifiedTree,
+        layout: CacheLayout,
+        device: TierPages,
+        controller: HybridCacheController | None,
+        counters: CacheCounters,
+        draft_tokens: int,
+    ) -> None:
+        self.tree = tree
+        self.state = tree.state
+        self.locks = tree.locks
+        self.layout = layout
+        self.device = device
+        self.controller = controller
+        self.counters = counters
+        self.draft_tokens = draft_tokens

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.debugging.page_seals import PageSeals, WrongPage
 from unified_tree.controllers.storage.key_chain import KeyChain
+from unified_tree.errors import InvalidKeyError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +72,7 @@ class SealedPrefixCache(PrefixCache):
         self._seals = PageSeals(read_page, max_seals)
         self._chain = KeyChain(page_size=page_size, weights_version="")
         self._names: dict[Lease, Hashable] = {}
+        self._prompts: dict[Lease, tuple[Key, bytes]] = {}
         self._loading: set[Lease] = set()
         self._reported: set[tuple[Lease, str, int, int]] = set()
 
@@ -77,6 +80,7 @@ class SealedPrefixCache(PrefixCache):
         """See PrefixCache.acquire. What the lease resumes from is compared at once, or when its load has arrived."""
         lease = super().acquire(key, checkpoints, **options)
         self._names[lease] = options.get("request")
+        self._prompts[lease] = (key, sha256(key.data).digest())
         if lease.is_loading:
             self._loading.add(lease)
         else:
@@ -101,7 +105,14 @@ class SealedPrefixCache(PrefixCache):
         without: Sequence[str] = (),
         resumable: bool | None = None,
     ) -> None:
-        """See PrefixCache.commit. Pages that the tree takes are sealed; those that it had are compared."""
+        """See PrefixCache.commit. Pages that the tree takes are sealed; those that it had are compared.
+
+        Raises InvalidKeyError, with nothing changed, if the caller has changed the prompt's tokens under a key that was made
+        with copy=False.
+        """
+        prompt = self._prompts.get(lease)
+        if prompt is not None and sha256(prompt[0].data).digest() != prompt[1]:
+            raise InvalidKeyError(f"the tokens of {prompt[0]}, which was made with copy=False, have changed since its acquire")
         before = {name: (lease.tables[name].private_from, lease.pages(name)) for name in lease.tables}
         super().commit(lease, tokens, states, begin=begin, without=without, resumable=resumable)
         digests = self._chain.digests(lease.key.prefix(lease.committed))
@@ -150,6 +161,7 @@ class SealedPrefixCache(PrefixCache):
             self._compare_held(lease)
         super().release(lease)
         self._names.pop(lease, None)
+        self._prompts.pop(lease, None)
         self._loading.discard(lease)
         self._reported = {each for each in self._reported if each[0] is not lease}
 

@@ -95,7 +95,7 @@ class LinkedPrefixes:
         """Start to look an arriving prompt up, at most its length less one token. Releases an earlier one of that name."""
         self.release(request)
         name, salt = next(self._names), self._salt.of(key.namespace)
-        arrived = LinkedRequest(key, name, salt, self.cache.generation(key.namespace), self._clock())
+        arrived = LinkedRequest(key.owned(), name, salt, self.cache.generation(key.namespace), self._clock())
         self._requests[request] = arrived
         if key.bigram or key.length - 1 < self.linker.chunk_tokens:
             arrived.stage = Stage.READY  # a bigram page holds more than its tokens say

@@ -125,5 +125,5 @@ class Prefetch:
 def place_of(key: Key, base: Boundary, page_size: int) -> Place:
     """Where a prefetch starts: behind `base`, the end of the prefix on host."""
     width = key.width_bytes
-    first_page = key.data[base.length * width : (base.length + page_size) * width]
+    first_page = bytes(key.data[base.length * width : (base.length + page_size) * width])
     return key.namespace, key.bigram, base.node, base.length, first_page

@@ -68,7 +68,7 @@ class Prefetcher:
         if self.requests.open_count >= self._policy.max_open:
             self._controller.count_drop("prefetch queue full", key)
             return False
-        prefetch = Prefetch(next(self._numbers), request, key)
+        prefetch = Prefetch(next(self._numbers), request, key.owned())
         if not self._start(prefetch):
             return False
         self.requests.add(prefetch)

@@ -199,13 +199,14 @@ class TreeMachine(RuleBasedStateMachine):
         hints = [None, self.tree.match_prefix(text.key(), touch=False).device, *(found for found, *_ in self.boundaries[-5:])]
         hints += [hold.boundary for hold in self.receipts]
         hint, priority = rng.choice(hints), rng.randrange(3)
-        given, key = buffers(pages), text.key()
+        given = buffers(pages)
+        key, tokens = text.lend()
         if locked.length and rng.random() < 0.4:
             hint, key = locked, key.tail(rng.choice([locked.length, rng.randrange(locked.length + 1)]))
         result = self.tree.insert(key, given, states, after=hint, without=without, priority=priority)
         for what, arrays in (("canonical", result.canonical), ("duplicates", result.duplicates), ("replaced", result.replaced)):
             self.kept.keep_all(what, arrays)
-        reuse(given)
+        reuse({**given, "tokens": tokens})
         if text.length < self.page_size:
             self.model.give(DEVICE, ids)
             return
@@ -232,7 +233,9 @@ class TreeMachine(RuleBasedStateMachine):
         rng = Random(seed)
         text = self.text(rng)
         limit = rng.choice([text.length, text.length - 1, rng.randrange(text.length + 1)])
-        match = self.tree.match_prefix(text.key(), limit=limit)
+        key, tokens = text.lend()
+        match = self.tree.match_prefix(key, limit=limit)
+        reuse({"tokens": tokens})
         self.model.check_match(text, limit, match)
         for component in self.kinds:
             boundaries = [match.device, match.rebuild] if isinstance(component.coverage, Path) else [match.device]
@@ -436,9 +439,10 @@ class TreeMachine(RuleBasedStateMachine):
         if self.make_room(HOST, needs):
             ids = {name: self.model.take(HOST, name, count) for name, count in needs.items() if count}
             given = buffers(ids)
-            result = self.tree.transfers.graft(text.key(), given)
+            key, tokens = text.lend()
+            result = self.tree.transfers.graft(key, given)
             self.kept.keep_all("unused", result.unused)
-            reuse(given)
+            reuse({**given, "tokens": tokens})
             assert result.boundary.length == whole * self.page_size
             self.model.grafted(text, ids, result.unused)
         receipt.release()

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from page_memory import Content, PageMemory
 from page_truth import wrong_pages
 
@@ -30,6 +31,7 @@ class Request:
 
     Attributes:
         version: of the weights when it was admitted.
+        lent: the array under its key, which is not copied and is used for other tokens after the release.
         verified: whether all that was cached was found to be right, and the state was copied.
         states: pages that hold saved states, by length.
     """
@@ -38,6 +40,7 @@ class Request:
     tokens: list[int]
     computed: int
     version: int
+    lent: NDArray[np.int64]
     verified: bool = False
     states: dict[int, int] = field(default_factory=dict)
 
@@ -76,8 +79,9 @@ class Runner:
 
     def start(self, tokens: Sequence[int], namespace: str = "", checkpoints: Sequence[int] = (), **options: Any) -> Request:
         """Acquire; verify every cached byte and copy the state, at once unless they are still on their way."""
-        lease = self.cache.acquire(Key(list(tokens), namespace), checkpoints, **options)
-        request = Request(lease, list(tokens), lease.compute_from, self.version_of(namespace))
+        lent = np.array(tokens, np.int64)
+        lease = self.cache.acquire(Key(lent, namespace, copy=False), checkpoints, **options)
+        request = Request(lease, list(tokens), lease.compute_from, self.version_of(namespace), lent)
         self.requests.append(request)
         assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
         assert lease.cached_tokens % self.cache.page_size == lease.compute_from % self.cache.page_size == 0
@@ -263,6 +267,7 @@ class Runner:
         """Release."""
         self.cache.release(request.lease)
         self.requests.remove(request)
+        request.lent[:] = -9
 
     def held(self, request: Request, component: Component) -> list[int]:
         """The pages of a component that are a lease's own."""

@@ -39,6 +39,11 @@ class Text:
     def key(self) -> Key:
         return Key(list(self.tokens), self.namespace, bigram=self.bigram)
 
+    def lend(self) -> tuple[Key, NDArray[np.int64]]:
+        """A key that is not copied, and the caller's array, which it may use again after the call."""
+        tokens = np.array(self.tokens, np.int64)
+        return Key(tokens, self.namespace, bigram=self.bigram, copy=False), tokens
+
     def place(self, end: int) -> Place:
         return self.namespace, self.bigram, self.tokens[: end + self.bigram]
 

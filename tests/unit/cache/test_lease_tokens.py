@@ -50,7 +50,7 @@ def test_they_are_those_of_a_list_that_grows_and_is_cut(bigram: bool) -> None:
 def elements(key: Key) -> list[bytes]:
     """Of a key, as the tree would read them."""
     count = key.length - key.begin
-    return [key.data[at * key.width_bytes : (at + 1) * key.width_bytes] for at in range(count)]
+    return [bytes(key.data[at * key.width_bytes : (at + 1) * key.width_bytes]) for at in range(count)]
 
 
 def tail(tokens: list[int], begin: int, bigram: bool) -> Key:

@@ -46,7 +46,7 @@ def device(node: Node, component: int) -> Value:
 
 
 def same_edge_as_a_sibling(tree: UnifiedTree) -> None:
-    node_at(tree, "abcd").edge = key("xx").data
+    node_at(tree, "abcd").edge = bytes(key("xx").data)
 
 
 def short_edge(tree: UnifiedTree) -> None:
