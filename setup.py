@@ -20,16 +20,24 @@ from setuptools import Extension, setup
 
 HOT = (
     "children",
+    "controllers/host/backup_queue",
+    "controllers/host/hybrid_cache_controller",
+    "controllers/host/load",
+    "controllers/host/open_transfers",
     "controllers/host/page_allocator",
     "cost",
+    "effect",
     "evicting",
+    "grafting",
     "insert_plan",
     "inserting",
     "int64",
+    "landing",
     "locking",
     "matching",
     "node",
     "node_table",
+    "open_effects",
     "order",
     "page_ids",
     "page_set",
@@ -42,6 +50,7 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
+    "transfers",
 )
 
 NATIVE = ("controllers/pools/row_copy", "controllers/storage/file/bucket_scan")

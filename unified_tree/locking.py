@@ -1,8 +1,8 @@
 """Locks: a locked page is never freed, moved or overwritten.
 
-On device a path is locked by counting: a node counts one per receipt that ends there and one per locked child. So taking a lock
-stops at the first path node that is locked already. Windows, states and host copies may have holes and are locked one by one:
-the receipt lists the values, each value its receipts, and a split extends both.
+A path, which is prefix-closed on each tier, is locked by counting: a node counts one per receipt that ends there and one per
+locked child. So taking a lock stops at the first path node that is locked already. Windows and states may have holes and are
+locked one by one: the receipt lists the values, each value its receipts, and a split extends both.
 
 A lock ends at a node's end and splits the node if necessary; the lower part keeps the id. The receipt of a boundary inside the
 node therefore has a new name for it. The old name stays valid until the receipt is released.
@@ -106,15 +106,12 @@ class Locks:
     def _lock_all(self, receipt: Receipt, node: Node, wanted: set[int] | None) -> None:
         state, tier = self._state, receipt.tier
         for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
-            if tier is Tier.HOST:
-                self._lock_values(receipt, i, window_values(node, node.end, i, node.end, tier))
-                continue
             at = node
-            while at.parent is not None and at.device[i] is None:
+            while at.parent is not None and at.values(tier)[i] is None:
                 at = at.parent
             if at.parent is not None:
                 receipt.paths[i] = at
-                self._lock_path(at, i)
+                self._lock_path(at, i, tier)
         for i in state.owned_points[tier]:
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
@@ -123,9 +120,9 @@ class Locks:
             if wanted is None or i in wanted:
                 self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
 
-    def _lock_path(self, node: Node, component: int) -> None:
-        pool = self._state.device_pools[component]
-        value = node.device[component]
+    def _lock_path(self, node: Node, component: int, tier: Tier) -> None:
+        pool = self._state.pools(tier)[component]
+        value = node.values(tier)[component]
         while value is not None:
             value.locks += 1
             if value.locks > 1:
@@ -135,12 +132,12 @@ class Locks:
                 pool.remove_evictable(value)
             assert node.parent is not None
             node = node.parent
-            value = node.device[component]
+            value = node.values(tier)[component]
 
-    def _unlock_path(self, node: Node, component: int) -> None:
+    def _unlock_path(self, node: Node, component: int, tier: Tier) -> None:
         state = self._state
-        pool = state.device_pools[component]
-        value = node.device[component]
+        pool = state.pools(tier)[component]
+        value = node.values(tier)[component]
         while value is not None:
             value.locks -= 1
             assert value.locks >= 0
@@ -152,7 +149,7 @@ class Locks:
             self._unlocked(node)
             assert node.parent is not None
             node = node.parent
-            value = node.device[component]
+            value = node.values(tier)[component]
 
     def _lock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
@@ -223,6 +220,6 @@ class Locks:
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
         if component in receipt.paths:
-            self._unlock_path(receipt.paths.pop(component), component)
+            self._unlock_path(receipt.paths.pop(component), component, receipt.tier)
         else:
             self._unlock_values(receipt, component)

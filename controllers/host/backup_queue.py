@@ -6,6 +6,7 @@ needs both. Ancestors are part of it, so they are never copied after their desce
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class BackupQueue:
         self._host = host
         self._tier = tier
         self._counters = counters
-        self._waiting: dict[Boundary, None] = {}
+        self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
         self._optional = [c.name for c in tree.components if not c.required]
@@ -47,7 +48,7 @@ class BackupQueue:
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
-            del self._waiting[next(iter(self._waiting))]
+            self._waiting.popitem(last=False)
             self._counters.count_drop("backup queue full")
         self._waiting[boundary] = None
 
@@ -92,10 +93,8 @@ class BackupQueue:
 
     def begin(self) -> Iterator[Effect]:
         """Start the requested backups, within the limits on locked pages."""
-        for boundary in list(self._waiting):
-            if self._at_limit():
-                return
-            del self._waiting[boundary]
+        while self._waiting and not self._at_limit():
+            boundary, _ = self._waiting.popitem(last=False)
             effect = self._begin_one(boundary)
             if effect is not None:
                 yield effect
