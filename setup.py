@@ -50,7 +50,6 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
-    "transfers",
 )
 
 NATIVE = ("controllers/pools/row_copy", "controllers/storage/file/bucket_scan")
