@@ -25,6 +25,8 @@ HOT = (
     "controllers/host/load",
     "controllers/host/open_transfers",
     "controllers/host/page_allocator",
+    "controllers/transfer_engines/ledger",
+    "controllers/transfer_engines/progress",
     "cost",
     "effect",
     "evicting",

@@ -137,6 +137,7 @@ class Locks:
     def _unlock_path(self, node: Node, component: int, tier: Tier) -> None:
         state = self._state
         pool = state.pools(tier)[component]
+        held_back = bool(state.blocked) or state.retired.has(node)
         value = node.values(tier)[component]
         while value is not None:
             value.locks -= 1
@@ -146,7 +147,8 @@ class Locks:
             pool.protected_pages -= value.page_count
             if not value.children:
                 pool.add_evictable(value)
-            self._unlocked(node)
+            if held_back:
+                self._unlocked(node)
             assert node.parent is not None
             node = node.parent
             value = node.values(tier)[component]

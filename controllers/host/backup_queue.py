@@ -17,7 +17,7 @@ from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.host_tier import HostTier
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
     from unified_tree.effect import Effect
     from unified_tree.order import Place
     from unified_tree.receipt import Boundary
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class BackupQueue:
     """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
 
-    def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: CacheCounters) -> None:
+    def __init__(
+        self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
+    ) -> None:
         self._tree = tree
         self._device = device
         self._host = host

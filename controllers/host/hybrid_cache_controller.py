@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.host.tier_pages import DevicePages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.receipt import Boundary
@@ -48,7 +49,7 @@ class HybridCacheController:
     """
 
     def __init__(
-        self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
+        self, tree: UnifiedTree, device: DevicePages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
     ) -> None:
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
         self.host.other_tier, device.other_tier = device, self.host
