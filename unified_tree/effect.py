@@ -19,6 +19,8 @@ class EffectKind(Enum):
     BACKUP = "device to host"
     LOAD = "host to device"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 class Copy(NamedTuple):
     """Copy page `source[i]` of a component to its page `target[i]` on the other tier; int64 ids of equal length."""

@@ -94,7 +94,7 @@ class Locks:
         node, length = self.find(boundary)
         if node is None:
             return None, 0
-        device_only = tier is Tier.DEVICE
+        device_only = not tier
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
         if covered and wanted is None and state.is_gated:

@@ -170,13 +170,14 @@ class HybridCacheController:
     def _finished(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer: publish its pages, or free its targets."""
         effect = opened.effect
-        pages = self._device if effect.kind is EffectKind.LOAD else self.host
+        is_load = effect.kind is EffectKind.LOAD
+        pages = self._device if is_load else self.host
         if error is None:
             page_counts = {copy.component: copy.source.size for copy in effect.copies}
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect))
             pages.free_all(self._tree.transfers.acknowledge(effect))
             pages.landed(effect.boundary)
-            if self.storage is not None and effect.kind is EffectKind.BACKUP:
+            if self.storage is not None and not is_load:
                 self.storage.backed_up(effect.boundary)
         else:
             pages.free_all(self._tree.transfers.abort(effect))
