@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,9 +19,10 @@ class EffectKind(Enum):
     BACKUP = "device to host"
     LOAD = "host to device"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+
+class Copy(NamedTuple):
     """Copy page `source[i]` of a component to its page `target[i]` on the other tier; int64 ids of equal length."""
 
     component: str
@@ -30,18 +30,19 @@ class Copy:
     target: NDArray[np.int64]
 
 
-@dataclass(slots=True)
 class Span:
     """Target pages for the tokens [begin, end) of one component, `end` being in or at the end of `node`."""
 
-    component: int
-    node: Node
-    begin: int
-    end: int
-    target: bytes
+    __slots__ = ("begin", "component", "end", "node", "target")
+
+    def __init__(self, component: int, node: Node, begin: int, end: int, target: bytes) -> None:
+        self.component = component
+        self.node = node
+        self.begin = begin
+        self.end = end
+        self.target = target
 
 
-@dataclass(slots=True, eq=False)
 class Effect:
     """Copies asked for, to be acknowledged or aborted exactly once.
 
@@ -49,15 +50,31 @@ class Effect:
         copies: the paths first, then the sidecars, one entry a component.
         after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first. If one is aborted,
             the prefix of this one's pages may be missing; they then come back unused.
+        spans: where the target pages belong; `targets` all of them, by component; `receipts` lock the sources. Internal.
     """
 
-    kind: EffectKind
-    boundary: Boundary
-    copies: tuple[Copy, ...]
-    after: tuple[Effect, ...]
-    spans: list[Span] = field(repr=False)
-    receipts: list[Receipt] = field(repr=False)
-    targets: dict[str, NDArray[np.int64]] = field(repr=False)
+    __slots__ = ("after", "boundary", "copies", "kind", "receipts", "spans", "targets")
+
+    def __init__(
+        self,
+        kind: EffectKind,
+        boundary: Boundary,
+        copies: tuple[Copy, ...],
+        after: tuple[Effect, ...],
+        spans: list[Span],
+        receipts: list[Receipt],
+        targets: dict[str, NDArray[np.int64]],
+    ) -> None:
+        self.kind = kind
+        self.boundary = boundary
+        self.copies = copies
+        self.after = after
+        self.spans = spans
+        self.receipts = receipts
+        self.targets = targets
+
+    def __repr__(self) -> str:
+        return f"Effect({self.kind.name}, {self.boundary}, {self.copies})"
 
     def copied_from(self, component: int, begin: int, end: int) -> int:
         """The first of a component's tokens [begin, end) that this effect copies; `end` if it copies none. Cost: O(spans)."""

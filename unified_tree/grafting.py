@@ -39,24 +39,34 @@ class GraftResult(NamedTuple):
     unused: dict[str, NDArray[np.int64]]
 
 
-def host_path_end(state: TreeState, key: Key, limit: int) -> Boundary:
+def host_path_end(state: TreeState, key: Key, limit: int, after: Boundary) -> Boundary:
     """See Transfers.host_path_end."""
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
         return NOWHERE
-    node, length = walk(state, key, root, limit)
+    node, length = walk(state, key, _node_above(state, root, after, limit), limit)
     while node.parent is not None and any(node.host[i] is None for i in state.required_paths):
         node = node.parent
         length = node.end
     return Boundary(node.id, length)
 
 
-def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
+def _node_above(state: TreeState, root: Node, after: Boundary, limit: int) -> Node:
+    """The deepest node that ends at or above a boundary on a key, and within a limit; the key's root if its node is gone."""
+    node = state.nodes.get(after.node) if after.length else None
+    if node is None or node.root is not root:
+        return root
+    while node.parent is not None and node.end > min(after.length, limit):
+        node = node.parent
+    return node
+
+
+def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], after: Boundary) -> GraftResult:
     """See Transfers.graft."""
     end = key.length // state.page_size * state.page_size
-    given = _checked(state, key, pages, end)
+    given = _checked(state, key, pages, end, after)
     state.clock += 1
-    node = _node_ending_at(state, key, end)
+    node = _node_ending_at(state, key, end, after)
     unused: dict[int, list[bytes]] = {}
     for i in sorted(given, key=lambda i: not state.is_path[i]):
         ids = given[i]
@@ -66,11 +76,13 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]]) ->
     return GraftResult(Boundary(node.id, end), state.by_name(unused))
 
 
-def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], end: int) -> dict[int, NDArray[np.int64]]:
+def _checked(
+    state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], end: int, after: Boundary
+) -> dict[int, NDArray[np.int64]]:
     """The pages by component index. Raises InsertError or PageError."""
     if end == 0:
         raise InsertError(f"{key} has no whole page to graft")
-    key.require_tokens()
+    key.require_tokens(after.length)  # what is in the tree never has a negative one
     given: dict[int, NDArray[np.int64]] = {}
     for name, ids in pages.items():
         if name not in state.index:
@@ -81,7 +93,7 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
         if not 0 < given[i].size <= max_pages:
             raise InsertError(f"{name}: 1 … {max_pages} pages can be grafted at {end} tokens, not {given[i].size}")
         state.host_pools[i].ledger.check(given[i])
-    reach = host_path_end(state, key, end).length
+    reach = host_path_end(state, key, end, after).length
     for i in state.required_paths:
         begin = end - (given[i].size if i in given else 0) * state.page_size
         if begin > reach:
@@ -91,10 +103,10 @@ def _checked(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]],
     return given
 
 
-def _node_ending_at(state: TreeState, key: Key, end: int) -> Node:
+def _node_ending_at(state: TreeState, key: Key, end: int, after: Boundary) -> Node:
     """The node that ends where the key's whole pages end, cut or added."""
     root = state.root_of((key.namespace, key.bigram))
-    node, matched = walk(state, key, root, end)
+    node, matched = walk(state, key, _node_above(state, root, after, end), end)
     if matched < node.end:
         node = split(state, node, matched)
     if matched == end:

@@ -141,16 +141,16 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
     """Counts equal the receipts and the locked children; protected sizes equal the locked values."""
-    ends = Counter((node, i) for receipt in locks.open.values() for i, node in receipt.paths.items())
+    ends = Counter((node, i, receipt.tier) for receipt in locks.open.values() for i, node in receipt.paths.items())
     locked = Counter(value for receipt in locks.open.values() for values in receipt.values.values() for value in values)
     for tier in TIERS:
         protected = [0] * len(state.components)
         for value in _owned(state, tier):
             node, i = value.node, value.component
             expected = locked[value]
-            if tier is Tier.DEVICE and state.is_path[i]:
-                below = (child.device[i] for child in node.children())
-                expected += ends[node, i] + sum(v is not None and v.locks > 0 for v in below)
+            if state.is_path[i]:
+                below = (child.values(tier)[i] for child in node.children())
+                expected += ends[node, i, tier] + sum(v is not None and v.locks > 0 for v in below)
             if value.locks != expected:
                 yield f"{state.components[i].name} at {node} counts {value.locks} locks, not {expected}"
             if value.locks:

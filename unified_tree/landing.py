@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unified_tree.node import PAGE_ID_BYTES, Node, Tier
+from unified_tree.node import PAGE_ID_BYTES, Node
 
 if TYPE_CHECKING:
     from unified_tree.effect import Span
+    from unified_tree.node import Tier
     from unified_tree.state import TreeState
 
 
@@ -17,14 +18,16 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
 
     Cost: O(nodes crossed) and one copy of the ids.
     """
-    for node in reversed(list(crossed(span))):
+    nodes = list(crossed(span))
+    nodes.reverse()
+    for node in nodes:
         first, last = max(node.start, span.begin), min(node.end, span.end)
         offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
         pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
             state.resumability.update(node)
-        if taken < len(pages) and (tier is Tier.HOST or state.owner_of[span.component] == span.component):
+        if taken < len(pages) and (tier or state.owner_of[span.component] == span.component):
             unused.setdefault(span.component, []).append(pages[taken:])
 
 
@@ -44,7 +47,7 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
     needed = pages[: max(0, begin - first) // state.page_size * PAGE_ID_BYTES]
     if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
         return 0
-    if tier is Tier.DEVICE and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
+    if not tier and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
         return 0
     if value is not None:
         state.extend(value, needed)

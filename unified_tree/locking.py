@@ -1,8 +1,8 @@
 """Locks: a locked page is never freed, moved or overwritten.
 
-On device a path is locked by counting: a node counts one per receipt that ends there and one per locked child. So taking a lock
-stops at the first path node that is locked already. Windows, states and host copies may have holes and are locked one by one:
-the receipt lists the values, each value its receipts, and a split extends both.
+A path, which is prefix-closed on each tier, is locked by counting: a node counts one per receipt that ends there and one per
+locked child. So taking a lock stops at the first path node that is locked already. Windows and states may have holes and are
+locked one by one: the receipt lists the values, each value its receipts, and a split extends both.
 
 A lock ends at a node's end and splits the node if necessary; the lower part keeps the id. The receipt of a boundary inside the
 node therefore has a new name for it. The old name stays valid until the receipt is released.
@@ -98,7 +98,7 @@ class Locks:
         node, length = self.find(boundary)
         if node is None:
             return None, 0
-        device_only = tier is Tier.DEVICE
+        device_only = not tier
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
         if covered and wanted is None and state.is_gated:
@@ -110,15 +110,12 @@ class Locks:
     def _lock_all(self, receipt: Receipt, node: Node, wanted: tuple[int, ...] | None) -> None:
         state, tier = self._state, receipt.tier
         for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
-            if tier is Tier.HOST:
-                self._lock_values(receipt, i, window_values(node, node.end, i, node.end, tier))
-                continue
             at = node
-            while at.parent is not None and at.device[i] is None:
+            while at.parent is not None and at.values(tier)[i] is None:
                 at = at.parent
             if at.parent is not None:
                 receipt.paths[i] = at
-                self._lock_path(at, i)
+                self._lock_path(at, i, tier)
         for i in state.owned_points[tier]:
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
@@ -127,9 +124,9 @@ class Locks:
             if wanted is None or i in wanted:
                 self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
 
-    def _lock_path(self, node: Node, component: int) -> None:
-        pool = self._state.device_pools[component]
-        value = node.device[component]
+    def _lock_path(self, node: Node, component: int, tier: Tier) -> None:
+        pool = self._state.pools(tier)[component]
+        value = node.values(tier)[component]
         while value is not None:
             value.locks += 1
             if value.locks > 1:
@@ -139,12 +136,13 @@ class Locks:
                 pool.remove_evictable(value)
             assert node.parent is not None
             node = node.parent
-            value = node.device[component]
+            value = node.values(tier)[component]
 
-    def _unlock_path(self, node: Node, component: int) -> None:
+    def _unlock_path(self, node: Node, component: int, tier: Tier) -> None:
         state = self._state
-        pool = state.device_pools[component]
-        value = node.device[component]
+        pool = state.pools(tier)[component]
+        held_back = bool(state.blocked) or state.retired.has(node)
+        value = node.values(tier)[component]
         while value is not None:
             value.locks -= 1
             assert value.locks >= 0
@@ -153,10 +151,11 @@ class Locks:
             pool.protected_pages -= value.page_count
             if not value.children:
                 pool.add_evictable(value)
-            self._unlocked(node)
+            if held_back:
+                self._unlocked(node)
             assert node.parent is not None
             node = node.parent
-            value = node.device[component]
+            value = node.values(tier)[component]
 
     def _lock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
@@ -231,6 +230,6 @@ class Locks:
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
         if component in receipt.paths:
-            self._unlock_path(receipt.paths.pop(component), component)
+            self._unlock_path(receipt.paths.pop(component), component, receipt.tier)
         else:
             self._unlock_values(receipt, component, receipt.values.pop(component))

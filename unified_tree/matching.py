@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from unified_tree.children import child_at
 from unified_tree.keys import Key
-from unified_tree.node import PAGE_ID_BYTES, Node, Root, Tier
+from unified_tree.node import PAGE_ID_BYTES, Node, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
 from unified_tree.token_bytes import require_tokens
 
@@ -282,16 +282,20 @@ def supersede(state: TreeState, i: int, window: int, boundary: Boundary, later: 
             state.device_pools[i].reorder(value)
 
 
-def key_of(node: Node | None, length: int) -> Key:
-    """The elements of the first `length` tokens on the way to `node`; the empty key for no node."""
-    edges = []
+def key_of(node: Node | None, length: int, begin: int = 0) -> Key:
+    """The elements [begin, length) on the way to `node`; the empty key for no node."""
+    if node is None or node.root is None:
+        return Key.from_elements(b"", "", bigram=False)
+    namespace, bigram = node.root.name
+    pieces: list[bytes] = []
     at = node
-    while at is not None and at.parent is not None:
-        edges.append(at.edge)
-        at = at.parent
-    namespace, bigram = at.name if isinstance(at, Root) else ("", False)
-    whole = Key.from_elements(b"".join(reversed(edges)), namespace, bigram=bigram)
-    return Key.from_elements(whole.data[: length * whole.width_bytes], namespace, bigram=bigram)
+    while (parent := at.parent) is not None and at.end > begin:
+        first, last = max(begin - parent.end, 0), min(length, at.end) - parent.end
+        width = len(at.edge) // (at.end - parent.end)
+        pieces.append(at.edge[first * width : last * width])
+        at = parent
+    pieces.reverse()
+    return Key.from_elements(b"".join(pieces), namespace, bigram=bigram, begin=begin)
 
 
 def window_values(node: Node, length: int, component: int, window: int, tier: Tier) -> list[Value]:

@@ -52,7 +52,7 @@ class Value(Ranked):
 
     Attributes:
         pages: int64 page ids as bytes, the last `page_count` pages of the node.
-        locks: for device `Path` values one per receipt at this node's end and one per locked child; else one per receipt.
+        locks: for `Path` values one per receipt at this node's end and one per locked child; else one per receipt.
         children: for `Path` values, how many child nodes have this component on this tier.
         touched: the tree's clock at the last use; `created`: at creation; `hits`: matches that ended here.
         marks: uses that ended inside the node, {length: (touched, hits)}; a split gives each to the half it ended in.
@@ -61,7 +61,7 @@ class Value(Ranked):
         stranded: no boundary needs it.
         copied: all its pages are on the other tier too.
         copying: the open transfers that copy it to the other tier, each different pages.
-        locked_by: the receipts that lock this value, by serial number (all but device `Path`, which counts).
+        locked_by: the receipts that lock this value, by serial number (all but `Path`, which counts).
         run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
             the component has without a gap on either tier, counted as far as its window reaches.
     """

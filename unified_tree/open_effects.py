@@ -9,16 +9,18 @@ pages since, another effect copies only those.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from unified_tree.effect import Copy, Effect, EffectKind, Span
 from unified_tree.errors import EffectError
+from unified_tree.int64 import INT64
 from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value, opposite
 from unified_tree.page_ids import page_ids
+from unified_tree.receipt import record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
+DEVICE: Final = Tier.DEVICE
+HOST: Final = Tier.HOST
+BACKUP: Final = EffectKind.BACKUP
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
 Missing = list[tuple[Value, int, int]]
 """Source values that the target tier lacks, as (value, first page, last page) within the value."""
 Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
@@ -49,7 +55,7 @@ class OpenEffects:
         """See Transfers.backup and load."""
         state, target = self._state, target_of(kind)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
-        receipts = [self._locks.acquire(boundary, Tier.HOST, components), self._locks.lock_present(boundary)]
+        receipts = [self._locks.acquire(boundary, HOST, components), self._locks.lock_present(boundary)]
         try:
             missing, after = self._missing(kind, boundary, self._indices(components))
             given = self._supplied(kind, boundary, supply, self._count(missing, target))
@@ -117,9 +123,7 @@ class OpenEffects:
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """See Transfers.pages_with_loads."""
-        return np.frombuffer(
-            b"".join(collect(self._state, self._locks, boundary, component, Tier.DEVICE, self._with_loads)), np.int64
-        )
+        return np.frombuffer(b"".join(collect(self._state, self._locks, boundary, component, DEVICE, self._with_loads)), INT64)
 
     def _with_loads(self, node: Node, component: int) -> bytes:
         """The device pages of a node's last tokens, those on their way included."""
@@ -145,7 +149,7 @@ class OpenEffects:
         return counts
 
     def _takes_pages(self, value: Value, target: Tier) -> bool:
-        return target is Tier.HOST or self._state.owner_of[value.component] == value.component
+        return bool(target) or self._state.owner_of[value.component] == value.component
 
     def _indices(self, components: Collection[str] | None) -> set[int] | None:
         return None if components is None else {self._state.index[name] for name in components}
@@ -193,39 +197,43 @@ class OpenEffects:
     ) -> tuple[list[Span], tuple[Copy, ...]]:
         """Distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
         state = self._state
+        whole = {name: ids.tobytes() for name, ids in given.items()}
         dealt = dict.fromkeys(given, 0)
         spans: list[Span] = []
         sources: dict[int, list[bytes]] = {}
         targets: dict[int, list[bytes]] = {}
         for value, first, last in missing:
             i, node = value.component, value.node
+            size = (last - first) * PAGE_ID_BYTES
             if self._takes_pages(value, target):
                 name = state.components[i].name
-                ids = given[name][dealt[name] : dealt[name] + last - first].tobytes()
-                dealt[name] += last - first
+                at = dealt[name]
+                dealt[name] = at + size
+                ids = whole[name][at : at + size]
             else:
-                ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[: (last - first) * PAGE_ID_BYTES]
-                if len(ids) < (last - first) * PAGE_ID_BYTES:
+                ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[:size]
+                if len(ids) < size:
                     continue  # its owner is not on device for all of it: nothing to be valid in
             begin = node.end - (value.page_count - first) * state.page_size
             spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
-            sources.setdefault(i, []).append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
-            targets.setdefault(i, []).append(ids)
-        copies = tuple(
-            Copy(
-                component=state.components[i].name,
-                source=np.frombuffer(b"".join(sources[i]), np.int64),
-                target=np.frombuffer(b"".join(targets[i]), np.int64),
-            )
-            for i in sources
-        )
-        return spans, copies
+            if i not in sources:
+                sources[i] = []
+                targets[i] = []
+            sources[i].append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
+            targets[i].append(ids)
+        copies = [record(Copy, (state.components[i].name, _ids(pages), _ids(targets[i]))) for i, pages in sources.items()]
+        return spans, tuple(copies)
 
     def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:
         """The device pages an owner has at a node, or is being given there by some effect: its last `page_count`."""
         coming = b"".join(span.target for span in spans if span.component == owner and span.node is node)
         pages = coming + self._with_loads(node, owner)
         return pages[-page_count * PAGE_ID_BYTES :]
+
+
+def _ids(parts: list[bytes]) -> NDArray[np.int64]:
+    """Page ids in several parts, as one array."""
+    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), INT64)
 
 
 def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:
@@ -245,4 +253,4 @@ def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Val
 
 def target_of(kind: EffectKind) -> Tier:
     """Where an effect's pages go."""
-    return Tier.HOST if kind is EffectKind.BACKUP else Tier.DEVICE
+    return HOST if kind is BACKUP else DEVICE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree import grafting
@@ -10,7 +10,7 @@ from unified_tree.arguments import checked_boundary, checked_key, checked_limit
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.grafting import GraftResult
 from unified_tree.open_effects import OpenEffects, Supply
-from unified_tree.receipt import Boundary
+from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,26 +92,49 @@ class Transfers:
         """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""
         return self._locks.lock_present(checked_boundary(boundary))
 
-    def host_path_end(self, key: Key, *, limit: int | None = None) -> Boundary:
+    def host_path_end(self, key: Key, *, limit: int | None = None, after: Boundary = NOWHERE) -> Boundary:
         """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
 
-        It need not be covered by windows and states; `lock(..., Tier.HOST, components=paths)` keeps it. Cost: as a match.
+        It need not be covered by windows and states; `lock(..., Tier.HOST, components=paths)` keeps it.
+
+        Args:
+            after: a boundary on this key, no longer than the limit, from a match made just before: what lies above is not
+                compared again.
+
+        Cost: as a match, of what lies behind `after`.
         """
         checked_key(key)
-        return grafting.host_path_end(self._state, key, checked_limit(key, limit))
+        return grafting.host_path_end(self._state, key, checked_limit(key, limit), checked_boundary(after))
 
-    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> GraftResult:
+    def namespace_of(self, boundary: Boundary) -> str:
+        """The namespace of a boundary. Raises StaleBoundaryError if its node is gone. Cost: O(1)."""
+        node, _ = self._locks.find(checked_boundary(boundary))
+        return "" if node is None or node.root is None else node.root.name[0]
+
+    def ends_above(self, boundary: Boundary) -> Iterator[Boundary]:
+        """The ends of the nodes on the way to a boundary, the deepest first; the boundary itself is one if it ends a node.
+
+        Raises StaleBoundaryError if its node is gone. Do not change the tree meanwhile. Cost: O(1) each.
+        """
+        node, length = self._locks.find(checked_boundary(boundary))
+        while node is not None and node.parent is not None:
+            if node.end <= length:
+                yield Boundary(node.id, node.end)
+            node = node.parent
+
+    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]], *, after: Boundary = NOWHERE) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.
 
         Args:
             key: only its whole pages count.
             pages: by component the host page ids of the key's last pages, int64: of a path as many as the host lacks, of a
                 window those of its last tokens, one state. Required paths must reach back to `host_path_end`.
+            after: a boundary on this key, which the caller keeps locked: what lies above is not compared again.
 
         Raises InsertError, PageError or InvalidKeyError, with nothing changed. Cost: as an insert.
         """
         checked_key(key)
-        return grafting.graft(self._state, key, pages)
+        return grafting.graft(self._state, key, pages, checked_boundary(after))
 
     def is_boundary(self, boundary: Boundary) -> bool:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `UnifiedTree.settle`."""

@@ -16,6 +16,7 @@ from unified_tree.dump import dump, owner_of_page
 from unified_tree.errors import (
     ConfigurationError,
     InsertError,
+    InvalidKeyError,
     PageError,
     ReceiptError,
 )
@@ -290,13 +291,19 @@ class UnifiedTree:
         checked_resident(tier)
         return self._state.pools(tier)[self._state.index_of(component)]
 
-    def key_of(self, boundary: Boundary) -> Key:
+    def key_of(self, boundary: Boundary, begin: int = 0) -> Key:
         """The tokens up to a boundary, and their namespace; of length zero the empty key.
 
-        Raises StaleBoundaryError if its node is gone. Cost: one copy of the tokens.
+        Args:
+            begin: the tokens from there on, as `Key.tail`; at most the boundary's length.
+
+        Raises StaleBoundaryError if its node is gone, and InvalidKeyError for a tail that begins elsewhere. Cost: one copy of
+        the tokens from `begin` on.
         """
         node, length = self._locks.find(checked_boundary(boundary))
-        return matching.key_of(node, length)
+        if integer(begin, "begin", InvalidKeyError) > length:
+            raise InvalidKeyError(f"a tail from element {begin} on was asked of {boundary}")
+        return matching.key_of(node, length, begin)
 
     def explain(self, key: Key) -> Explanation:
         """Which component lost how much of this key, on which tier. Changes nothing. Cost: a few matches."""

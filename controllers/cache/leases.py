@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from unified_tree.errors import LeaseError, TransferError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
+    from unified_tree.controllers.host.load import Load
 
 
 class Leases:
@@ -26,7 +28,8 @@ class Leases:
         self._controller = controller
         self._counters = counters
         self._open: dict[Lease, None] = {}
-        self._waiting: dict[Lease, None] = {}
+        self._waiting: dict[Load, Lease] = {}
+        self._changed: deque[Load] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -48,29 +51,35 @@ class Leases:
         """A lease was made."""
         self._open[lease] = None
         if lease.load is not None:
-            self._waiting[lease] = None
+            self._waiting[lease.load] = lease
+            lease.load.changed = self._changed
 
     def remove(self, lease: Lease) -> None:
         """A lease ends, perhaps before its load."""
-        self._waiting.pop(lease, None)
+        if lease.load is not None:
+            self._waiting.pop(lease.load, None)
         lease._end()
         del self._open[lease]
 
     def poll(self) -> None:
         """Leases whose loads have ended switch to the tree's pages, or fail. Partly loaded ones switch for the loaded part.
 
-        Cost: O(leases that wait).
+        Cost: O(loads of which something has ended).
         """
-        for lease in [lease for lease in self._waiting if lease.load is not None and lease.load.has_unseen_end]:
-            if lease.load is not None and lease.load.has_ended:
-                self._end_load(lease)
-            else:
+        while self._changed:
+            load = self._changed.popleft()
+            lease = self._waiting.get(load)
+            if lease is None:
+                continue
+            if load.has_ended:
+                self._end_load(lease, load)
+            elif load.has_unseen_end:
                 lease._follow_load()
 
     def end_loads(self) -> None:
         """As `poll`, when no load is open any more."""
-        for lease in list(self._waiting):
-            self._end_load(lease)
+        for load, lease in list(self._waiting.items()):
+            self._end_load(lease, load)
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """See PrefixCache.wait_layer."""
@@ -92,17 +101,15 @@ class Leases:
 
     def fail(self, namespace: str | None) -> None:
         """Fail the loads of an invalidated namespace, or of all. Cost: O(leases that wait)."""
-        for lease in self._waiting:
-            if lease.load is not None and namespace in (None, lease.tokens.namespace):
-                lease.load.fail(f"{lease} was loading what has been invalidated since")
+        for load, lease in self._waiting.items():
+            if namespace in (None, lease.tokens.namespace):
+                load.fail(f"{lease} was loading what has been invalidated since")
 
-    def _end_load(self, lease: Lease) -> None:
-        del self._waiting[lease]
-        assert lease.load is not None
-        tokens = lease.load.tokens
+    def _end_load(self, lease: Lease, load: Load) -> None:
+        del self._waiting[load]
         lease._end_load()
         if lease.failure is not None:
-            self._counters.hit_tokens -= tokens
+            self._counters.hit_tokens -= load.tokens
             self._counters.count_drop("lease lost its load")
         else:
             self._counters.host_hit_tokens += lease.host_tokens

@@ -6,6 +6,7 @@ needs both. Ancestors are part of it, so they are never copied after their desce
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.host_tier import HostTier
-    from unified_tree.controllers.host.tier_pages import TierPages
+    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
     from unified_tree.effect import Effect
     from unified_tree.order import Place
     from unified_tree.receipt import Boundary
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 class BackupQueue:
     """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
 
-    def __init__(self, tree: UnifiedTree, device: TierPages, host: TierPages, tier: HostTier, counters: CacheCounters) -> None:
+    def __init__(
+        self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
+    ) -> None:
         self._tree = tree
         self._device = device
         self._host = host
         self._tier = tier
         self._counters = counters
-        self._waiting: dict[Boundary, None] = {}
+        self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
         self._optional = [c.name for c in tree.components if not c.required]
@@ -47,7 +50,7 @@ class BackupQueue:
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
-            del self._waiting[next(iter(self._waiting))]
+            self._waiting.popitem(last=False)
             self._counters.count_drop("backup queue full")
         self._waiting[boundary] = None
 
@@ -92,10 +95,8 @@ class BackupQueue:
 
     def begin(self) -> Iterator[Effect]:
         """Start the requested backups, within the limits on locked pages."""
-        for boundary in list(self._waiting):
-            if self._at_limit():
-                return
-            del self._waiting[boundary]
+        while self._waiting and not self._at_limit():
+            boundary, _ = self._waiting.popitem(last=False)
             effect = self._begin_one(boundary)
             if effect is not None:
                 yield effect

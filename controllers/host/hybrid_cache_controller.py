@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheCounters
+    from unified_tree.controllers.host.tier_pages import DevicePages
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.receipt import Boundary
@@ -48,7 +49,7 @@ class HybridCacheController:
     """
 
     def __init__(
-        self, tree: UnifiedTree, device: TierPages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
+        self, tree: UnifiedTree, device: DevicePages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
     ) -> None:
         self.host = TierPages(tree, Tier.HOST, tier.page_counts, counters)
         self.host.other_tier, device.other_tier = device, self.host
@@ -169,13 +170,14 @@ class HybridCacheController:
     def _finished(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer: publish its pages, or free its targets."""
         effect = opened.effect
-        pages = self._device if effect.kind is EffectKind.LOAD else self.host
+        is_load = effect.kind is EffectKind.LOAD
+        pages = self._device if is_load else self.host
         if error is None:
             page_counts = {copy.component: copy.source.size for copy in effect.copies}
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect))
             pages.free_all(self._tree.transfers.acknowledge(effect))
             pages.landed(effect.boundary)
-            if self.storage is not None and effect.kind is EffectKind.BACKUP:
+            if self.storage is not None and not is_load:
                 self.storage.backed_up(effect.boundary)
         else:
             pages.free_all(self._tree.transfers.abort(effect))

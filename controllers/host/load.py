@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from unified_tree.receipt import Receipt
 
 
@@ -16,17 +18,19 @@ class Load:
         tickets: of all transfers it waits for, in the order they were submitted.
         open: those of `tickets` that have not ended.
         laid_out: how many were open when the lease's page tables were last filled.
+        changed: where it is put when one of them has ended; None for nobody who wants to know.
         error: why it failed; None if it has not.
         tokens, size_bytes: the tokens gained beyond what was on device; the bytes of its own transfer alone.
     """
 
-    __slots__ = ("_receipt", "boundary", "error", "laid_out", "open", "size_bytes", "tickets", "tokens")
+    __slots__ = ("_receipt", "boundary", "changed", "error", "laid_out", "open", "size_bytes", "tickets", "tokens")
 
     def __init__(self, tickets: list[int], receipt: Receipt, tokens: int, size_bytes: int) -> None:
         self.boundary = receipt.boundary
         self.tickets = tickets
         self.open = set(tickets)
         self.laid_out = len(tickets)
+        self.changed: deque[Load] | None = None
         self.error: str | None = None
         self._receipt: Receipt | None = receipt
         self.tokens = tokens
@@ -54,6 +58,8 @@ class Load:
     def transfer_ended(self, ticket: int, error: str | None) -> None:
         """One transfer that it waits for ended."""
         self.open.discard(ticket)
+        if self.changed is not None:
+            self.changed.append(self)
         if error is not None:
             self.fail(f"the load of {self.boundary} failed: {error}")
 

@@ -28,6 +28,47 @@ class PageWatcher(Protocol):
         """Pages were freed, whether the tree had them or not."""
 
 
+class FreePages(Protocol):
+    """The free list of one pool; a PageAllocator is one."""
+
+    @property
+    def page_count(self) -> int | None:
+        """Pages in the pool; None for no limit."""
+
+    @property
+    def free_pages(self) -> int:
+        """How many pages can be allocated now without an eviction."""
+
+
+class DevicePages(Protocol):
+    """The device pages behind a host tier: a cache's own, or an engine's.
+
+    Attributes:
+        other_tier: the host's, once there is one.
+    """
+
+    other_tier: DevicePages | None
+
+    @property
+    def allocators(self) -> Mapping[str, FreePages]:
+        """The free list of each pool, by component."""
+
+    def reserve(self, needs: Mapping[str, int]) -> None:
+        """See TierPages.reserve."""
+
+    def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+        """See TierPages.allocate_all."""
+
+    def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
+        """See TierPages.free_all."""
+
+    def free_evicted(self, result: EvictResult) -> None:
+        """See TierPages.free_evicted."""
+
+    def landed(self, boundary: Boundary) -> None:
+        """See TierPages.landed."""
+
+
 class TierPages:
     """One allocator per component with its own pages on a tier; evicts from the tree what the free lists lack.
 
@@ -42,7 +83,7 @@ class TierPages:
         self._counters = counters
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
         self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
-        self.other_tier: TierPages | None = None
+        self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
 
     def landed(self, boundary: Boundary) -> None:

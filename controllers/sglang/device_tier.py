@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.host.tier_pages import PageWatcher, TierPages
+    from unified_tree.controllers.host.tier_pages import DevicePages, PageWatcher
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.receipt import Boundary, EvictResult
     from unified_tree.tree import UnifiedTree
@@ -56,7 +56,7 @@ class DeviceTier:
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
         self._cut_pages = max(-(-CUT_TOKENS // tree.page_size), self.allocators[FULL].page_count // CUT_SHARE)
-        self.other_tier: TierPages | None = None
+        self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
 
     def landed(self, boundary: Boundary) -> None:

@@ -129,7 +129,7 @@ class Tiers:
         host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, remedy=TOO_LITTLE_MEMORY)
         movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
         tier = HostTier(page_counts=page_counts, engine=CpuEngine(movers), write_policy=write_policy)
-        self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)  # type: ignore[arg-type]
+        self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
         self._starting: dict[Boundary, Load] = {}
         self._batch: list[Load] = []
         self._open: list[Load] = []

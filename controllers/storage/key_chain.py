@@ -70,7 +70,7 @@ class KeyChain:
         """The chain digests of the key's whole pages from `start_page` on, 32 bytes each.
 
         Args:
-            key: a partial last page is left out.
+            key: a partial last page is left out; of a `Key.tail` the pages before `start_page` may be missing.
             start_page: pages before it are not hashed.
             parent: the digest of page `start_page - 1` of the same prefix; must be given if that is not the root.
 
@@ -78,8 +78,9 @@ class KeyChain:
         not 32 bytes, or beyond the key. Cost: O(tokens from `start_page` on).
         """
         page_count = len(key) // self.page_size
-        if not 0 <= start_page <= page_count:
-            raise InvalidKeyError(f"start_page {start_page!r} is not one of 0 … {page_count}")
+        if not key.begin <= start_page * self.page_size <= page_count * self.page_size:
+            first_page = -(-key.begin // self.page_size)
+            raise InvalidKeyError(f"start_page {start_page!r} is not one of {first_page} … {page_count}")
         if start_page and (type(parent) is not bytes or len(parent) != KEY_BYTES):
             raise InvalidKeyError(f"the parent of page {start_page} must be a digest of {KEY_BYTES} bytes, not {parent!r}")
         root = self.root(key.namespace, bigram=key.bigram)
@@ -96,6 +97,16 @@ class KeyChain:
             found.append(digest)
         return found
 
+    def continued(self, known: Sequence[bytes], key: Key) -> list[bytes]:
+        """The chain digests of all of the key's whole pages, as `digests`, given those of the first ones.
+
+        Args:
+            key: may be the tail behind `known`.
+
+        Cost: O(tokens behind `known`), and a pointer a page.
+        """
+        return [*known, *self.digests(key, start_page=len(known), parent=known[-1] if known else None)]
+
 
 def pool_keys(chain_digests: Sequence[bytes], format_digest: bytes) -> list[bytes]:
     """The keys under which a pool stores these pages. Cost: about half a microsecond a page."""
@@ -105,6 +116,7 @@ def pool_keys(chain_digests: Sequence[bytes], format_digest: bytes) -> list[byte
 def _token_bytes(key: Key, begin: int, end: int) -> bytes:
     """Tokens `begin` to `end` as little-endian int64, for a bigram key one more."""
     ids = np.frombuffer(key.data, np.int64)
+    begin, end = begin - key.begin, end - key.begin
     if key.bigram:
         pairs = ids.reshape(-1, 2)[begin:end]
         ids = np.concatenate((pairs[:, 0], pairs[-1:, 1]))

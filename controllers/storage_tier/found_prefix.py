@@ -7,6 +7,7 @@ queried. Only the restore points are read. Cost: one query per pool, O(pages), a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ class FoundPrefix:
 
     Args:
         limit_pages: maximum prefix length to query.
+        known: chain digests of the first pages, which are not hashed again.
 
     Attributes:
         base_pages: pages of the required paths that are on host, and so not queried.
@@ -41,11 +43,12 @@ class FoundPrefix:
         lengths: which lengths can be restored, shape [reach_pages + 1], without those resumable without the store.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int, known: Sequence[bytes] = ()) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
         self.resumable_pages = resumable_pages
+        self._known = known
         self.digests: list[bytes] = []
         self.chain: KeyChain | None = None
         self.reach_pages = base_pages
@@ -77,7 +80,7 @@ class FoundPrefix:
         if self.is_stopped():
             return
         size, base = composition.page_size, self.base_pages
-        self.digests = chain.digests(self.key.prefix(self.limit_pages * size))
+        self.digests = chain.continued(self._known, self.key.prefix(self.limit_pages * size))
         reach = self.limit_pages
         for access in composition.paths:
             if access.required and reach > base:

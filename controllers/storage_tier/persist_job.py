@@ -7,6 +7,7 @@ refuses ends the job, because nothing behind it could be found.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.key_chain import pool_keys
 from unified_tree.controllers.storage.restore_point import RestorePoint
 from unified_tree.controllers.storage.storage_engine import Outcome
+from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,19 +36,29 @@ class PersistJob:
     """One boundary on its way to the store.
 
     Args:
-        key: the boundary's tokens.
+        key: the boundary's tokens, without those of `known`.
         pages: host pages by component: all of paths, the last ones of windows and states.
+        known: the digests of a beginning of the boundary's pages, and how far it is stored; None for nothing.
 
     Attributes:
+        prefix: what is known of the boundary; None before the job has started.
         written_pages, written_bytes: what the store accepted.
         failure: why it ended early, None if it did not.
         is_done: whether everything this rank writes is stored, the restore point included.
     """
 
-    def __init__(self, composition: StoredComposition, key: Key, pages: Mapping[str, NDArray[np.int64]]) -> None:
+    def __init__(
+        self,
+        composition: StoredComposition,
+        key: Key,
+        pages: Mapping[str, NDArray[np.int64]],
+        known: KnownPrefix | None = None,
+    ) -> None:
         self._composition = composition
+        self._known = known
         self.key = key
         self.pages = pages
+        self.prefix: KnownPrefix | None = None
         self.written_pages = 0
         self.written_bytes = 0
         self.failure: str | None = None
@@ -54,8 +66,11 @@ class PersistJob:
 
     def store(self, store: CheckedStorage, chain: KeyChain, stored_digests: StoredDigests, policy: PersistPolicy) -> Steps:
         """The job: write what the store lacks. It changes nothing but this object's attributes, the store and the digests."""
-        digests = chain.digests(self.key)
-        begin = stored_digests.leading_count(digests)
+        known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=[])
+        digests = chain.continued(known.digests, self.key)
+        seen = stored_digests.leading(digests, known.seen)
+        begin = seen.page_count
+        self.prefix = prefix = replace(known, digests=digests, seen=seen)
         is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self.pages:
@@ -67,6 +82,7 @@ class PersistJob:
                 is_whole = False
         if is_whole:
             stored_digests.add(digests[begin:])
+            self.prefix = replace(prefix, seen=stored_digests.leading(digests, seen))
         attested: dict[bytes, int] = {}
         for access in self._composition.trailing:
             if access.name not in self.pages:

@@ -7,6 +7,7 @@ ancestors' pages, unless the store is known to hold them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class PersistQueue:
         self._controller = controller
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
-        self._waiting: dict[Boundary, None] = {}
+        self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
     @property
@@ -63,17 +64,16 @@ class PersistQueue:
         if boundary.length == 0 or boundary in self._waiting:
             return
         if self.is_full:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
+            oldest, _ = self._waiting.popitem(last=False)
             self._controller.count_drop("persist queue full", oldest)
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Account for ended writes, and start the next. Cost: O(pages of the boundary that starts)."""
+        """Account for ended writes, and start the next. Cost: a copy of the page ids of the boundary that starts, and of the
+        tokens behind the longest prefix of it that was written lately."""
         self._note_ended()
         while self._waiting and len(self._open) < self._policy.max_open:
-            boundary = next(iter(self._waiting))
-            del self._waiting[boundary]
+            boundary, _ = self._waiting.popitem(last=False)
             self._begin(boundary)
 
     def _begin(self, boundary: Boundary) -> None:
@@ -83,14 +83,16 @@ class PersistQueue:
         except StaleBoundaryError:
             controller.count_drop("persist stale", boundary)
             return
-        key = tree.key_of(boundary)
+        boundary = receipt.boundary
         pages = self._pages(boundary)
-        chain = controller.chain(key.namespace)
+        chain = controller.chain(tree.transfers.namespace_of(boundary))
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
-            controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", key)
+            controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", boundary)
             return
-        job = PersistJob(controller.composition, key, pages)
+        known = controller.known_prefixes.longest(boundary, chain.weights_version)
+        key = tree.key_of(boundary, len(known.digests) * tree.page_size)
+        job = PersistJob(controller.composition, key, pages, known)
         number = controller.ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
 
@@ -109,6 +111,8 @@ class PersistQueue:
         for job in self._jobs.ended():
             opened = self._open[job]
             self._count(job.error, opened.job)
+            if opened.job.prefix is not None:
+                self._controller.known_prefixes.add(opened.receipt.boundary, opened.job.prefix)
             self._controller.ranks.end("persist", opened.number, None, partial(self._release, job))
 
     def _release(self, job: Job, error: str | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.receipt import NOWHERE
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -32,6 +34,8 @@ class Prefetch:
         tokens: how many tokens the resumable prefix over device and host has grown since the prefetch was asked for.
         followers: prefetches that wait for this one.
         users: how many of these and itself are wanted; `waiting`: how many of these have not stopped waiting.
+        reachable: the boundary that could be resumed over device and host when it was last measured.
+        base: the end of the prefix on host, behind which its stages fetch; valid while they run.
         generation: of the weights when its stages started.
         stages: the generator that fetches it; None for a follower.
         place: where its stages start; None for a follower.
@@ -51,6 +55,8 @@ class Prefetch:
         self.followers: list[Prefetch] = []
         self.users = 1
         self.waiting = 1
+        self.reachable = NOWHERE
+        self.base = NOWHERE
         self.generation: object = None
         self.stages: Stages[None] | None = None
         self.place: Place | None = None
@@ -70,7 +76,8 @@ class Prefetch:
 
         Cost: a match.
         """
-        had = tree.match_prefix(self.key, limit=limit, touch=False).reachable.length
+        self.reachable = tree.match_prefix(self.key, limit=limit, touch=False).reachable
+        had = self.reachable.length
         if self._had_tokens is None:
             self._had_tokens = had
         self.tokens = max(0, had - self._had_tokens)

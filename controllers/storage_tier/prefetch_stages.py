@@ -18,6 +18,7 @@ import numpy as np
 
 from unified_tree.controllers.storage.hit_policy import longest
 from unified_tree.controllers.storage_tier.fetch import Fetch
+from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
 from unified_tree.controllers.storage_tier.prefetch_room import PrefetchRoom
 from unified_tree.node import Tier
 
@@ -58,6 +59,7 @@ class PrefetchStages:
         """
         controller, key = self._controller, prefetch.key
         receipt, claim = controller.tree.lock(base, Tier.HOST, controller.path_names), None
+        prefetch.base = receipt.boundary  # the lock may have cut its node
         try:
             yield from self._look_up(prefetch, found, chain)
             candidates = np.flatnonzero(found.lengths).tolist()
@@ -158,11 +160,15 @@ class PrefetchStages:
         """Put what has arrived into the tree."""
         controller, size = self._controller, self._controller.tree.page_size
         taken = fetch.pages_for(length)
-        result = controller.tree.transfers.graft(prefetch.key.prefix(length * size), taken)
+        result = controller.tree.transfers.graft(prefetch.key.prefix(length * size), taken, after=prefetch.base)
         fetch.claim.submit(taken)
         self.room.release(fetch.claim)
         controller.host.free_all(result.unused)
         controller.host.landed(result.boundary)
+        found = fetch.found
+        if found.digests and found.chain is not None:
+            known = KnownPrefix(weights_version=found.chain.weights_version, digests=found.digests[:length])
+            controller.known_prefixes.add(result.boundary, known)
         totals, before = controller.totals, prefetch.tokens
         prefetch.measure(controller.tree, length * size)
         totals.prefetched_tokens += max(0, prefetch.tokens - before)
@@ -170,7 +176,7 @@ class PrefetchStages:
             totals.prefetched_pages += ids.size
             totals.prefetched_bytes += ids.size * controller.tier.pools[name].value_bytes
         if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
-            controller.stored_digests.add(fetch.found.digests[fetch.found.base_pages : length])
+            controller.stored_digests.add(found.digests[found.base_pages : length])
 
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
         """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""

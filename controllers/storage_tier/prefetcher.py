@@ -86,18 +86,18 @@ class Prefetcher:
             return False
         if prefetch.deadline is None:
             prefetch.deadline = self._clock() + self._policy.patience_s(limit - had)
-        base = tree.transfers.host_path_end(key, limit=limit)
+        base = tree.transfers.host_path_end(key, limit=limit, after=prefetch.reachable)
         other = self._by_place.get(place_of(key, base, size))
         if other is not None:
             prefetch.follow(other)
             controller.totals.joined += 1
             return True
-        found = FoundPrefix(key, base.length // size, limit // size, had // size)
+        known = controller.known_prefixes.longest(base, chain.weights_version)
+        found = FoundPrefix(key, base.length // size, limit // size, had // size, known.digests)
         prefetch.lead(found, controller.generation(key.namespace))
         prefetch.stages = self._stages.run(prefetch, found, base, chain)
         self._advance(prefetch, None)
-        base = tree.transfers.host_path_end(key, limit=limit)  # the lock may have cut its node
-        prefetch.place = place_of(key, base, size)
+        prefetch.place = place_of(key, prefetch.base, size)
         self._by_place[prefetch.place] = prefetch
         controller.totals.prefetches += 1
         return True

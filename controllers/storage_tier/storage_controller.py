@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.storage.checked_storage import CheckedStorage
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage.stored_pool import check_can_hold, check_opened_for
+from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefixes
 from unified_tree.controllers.storage_tier.persist_queue import PersistQueue
 from unified_tree.controllers.storage_tier.prefetcher import Prefetcher
 from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierCounters, StorageTierStats
@@ -76,6 +77,7 @@ class StorageController:
         KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
         self.store = CheckedStorage(tier.engine)
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
+        self.known_prefixes = KnownPrefixes(tree, tier.persist.known_prefixes)
         self.jobs = jobs or LocalStoreJobs(self.store, self.composition, self.stored_digests, tier)
         self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._weights = weights

@@ -6,7 +6,26 @@ A store may evict any page, so an entry expires, and is discarded when a query d
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """The leading pages of a prefix that are believed to be stored.
+
+    Attributes:
+        page_count: how many.
+        oldest_s: when the one was seen that was not seen for longest.
+        discards: see StoredDigests; after another one this is not believed any more.
+    """
+
+    page_count: int
+    oldest_s: float
+    discards: int
+
+
+NOT_SEEN = Seen(0, float("inf"), 0)
 
 
 class StoredDigests:
@@ -16,43 +35,60 @@ class StoredDigests:
         capacity: digests; the oldest go first.
         keep_s: how long an entry is believed.
         clock: seconds.
+
+    Attributes:
+        discards: how often a digest was removed because its page was not found.
     """
 
     def __init__(self, capacity: int, keep_s: float, clock: Callable[[], float]) -> None:
         self._capacity = capacity
         self._keep_s = keep_s
         self._clock = clock
-        self._seen: dict[bytes, float] = {}
+        self.discards = 0
+        self._seen: OrderedDict[bytes, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def leading_count(self, digests: Sequence[bytes]) -> int:
-        """How many leading digests are all known to be stored. Cost: O(that number).
+    def leading(self, digests: Sequence[bytes], known: Seen = NOT_SEEN) -> Seen:
+        """How many leading digests are all known to be stored.
 
         Each needs its own entry, because a store may evict the beginning of a prefix and keep its end.
+
+        Args:
+            known: what this said of a beginning of the same digests; while it is believed, that beginning is not looked at.
+
+        Cost: O(what is looked at and known).
         """
         oldest = self._clock() - self._keep_s
         with self._lock:
-            for count, digest in enumerate(digests):
-                seen = self._seen.get(digest)
+            if known.discards != self.discards or known.oldest_s < oldest:
+                known = NOT_SEEN
+            count, first_seen = known.page_count, known.oldest_s
+            for count in range(known.page_count, len(digests)):
+                seen = self._seen.get(digests[count])
                 if seen is None or seen < oldest:
-                    return count
-        return len(digests)
+                    break
+                first_seen = min(first_seen, seen)
+            else:
+                count = len(digests)
+            return Seen(count, first_seen, self.discards)
 
     def add(self, digests: Sequence[bytes]) -> None:
         """Add digests that were stored or found."""
         now = self._clock()
         with self._lock:
             for digest in digests:
-                self._seen.pop(digest, None)
                 self._seen[digest] = now
+                self._seen.move_to_end(digest)
             while len(self._seen) > self._capacity:
-                del self._seen[next(iter(self._seen))]
+                self._seen.popitem(last=False)
 
     def discard(self, digests: Sequence[bytes]) -> None:
         """Remove digests whose pages were not found."""
         with self._lock:
+            before = len(self._seen)
             for digest in digests:
                 self._seen.pop(digest, None)
+            self.discards += len(self._seen) < before

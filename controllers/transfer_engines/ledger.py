@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.progress import Progress
@@ -17,6 +18,7 @@ from unified_tree.controllers.transfer_engines.transfer import Completion, Trans
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
 
+LOAD: Final = EffectKind.LOAD
 REMEMBERED = 4096
 """Transfers whose outcome is known after their completion was taken, if nothing else is set; some hundred bytes each."""
 
@@ -52,7 +54,7 @@ class Ledger:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer)
             is_empty = not any(copy.source.size for copy in transfer.copies)
-            stage_count = 0 if is_empty else len(layer_ids) if kind is EffectKind.LOAD else 1
+            stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
             entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
         for progress in entered.values():
             self.open[progress.ticket] = progress
@@ -76,7 +78,7 @@ class Ledger:
         TransferEngine.wait_layer.
         """
         progress = self.find(ticket)
-        if progress.kind is EffectKind.BACKUP:
+        if progress.kind is not LOAD:
             raise TransferError(f"transfer {ticket} is a backup; only loads have layers to wait for")
         if not progress.is_cancelled and progress.landed >= progress.stages_through(layer_id):
             return True

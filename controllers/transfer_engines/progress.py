@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from unified_tree.effect import EffectKind
 
 
-@dataclass(slots=True, eq=False)
 class Progress:
     """A transfer without its page ids, so that it can be remembered after its end.
 
@@ -26,15 +24,28 @@ class Progress:
         has_ended: whether nothing of it moves or will move.
     """
 
-    ticket: int
-    kind: EffectKind
-    layer_ids: tuple[int, ...]
-    stage_count: int
-    landed: int = 0
-    running: int = 0
-    error: str | None = None
-    is_cancelled: bool = False
-    has_ended: bool = False
+    __slots__ = (
+        "error",
+        "has_ended",
+        "is_cancelled",
+        "kind",
+        "landed",
+        "layer_ids",
+        "running",
+        "stage_count",
+        "ticket",
+    )
+
+    def __init__(self, ticket: int, kind: EffectKind, layer_ids: tuple[int, ...], stage_count: int) -> None:
+        self.ticket = ticket
+        self.kind = kind
+        self.layer_ids = layer_ids
+        self.stage_count = stage_count
+        self.landed = 0
+        self.running = 0
+        self.error: str | None = None
+        self.is_cancelled = False
+        self.has_ended = False
 
     def stages_through(self, layer_id: int) -> int:
         """How many stages of a load must have landed before a model layer may run. Cost: O(log layers)."""

@@ -501,8 +501,8 @@ def test_an_error_at_the_graft_leaves_no_page_behind(monkeypatch: pytest.MonkeyP
     cache.prefetch(PROMPT, request=1)
     cache.prefetch(OTHER, request=2)
 
-    def fail(key: Key, pages: Any) -> Any:
-        raise ZeroDivisionError(f"{key} {pages}")
+    def fail(key: Key, pages: Any, after: Any) -> Any:
+        raise ZeroDivisionError(f"{key} {pages} {after}")
 
     with monkeypatch.context() as broken:
         broken.setattr(cache.cache.tree.transfers, "graft", fail)

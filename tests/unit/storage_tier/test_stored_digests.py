@@ -28,20 +28,20 @@ def clock() -> Clock:
 def test_the_pages_from_the_first_on_count(clock: Clock) -> None:
     stored = StoredDigests(10, 5, clock)
     stored.add(digests(1, 2, 3))
-    assert stored.leading_count(digests(1, 2, 3)) == 3
-    assert stored.leading_count(digests(1, 2, 3, 4, 5)) == 3
-    assert stored.leading_count(digests(1, 9, 3)) == 1
-    assert stored.leading_count(digests(9, 2, 3)) == 0
-    assert stored.leading_count([]) == 0
+    assert stored.leading(digests(1, 2, 3)).page_count == 3
+    assert stored.leading(digests(1, 2, 3, 4, 5)).page_count == 3
+    assert stored.leading(digests(1, 9, 3)).page_count == 1
+    assert stored.leading(digests(9, 2, 3)).page_count == 0
+    assert stored.leading([]).page_count == 0
 
 
 def test_what_was_forgotten_in_the_middle_ends_it_though_more_is_known_behind(clock: Clock) -> None:
     stored = StoredDigests(10, 5, clock)
     stored.add(digests(1, 2, 3, 4))
     stored.discard(digests(2, 7))
-    assert stored.leading_count(digests(1, 2, 3, 4)) == 1
+    assert stored.leading(digests(1, 2, 3, 4)).page_count == 1
     stored.add(digests(2))
-    assert stored.leading_count(digests(1, 2, 3, 4)) == 4
+    assert stored.leading(digests(1, 2, 3, 4)).page_count == 4
 
 
 def test_the_oldest_go_first_and_adding_again_makes_young(clock: Clock) -> None:
@@ -50,7 +50,7 @@ def test_the_oldest_go_first_and_adding_again_makes_young(clock: Clock) -> None:
     stored.add(digests(1))
     stored.add(digests(4))
     assert len(stored) == 3
-    assert [stored.leading_count(digests(number)) for number in (1, 2, 3, 4)] == [1, 0, 1, 1]
+    assert [stored.leading(digests(number)).page_count for number in (1, 2, 3, 4)] == [1, 0, 1, 1]
     stored.add(digests(*range(10, 20)))
     assert len(stored) == 3
 
@@ -61,12 +61,12 @@ def test_an_entry_is_believed_for_a_while_of_its_own(clock: Clock) -> None:
     clock.now = 3
     stored.add(digests(2))
     clock.now = 5
-    assert stored.leading_count(digests(1, 2)) == 2
+    assert stored.leading(digests(1, 2)).page_count == 2
     clock.now = 5.5
-    assert stored.leading_count(digests(1, 2)) == 0
-    assert stored.leading_count(digests(2)) == 1
+    assert stored.leading(digests(1, 2)).page_count == 0
+    assert stored.leading(digests(2)).page_count == 1
     clock.now = 8.5
-    assert stored.leading_count(digests(2)) == 0
+    assert stored.leading(digests(2)).page_count == 0
 
 
 def test_threads_may_use_it_at_once(clock: Clock) -> None:
@@ -78,7 +78,7 @@ def test_threads_may_use_it_at_once(clock: Clock) -> None:
             for turn in range(300):
                 some = digests(*((offset + turn + i) % 200 for i in range(20)))
                 stored.add(some)
-                stored.leading_count(some)
+                stored.leading(some)
                 stored.discard(some[:5])
         except Exception as error:
             failures.append(error)

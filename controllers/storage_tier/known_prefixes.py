@@ -1,0 +1,70 @@
+"""Prefixes whose pages were hashed, so that of a longer prefix only the tail is copied and hashed, and looked for among the
+stored digests.
+
+A turn of a conversation adds a few pages to a prefix of thousands. The node at which the earlier turn ends names that prefix:
+its id is never used again, a split leaves it where it is, and the tokens up to there never change.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.storage_tier.stored_digests import NOT_SEEN, Seen
+
+if TYPE_CHECKING:
+    from unified_tree.node import NodeId
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPrefix:
+    """A prefix of whole pages under one weights version.
+
+    Attributes:
+        weights_version: of the key chain; `digests`: of that chain, one a page. The list never changes.
+        seen: how far it was seen in the store.
+    """
+
+    weights_version: str
+    digests: list[bytes]
+    seen: Seen = NOT_SEEN
+
+
+class KnownPrefixes:
+    """The known prefixes of one tree, by the node at whose end each ends.
+
+    Args:
+        capacity: how many are kept; the one not used for longest goes first. Each takes 8 bytes a page, and 65 bytes for each
+            page that no other has.
+    """
+
+    def __init__(self, tree: UnifiedTree, capacity: int) -> None:
+        self._tree = tree
+        self._capacity = capacity
+        self._by_node: OrderedDict[NodeId, KnownPrefix] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def add(self, boundary: Boundary, prefix: KnownPrefix) -> None:
+        """Keep what is known up to a boundary that ends a node."""
+        self._by_node[boundary.node] = prefix
+        self._by_node.move_to_end(boundary.node)
+        if len(self._by_node) > self._capacity:
+            self._by_node.popitem(last=False)
+
+    def longest(self, boundary: Boundary, weights_version: str) -> KnownPrefix:
+        """The longest known prefix of a boundary, which must not be stale; an empty one if none is known.
+
+        Cost: O(nodes between its end and the boundary).
+        """
+        for end in self._tree.transfers.ends_above(boundary):
+            known = self._by_node.get(end.node)
+            if known is not None and known.weights_version == weights_version:
+                assert len(known.digests) * self._tree.page_size == end.length
+                self._by_node.move_to_end(end.node)
+                return known
+        return KnownPrefix(weights_version=weights_version, digests=[])

@@ -1,0 +1,58 @@
+"""What a poll and a backup do is counted: nothing for copies that are open, and no more under a long context."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from held_engine import Tiered
+from kinds import FULL, MAMBA, swa
+
+from unified_tree import Component
+from unified_tree.effect import EffectKind
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions a piece of work calls, built-in ones included."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def text(number: int, length: int) -> str:
+    """A text of its own, as letters."""
+    return "".join(map(chr, np.random.default_rng(number).integers(0x100, 0x8000, length)))
+
+
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, swa(3), MAMBA]], ids=["full", "full, swa, mamba"])
+def test_open_copies_cost_a_poll_nothing(kinds: list[Component]) -> None:
+    counts = []
+    for copies in (2, 40):
+        tiered = Tiered(kinds, device=1000, host=2000, max_backup_share=1.0)
+        for number in range(copies):
+            tiered.serve(text(number, 8))
+        tiered.cache.poll()
+        assert tiered.engine.tickets(EffectKind.BACKUP)
+        backing_up = calls_of(tiered.cache.poll)
+        tiered.settle()
+        tiered.forget()
+        requests = [tiered.start(text(number, 8) + "ab") for number in range(copies)]
+        tiered.cache.poll()
+        assert all(tiered.is_loading(request) for request in requests)
+        counts.append((backing_up, calls_of(tiered.cache.poll)))
+        for request in requests:
+            tiered.run(request)
+            tiered.runner.finish(request)
+        tiered.end()
+    assert counts[0] == counts[1]

@@ -1,0 +1,98 @@
+"""What is known of a prefix: a turn that continues it is copied, hashed and looked up from its end on."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from kinds import FULL, MAMBA, swa
+from stored_cache import StoredCache
+
+from unified_tree import Component, Key
+from unified_tree.controllers.storage import key_chain
+from unified_tree.controllers.storage_tier import PersistPolicy
+from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix, KnownPrefixes
+
+TURN = 8
+
+
+class Counted:
+    """A hash function that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, data: bytes) -> Any:
+        self.calls += 1
+        return sha256(data)
+
+
+def hashes_of_a_turn(kinds: list[Component], tokens: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many hashes one more turn takes, its prefetch included, after a conversation of so many tokens."""
+    cache = StoredCache(kinds, device_pages=2000, host_pages=2000)
+    conversation = list(range(tokens + TURN))
+    for end in range(TURN, tokens + 1, TURN):
+        cache.compute(conversation[:end])
+    counted = Counted()
+    monkeypatch.setattr(key_chain, "sha256", counted)
+    cache.cache.prefetch("next", Key(conversation))
+    cache.cache.drain()
+    cache.compute(conversation)
+    cache.end()
+    return counted.calls
+
+
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, swa(5), MAMBA]], ids=["full", "full, swa, mamba"])
+def test_a_turn_is_hashed_alone_whatever_lies_before(kinds: list[Component], monkeypatch: pytest.MonkeyPatch) -> None:
+    short = hashes_of_a_turn(kinds, 4 * TURN, monkeypatch)
+    assert hashes_of_a_turn(kinds, 64 * TURN, monkeypatch) == short
+
+
+def test_only_the_tail_of_the_tokens_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = StoredCache([FULL])
+    cache.compute(list(range(40)))
+    copied = []
+    key_of = cache.cache.tree.key_of
+
+    def noted(*arguments: Any) -> Key:
+        copied.append(key_of(*arguments))
+        return copied[-1]
+
+    monkeypatch.setattr(cache.cache.tree, "key_of", noted)
+    cache.compute(list(range(48)))
+    assert [(key.begin, key.length, len(key.data)) for key in copied] == [(40, 48, 64)]
+    monkeypatch.undo()
+    cache.end()
+
+
+def test_a_prefix_cut_in_its_middle_is_still_known() -> None:
+    cache = StoredCache([FULL])
+    cache.compute(list(range(40)))
+    cache.compute([*range(20), *range(100, 120)])  # cuts the node of the first
+    cache.compute(list(range(60)))
+    assert cache.like_this().fetch([*range(60), 0]) == 60
+    assert cache.like_this().fetch([*range(20), *range(100, 120), 0]) == 40
+    cache.end()
+
+
+@pytest.mark.parametrize("known_prefixes", [1, 2])
+def test_what_is_forgotten_is_hashed_again(known_prefixes: int) -> None:
+    cache = StoredCache([FULL], persist=PersistPolicy(known_prefixes=known_prefixes))
+    for end in (10, 20, 30):
+        for first in (0, 1000, 2000):
+            cache.compute(list(range(first, first + end)))
+    for first in (0, 1000, 2000):
+        assert cache.like_this().fetch(list(range(first, first + 31))) == 30
+    cache.end()
+
+
+def test_another_weights_version_knows_nothing() -> None:
+    cache = StoredCache([FULL])
+    cache.compute(list(range(20)))
+    known = KnownPrefixes(cache.cache.tree, 2)
+    boundary = cache.cache.tree.match_prefix(Key(range(20))).device
+    known.add(boundary, KnownPrefix(weights_version="one", digests=[bytes(32)] * 10))
+    assert len(known.longest(boundary, "one").digests) == 10
+    assert known.longest(boundary, "another").digests == []
+    assert len(known) == 1
+    cache.end()
