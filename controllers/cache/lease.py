@@ -7,8 +7,10 @@ last one. So each is a boundary (a length one can resume from) that can be backe
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from array import array
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 from unified_tree.arguments import integer
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
@@ -21,15 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.cache.decode_batch import DecodeRow
     from unified_tree.controllers.cache.generations import Generation
+    from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
+
+
+LENGTH: Final = 0
+COMPUTED: Final = 1
+NEVER: Final = 1 << 62
 
 
 class LeaseOwner(Protocol):
@@ -54,7 +62,7 @@ class Lease:
         save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
             there.
         saved: those of `save_at` whose window or state was published.
-        length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
+        committed: tokens published.
         boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
         tokens: those of the prompt, and those committed behind it.
@@ -64,18 +72,18 @@ class Lease:
 
     __slots__ = (
         "_locks",
+        "_numbers",
         "_resources",
+        "_row",
         "_states",
         "boundary",
         "cache",
         "cached_tokens",
         "committed",
         "compute_from",
-        "computed",
         "failure",
         "generation",
         "host_tokens",
-        "length",
         "load",
         "priority",
         "prompt_tokens",
@@ -112,9 +120,9 @@ class Lease:
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
         self.compute_from = compute_from
-        self.computed = compute_from
+        self._numbers: Numbers = array("q", (boundary.length, compute_from))
+        self._row: DecodeRow | None = None
         self.committed = boundary.length
-        self.length = boundary.length
         self.priority = priority
         self.save_output = save_output
         self.save_at: tuple[int, ...] = ()
@@ -123,6 +131,21 @@ class Lease:
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has pages for."""
+        return self._numbers[LENGTH]
+
+    @property
+    def computed(self) -> int:
+        """How many tokens were run, as far as `commit` or `advance` said so."""
+        return self._numbers[COMPUTED]
+
+    @property
+    def row(self) -> int | None:
+        """Its row in a `DecodeBatch`; None outside of one."""
+        return None if self._row is None else self._row.index
 
     @property
     def key(self) -> Key:
@@ -286,47 +309,129 @@ class Lease:
 
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
-        if length_tokens > self.length:
+        length = self.length
+        if length_tokens > length:
             self._require_state(length_tokens)
-        with ExitStack() as undo:
-            added = self.tables.grow(self._resources.layout.pages(length_tokens))
-            undo.callback(self.tables.shrink, added)
-            if self._states is not None and self._states.running is not None:
-                undo.callback(self._states.keep_only, set(self._states.saves))  # a policy may raise when a page is looked for
-                self._grow_states(max(self.length, length_tokens))
-            undo.pop_all()
-        self.length = max(self.length, length_tokens)
+            if self._row is not None:
+                self._row.require_room(length_tokens)
+        added = self.tables.grow(self._resources.layout.pages(length_tokens))
+        if self._states is not None:
+            try:  # there may be no memory for the names of more pages
+                self._grow_states(length_tokens)
+            except BaseException:
+                self.tables.shrink(added)
+                raise
+            self._states_grown()
+        if length_tokens > length:
+            self._numbers[LENGTH] = length_tokens
+        if self._row is not None:
+            self._row.plan()
 
-    def _grow_states(self, length: int) -> None:
+    def _grow_states(self, length_tokens: int) -> None:
+        """Find pages for the states to be saved up to a length. Whatever is raised, nothing is changed then."""
         states = self._states
-        assert states is not None
-        due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
-        if due:
-            states.allocate_saves(due)
-        if self.save_output and length > self.prompt_tokens:
-            states.follow_output(length, self.committed)
+        if states is None or states.running is None:
+            return
+        length, before = max(self.length, length_tokens), states.saves.copy()
+        try:
+            due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
+            if due:
+                states.allocate_saves(due)
+            if self.save_output and length > self.prompt_tokens:
+                states.follow_output(length, self.committed, self.computed)
+        except BaseException:
+            states.restore(before)
+            raise
+
+    def _restore_states(self, saves: Mapping[int, int]) -> None:
+        """Undo `_grow_states`."""
+        if self._states is not None:
+            self._states.restore(saves)
+
+    def _states_grown(self) -> None:
+        """Pages for states were found: free those that none of them needs any more."""
+        states = self._states
+        if states is not None and states.running is not None and self.save_output:
             states.free_superseded(self.length - self._resources.draft_tokens)
 
     def _advance(self, computed_tokens: int) -> None:
         """See PrefixCache.advance."""
-        self.computed = max(self.computed, computed_tokens)
+        computed = max(self.computed, computed_tokens)
+        self._numbers[COMPUTED] = computed
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
-            self.tables.free_windows_before(
-                min([layout.floor_to_page(self.computed), *(at for at in self.save_at if at not in self.saved)])
-            )
-        is_past = locks.has_windows and self.computed > locks.windows_at
+            self.tables.free_windows_before(min(layout.floor_to_page(computed), self._windows_kept_from()))
+        is_past = locks.has_windows and computed > locks.windows_at
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
             locks.release_windows()
+        if self._row is not None:
+            self._row.plan()
+
+    def _windows_kept_from(self) -> int:
+        """The first length in `save_at` that still needs its windows."""
+        return min((at for at in self.save_at if at not in self.saved), default=NEVER)
 
     def _cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""
         self.tables.cut(self._resources.layout.pages(length_tokens))
         if self._states is not None:
             self._states.cut(length_tokens)
-        self.length = length_tokens
+        self._numbers[LENGTH] = length_tokens
         self.tokens.cut(length_tokens)
-        self.computed = min(self.computed, length_tokens)
+        self._numbers[COMPUTED] = min(self.computed, length_tokens)
+        if self._row is not None:
+            self._row.plan()
+
+    # In a batch.
+
+    def _join(self, row: DecodeRow) -> None:
+        """Keep its numbers and its tables in a row from now on."""
+        self._row = row
+        self._move_to(row.numbers)
+        for name, table in self.tables.items():
+            table.move_to(*row.table(name))
+        row.plan()
+
+    def _leave(self) -> None:
+        """Keep them in its own memory again."""
+        self._row = None
+        self._move_to(array("q", (0, 0)))
+        for table in self.tables.values():
+            table.move_to(np.empty(table.size, np.int64), array("q", (0, 0, 0)))
+
+    def _move_to(self, numbers: Numbers) -> None:
+        numbers[LENGTH], numbers[COMPUTED] = self._numbers
+        self._numbers = numbers
+
+    def _grows_at(self) -> int:
+        """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
+        states = self._states
+        if states is None:
+            return NEVER
+        if states.running is None:
+            return 0
+        length = self.length
+        at = min((at for at in self.save_at if at > length and at not in self.saved), default=NEVER)
+        return min(at, states.grow_at(length, self.committed, self.computed)) if self.save_output else at
+
+    def _advances_at(self) -> int:
+        """The first computed length for which `advance` has more to do than to free windows, or is refused."""
+        if self._states is not None and self._states.running is None:
+            return 0
+        locks, layout = self._locks, self._resources.layout
+        if not locks.has_windows:
+            return NEVER
+        at = locks.windows_at + 1
+        for name, window in layout.windows:
+            if self.tables[name].first_held < locks.windows_at // layout.page_size:
+                at = max(at, layout.pages(locks.windows_at + window) * layout.page_size)
+                if at > self._windows_kept_from():
+                    return NEVER
+        return at
+
+    def _cuts_at(self) -> int:
+        """Below this length `truncate` has more to do than to free pages of tokens."""
+        return max(self.tokens.length, max(self._states.saves, default=0) if self._states is not None else 0)
 
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
@@ -399,6 +504,9 @@ class Lease:
         if self._states is not None:
             self._states.free()
         self._locks.release()
+        if self._row is not None:
+            self._row.leave()
+            self._row = None
         self.cache = None
 
     def __enter__(self) -> Lease:

@@ -14,7 +14,7 @@ from unified_tree.controllers.cache.page_table import PageTable
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 
     from numpy.typing import NDArray
 
@@ -63,19 +63,18 @@ class PageTables:
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
         for name in layout.paths:
             table = self._tables[name] = PageTable()
-            table.private_from = last
+            table.start(0, last)
             _put_path(table, pages(boundary, name), last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = self._tables[name] = PageTable()
-            table.private_from = first_run
             if rebuilds:
-                table.first_held = table.size = first_run
+                table.start(first_run, first_run)
                 self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
                 ids = pages(boundary, name)
                 table.put(last - ids.size, ids)
-                table.first_held = last - ids.size
+                table.start(last - ids.size, first_run)
                 self.write_from[name] = boundary.length
         if layout.point is not None:
             self.write_from[layout.point] = compute_from
@@ -180,7 +179,7 @@ class PageTables:
             if name in canonical:
                 table, ids = self._tables[name], canonical[name]
                 table.put(last - ids.size, ids)
-                table.private_from = max(table.private_from, last)
+                table.publish(last)
         if not keep_windows:
             return
         for name, window in self._layout.windows:
@@ -188,8 +187,16 @@ class PageTables:
             if ids.size:
                 table.put(last - ids.size, ids)
             stale = table.release_front(max(0, length_tokens - window) // self._layout.page_size)
-            table.private_from = max(table.private_from, last)
+            table.publish(last)
             self._device.free(name, stale)
+
+    def values(self) -> ValuesView[PageTable]:
+        """The tables."""
+        return self._tables.values()
+
+    def items(self) -> ItemsView[str, PageTable]:
+        """The tables by component."""
+        return self._tables.items()
 
     def free(self) -> None:
         """Free the lease's own pages."""
