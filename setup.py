@@ -20,6 +20,12 @@ from setuptools import Extension, setup
 
 HOT = (
     "children",
+    "controllers/cache/lease_locks",
+    "controllers/cache/lease_tokens",
+    "controllers/cache/page_table",
+    "controllers/cache/page_tables",
+    "controllers/cache/publication",
+    "controllers/cache/state_pages",
     "controllers/host/page_allocator",
     "cost",
     "evicting",

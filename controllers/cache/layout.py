@@ -18,7 +18,7 @@ class CacheLayout:
 
     Attributes:
         page_size: tokens a page.
-        paths: names of the `Path` components with pages of their own.
+        paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
         windows: names and `window_tokens` of the `Trailing` components with pages of their own.
         point: name of the `Point` component with pages of its own; None without one.
         components: all of them; `sharers` those in the pages of another.
@@ -28,6 +28,7 @@ class CacheLayout:
 
     page_size: int
     paths: tuple[str, ...]
+    optional_paths: frozenset[str]
     windows: tuple[tuple[str, int], ...]
     point: str | None
     components: tuple[Component, ...]
@@ -48,6 +49,7 @@ class CacheLayout:
         return cls(
             page_size=page_size,
             paths=tuple(c.name for c in owners if c.coverage.is_path),
+            optional_paths=frozenset(c.name for c in owners if c.coverage.is_path and not c.required),
             windows=tuple((c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None),
             point=points[0] if points else None,
             components=tuple(components),

@@ -369,6 +369,8 @@ class Lease:
 
     def _windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows."""
+        if len(self.saved) == len(self.save_at):
+            return NEVER
         return min((at for at in self.save_at if at not in self.saved), default=NEVER)
 
     def _cut(self, length_tokens: int) -> None:
@@ -446,48 +448,58 @@ class Lease:
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
-            states = publication.states
-            remaining = states if self._states is None else self._states.to_publish(states)
-            self._count_unsaved(states, end)
-            for stop in self._stops(remaining, end, publication.resumable):
-                due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
-                keep_windows = (stop in self.save_at or publication.resumable) and bool(self._resources.layout.windows)
-                self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
-            if self._states is not None:
-                self._states.free_superseded(end, states)
+            self._publish_stops(publication, end)
         self._advance(publication.length)
+
+    def _publish_stops(self, publication: Publication, end: int) -> None:
+        """An insert for each length that becomes a boundary, and for the end."""
+        states, resumable = publication.states, publication.resumable
+        if self._states is not None:
+            self._count_unsaved(states, end)
+        remaining = self._states.to_publish(states) if self._states is not None and states else {}
+        for stop in self._stops(remaining, end, resumable):
+            due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
+            keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
+            self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
+        if self._states is not None:
+            self._states.free_superseded(end, states)
 
     def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
         """Count the save points that this commit passes without a state."""
         point, tree = self._resources.layout.point, self._resources.tree
-        if point is not None and tree.pool(point).component.required:
-            for length in self.save_at:
-                if self.committed < length <= end and length not in states:
+        for length in self.save_at:
+            if self.committed < length <= end and length not in states:
+                assert point is not None
+                if tree.pool(point).component.required:
                     self._resources.counters.count_drop("state not saved where it was due")
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""
         stops = set(states)
         if self._resources.layout.windows:
-            stops |= {length for length in self.save_at if length <= end and length not in self.saved}
-            if resumable and end == self.committed:
+            stops.update([length for length in self.save_at if length <= end and length not in self.saved])
+            if resumable and end == self.committed and not self._locks.hold_windows_at(end):
                 stops.add(end)
         if end > self.committed:
             stops.add(end)
-        return sorted(stops - {0})
+        stops.discard(0)
+        return sorted(stops)
 
     def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
         parts, at = self._resources, self.boundary
         pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
-        by_component = {} if self._states is None or not due else {self._states.name: due}
+        by_component = None if self._states is None or not due else {self._states.name: due}
         key = self.tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
         result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self.priority)
-        keep_windows = keep_windows and all(name in result.canonical for name, _ in parts.layout.windows)
-        if self._states is not None:
+        if keep_windows:
+            keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
+        if self._states is not None and due:
             self._states.forget(due)
-        self.tables.put_canonical(result.canonical, stop, keep_windows=keep_windows)
-        parts.counters.duplicate_pages += parts.device.free_unused(result)
-        self.saved.update(length for length in self.save_at if length == stop or length in due)
+        self.tables.put_canonical(result, stop, keep_windows=keep_windows)
+        if result.duplicates or result.replaced:
+            parts.counters.duplicate_pages += parts.device.free_unused(result)
+        if self.save_at:
+            self.saved.update([length for length in self.save_at if length == stop or length in due])
         boundary = result.boundary
         if stop >= self.committed:
             self.committed = stop

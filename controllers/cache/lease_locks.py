@@ -31,6 +31,10 @@ class LeaseLocks:
         """Whether windows or a state are locked."""
         return self._windows is not None
 
+    def hold_windows_at(self, length: int) -> bool:
+        """Whether windows at a length are locked."""
+        return self._windows is not None and self.windows_at == length
+
     def lock(self, boundary: Boundary, *, rebuilds: bool) -> Boundary:
         """Lock what a run from a boundary reads: the paths, and the windows and the state if it does not rebuild them.
 

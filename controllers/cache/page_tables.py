@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.receipt import Boundary
+    from unified_tree.receipt import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
 
@@ -110,7 +110,11 @@ class PageTables:
 
     def needs(self, page_count: int) -> dict[str, int]:
         """How many pages of each pool it takes to grow to `page_count`."""
-        return {name: page_count - table.size for name, table in self._tables.items() if page_count > table.size}
+        needs = {}
+        for name, table in self._tables.items():
+            if page_count > table.size:
+                needs[name] = page_count - table.size
+        return needs
 
     def grow(self, page_count: int) -> dict[str, int]:
         """Grow every table to `page_count` pages; returns how many are new, by component.
@@ -143,8 +147,7 @@ class PageTables:
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
         for name, window in self._layout.windows:
-            first = max(0, length_tokens - window) // self._layout.page_size
-            self._device.free(name, self._tables[name].release_front(first))
+            self._free_before(name, self._tables[name], max(0, length_tokens - window) // self._layout.page_size)
 
     def keep_windows_for(self, length_tokens: int) -> None:
         """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
@@ -157,38 +160,47 @@ class PageTables:
         return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
     def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
-        """The pages to insert up to a length: of paths those behind `committed`, of windows the last ones."""
+        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows the last ones."""
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
         pages = {}
         for name in self._layout.paths:
             table = self._tables[name]
-            if self._tree.pool(name).component.required or not (table.slice(0, last) < 0).any():
-                pages[name] = table.slice(first, last).copy()
+            if name not in self._layout.optional_paths or not (table.slice(0, last) < 0).any():
+                pages[name] = table.slice(first, last)
         if keep_windows:
             for name, window in self._layout.windows:
                 table = self._tables[name]
                 begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
-                pages[name] = table.slice(begin, last).copy()
+                pages[name] = table.slice(begin, last)
         return pages
 
-    def put_canonical(self, canonical: Mapping[str, NDArray[np.int64]], length_tokens: int, *, keep_windows: bool) -> None:
-        """Put the tree's pages into the tables up to an inserted length; window pages before what it needs are freed."""
-        last = length_tokens // self._layout.page_size
+    def put_canonical(self, result: InsertResult, length_tokens: int, *, keep_windows: bool) -> None:
+        """Put the tree's pages into the tables up to an inserted length, where they are not those given; window pages before
+        what it needs are freed.
+        """
+        size = self._layout.page_size
+        last = length_tokens // size
         for name in self._layout.paths:
-            if name in canonical:
-                table, ids = self._tables[name], canonical[name]
-                table.put(last - ids.size, ids)
+            if name in result.canonical:
+                self._put_given(name, result, last).publish(last)
+        if keep_windows:
+            for name, window in self._layout.windows:
+                table = self._put_given(name, result, last)
+                self._free_before(name, table, max(0, length_tokens - window) // size)
                 table.publish(last)
-        if not keep_windows:
-            return
-        for name, window in self._layout.windows:
-            table, ids = self._tables[name], canonical[name]
-            if ids.size:
-                table.put(last - ids.size, ids)
-            stale = table.release_front(max(0, length_tokens - window) // self._layout.page_size)
-            table.publish(last)
-            self._device.free(name, stale)
+
+    def _put_given(self, name: str, result: InsertResult, last: int) -> PageTable:
+        """Put the tree's pages below an index in place of those that it did not take."""
+        table = self._tables[name]
+        if name in result.duplicates:
+            ids = result.canonical[name]
+            table.put(last - ids.size, ids)
+        return table
+
+    def _free_before(self, name: str, table: PageTable, first: int) -> None:
+        if first > table.first_held:
+            self._device.free(name, table.release_front(first))
 
     def values(self) -> ValuesView[PageTable]:
         """The tables."""
