@@ -63,12 +63,37 @@ class Locks:
         receipt = Receipt(self, self._last_serial, boundary, tier)
         self.open[self._last_serial] = receipt
         if node is not None:
-            if node.id != boundary.node:
-                receipt.boundary = Boundary(node.id, boundary.length)
-                receipt.old_name = boundary
-                self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
+            self._name(receipt, node)
             self._lock_all(receipt, node, wanted)
         return receipt
+
+    def _name(self, receipt: Receipt, node: Node) -> None:
+        """Note under which name the receipt's boundary is known now, if it ends in another node than it says."""
+        boundary = receipt.boundary
+        if node.id != boundary.node:
+            receipt.boundary = Boundary(node.id, boundary.length)
+            receipt.old_name = boundary
+            self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
+
+    def move(self, receipt: Receipt, boundary: Boundary, components: Collection[str] | None) -> None:
+        """See Receipt.move."""
+        state = self._state
+        wanted = None if components is None else {state.owner_of[state.index[name]] for name in components}
+        node, length = self.locate(boundary, Tier.DEVICE, wanted)
+        if node is not None and length < node.end:
+            node = split(state, node, length)
+        before, held = receipt.paths, receipt.values
+        self._forget_name(receipt)
+        receipt.boundary, receipt.old_name, receipt.paths, receipt.values = boundary, None, {}, {}
+        if node is not None:
+            self._name(receipt, node)
+            self._lock_all(receipt, node, wanted)
+        for i, at in before.items():
+            self._unlock_path(at, i)
+        for i, values in held.items():
+            kept = set(receipt.values.get(i, ()))
+            self._unlock_values(receipt, i, [value for value in values if value not in kept] if kept else values)
+        state.resumability.settle_share()
 
     def find(self, boundary: Boundary) -> tuple[Node | None, int]:
         """The node a boundary lies in now, None for length zero. Raises StaleBoundaryError if its node is gone."""
@@ -161,14 +186,16 @@ class Locks:
                 value.locked_by = {}
                 pool.protected_pages += value.page_count
                 pool.remove_evictable(value)
+            elif receipt.serial in value.locked_by:
+                continue  # held by the receipt that moves
             value.locked_by[receipt.serial] = receipt
             value.locks += 1
         if values:
             receipt.values[component] = values
 
-    def _unlock_values(self, receipt: Receipt, component: int) -> None:
+    def _unlock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
         pool = self._state.pools(receipt.tier)[component]
-        for value in receipt.values.pop(component):
+        for value in values:
             assert value.locked_by is not None
             del value.locked_by[receipt.serial]
             value.locks -= 1
@@ -225,4 +252,4 @@ class Locks:
         if component in receipt.paths:
             self._unlock_path(receipt.paths.pop(component), component)
         else:
-            self._unlock_values(receipt, component)
+            self._unlock_values(receipt, component, receipt.values.pop(component))

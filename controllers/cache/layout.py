@@ -19,7 +19,7 @@ class CacheLayout:
     Attributes:
         page_size: tokens a page.
         paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
-        windows: names and `window_tokens` of the `Trailing` components with pages of their own.
+        windows: names and `window_tokens` of the `Trailing` components with pages of their own; `window_names` the names.
         point: name of the `Point` component with pages of its own; None without one.
         components: all of them; `sharers` those in the pages of another.
         owner_of: by component, the one whose device pages hold it.
@@ -30,6 +30,7 @@ class CacheLayout:
     paths: tuple[str, ...]
     optional_paths: frozenset[str]
     windows: tuple[tuple[str, int], ...]
+    window_names: tuple[str, ...]
     point: str | None
     components: tuple[Component, ...]
     sharers: tuple[Component, ...]
@@ -51,6 +52,7 @@ class CacheLayout:
             paths=tuple(c.name for c in owners if c.coverage.is_path),
             optional_paths=frozenset(c.name for c in owners if c.coverage.is_path and not c.required),
             windows=tuple((c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None),
+            window_names=tuple(c.name for c in owners if c.coverage.window_tokens is not None),
             point=points[0] if points else None,
             components=tuple(components),
             sharers=tuple(c for c in components if c.shares is not None),

@@ -49,23 +49,25 @@ class LeaseLocks:
         return boundary
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
-        """Lock the paths up to a boundary before those locked so far are released. Returns and raises as `lock`."""
-        before, self._path = self._path, self._tree.lock(boundary, components=self._layout.paths)
-        if before is not None:
-            before.release()
+        """Lock the paths up to a boundary in place of those locked so far. Returns and raises as `lock`."""
+        if self._path is None:
+            self._path = self._tree.lock(boundary, components=self._layout.paths)
+        else:
+            self._path.move(boundary, self._layout.paths)
         return self._path.boundary
 
     def lock_windows(self, boundary: Boundary) -> None:
-        """Lock the windows at a boundary before those locked so far are released. A shorter boundary changes nothing: a state
-        that is published late must not move the lock back.
+        """Lock the windows at a boundary in place of those locked so far. A shorter boundary changes nothing: a state that is
+        published late must not move the lock back.
         """
         if boundary.length < self.windows_at:
             return
-        before = self._windows
-        self._windows = self._tree.lock(boundary, components=[name for name, _ in self._layout.windows])
+        names = self._layout.window_names
+        if self._windows is None:
+            self._windows = self._tree.lock(boundary, components=names)
+        else:
+            self._windows.move(boundary, names)
         self.windows_at = boundary.length
-        if before is not None:
-            before.release()
 
     def release_windows(self) -> None:
         """Release windows and state."""
