@@ -20,6 +20,8 @@ from setuptools import Extension, setup
 
 HOT = (
     "children",
+    "controllers/cache/decode_row",
+    "controllers/cache/lease",
     "controllers/cache/lease_locks",
     "controllers/cache/lease_tokens",
     "controllers/cache/page_table",

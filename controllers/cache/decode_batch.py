@@ -12,13 +12,13 @@ finds these rows, and their leases do it one by one.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unified_tree.arguments import integer
-from unified_tree.controllers.cache.lease import COMPUTED, LENGTH, NEVER
+from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
+from unified_tree.controllers.cache.lease import COMPUTED, LENGTH
 from unified_tree.controllers.cache.table_rows import NewPages, TableRows
 from unified_tree.errors import LeaseError
 
@@ -76,7 +76,7 @@ class DecodeBatch:
         self._plans = np.full((5, max_leases), NEVER, np.int64)
         page_count = layout.pages(self.max_tokens)
         self._tables = {name: TableRows(max_leases, page_count) for name in (*layout.paths, *(w for w, _ in layout.windows))}
-        self._leases: list[Lease | None] = [None] * max_leases
+        self._taken: list[DecodeRow | None] = [None] * max_leases
         self._free = list(range(max_leases - 1, -1, -1))
         self._rows = np.empty(0, np.int64)
         self._is_taken = np.zeros(max_leases, np.int64)
@@ -91,7 +91,7 @@ class DecodeBatch:
     @property
     def leases(self) -> list[Lease]:
         """The leases by row."""
-        return [lease for lease in self._leases if lease is not None]
+        return [row.lease for row in self._taken if row is not None]
 
     def add(self, lease: Lease) -> int:
         """A lease enters; returns its row, which it keeps until it leaves. It gets pages up to its length first, if it lacks
@@ -105,15 +105,15 @@ class DecodeBatch:
             raise LeaseError(f"{lease} is in a batch already")
         if lease.is_loading or lease.failure is not None:
             raise LeaseError(f"{lease} has not got what it resumes from; a batch takes it once that is loaded")
-        self._require_room(lease, lease.length)
+        self.require_room(lease, lease.length)
         if not self._free:
             raise LeaseError(f"all {self.max_leases} rows of the batch are taken")
         lease._grow(lease.length)
         index = self._free.pop()
-        self._leases[index] = lease
+        row = self._taken[index] = lease._join(self, index)
         self._is_taken[index] = 1
         self._rows = self._is_taken.nonzero()[0]
-        lease._join(DecodeRow(self, lease, index))
+        self.plan(row)
         return index
 
     def remove(self, lease: Lease) -> None:
@@ -122,11 +122,12 @@ class DecodeBatch:
         Cost: one copy of its page ids.
         """
         self._open_leases.require(lease)
-        row = lease.row
-        if row is None or self._leases[row] is not lease:
+        index = lease.row
+        row = None if index is None else self._taken[index]
+        if row is None or row.lease is not lease:
             raise LeaseError(f"{lease} is not in this batch")
         lease._leave()
-        self._vacate(row)
+        self.vacate(row.index)
 
     def allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> dict[str, NewPages]:
         """Grow the leases by so many tokens, all or none, evicting as needed.
@@ -144,27 +145,36 @@ class DecodeBatch:
         """
         after = self._lengths + self._by_row(tokens, "tokens")
         due = self._due(after, GROWS_AT)
-        for row, lease in due:
-            self._require_room(lease, int(after[row]))
-            lease._require_state(int(after[row]))
+        for row in due:
+            self.require_room(row.lease, int(after[row.index]))
+            row.lease._require_state(int(after[row.index]))
         counts = after if self._layout.page_size == 1 else (after + (self._layout.page_size - 1)) // self._layout.page_size
         cells = {name: rows.missing(counts) for name, rows in self._tables.items()}
         needs = {name: found.rows.size for name, found in cells.items() if found.rows.size}
-        with ExitStack() as undo:
-            taken = self._device.allocate_all(needs) if needs else {}
-            if due:
-                undo.callback(self._device.free_all, taken)
-                for row, lease in due:
-                    undo.callback(lease._restore_states, dict(lease.save_pages))
-                    lease._grow_states(int(after[row]))
-                undo.pop_all()
+        taken = self._device.allocate_all(needs) if needs else {}
+        if due:
+            self._grow_states(due, after, taken)
         news = {name: self._tables[name].append(cells[name], ids) for name, ids in taken.items()}
-        for _, lease in due:
-            lease._states_grown()
         self._lengths[:] = after
-        for _, lease in due:
-            self._plan(lease)
+        for row in due:
+            self._plans[GROWS_AT, row.index] = min(self.max_tokens + 1, row.grows_at)
+            self._plans[CUTS_AT, row.index] = row.cuts_at
         return news
+
+    def _grow_states(self, due: list[DecodeRow], after: NDArray[np.int64], taken: dict[str, NDArray[np.int64]]) -> None:
+        """Find pages for the states that some leases save, or raise with nothing changed and free the pages `taken`."""
+        before = []
+        try:
+            for row in due:
+                before.append((row.lease, dict(row.lease.save_pages)))
+                row.lease._grow_states(int(after[row.index]))
+        except BaseException:
+            for lease, saves in before:
+                lease._restore_states(saves)
+            self._device.free_all(taken)
+            raise
+        for row in due:
+            row.lease._states_grown()
 
     def can_allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> bool:
         """Whether every pool has enough free and evictable pages for `allocate` now; see PrefixCache.can_allocate."""
@@ -182,8 +192,8 @@ class DecodeBatch:
         if lengths is not None and (computed > self._lengths).any():
             self._refuse(computed > self._lengths, computed, "computed: it does not have pages for so many")
         due = self._due(computed, ADVANCES_AT)
-        for row, lease in due:
-            lease._require_state(int(computed[row]))
+        for row in due:
+            row.lease._require_state(int(computed[row.index]))
         np.maximum(self._computed, computed, out=self._computed)
         size = self._layout.page_size
         if self._layout.windows:
@@ -191,8 +201,8 @@ class DecodeBatch:
             for name, window in self._layout.windows:
                 freed = self._tables[name].release_fronts(np.maximum(kept_from - window, 0) // size)
                 self._device.free(name, freed)
-        for row, lease in due:
-            lease._advance(int(computed[row]))
+        for row in due:
+            row.lease._advance(int(computed[row.index]))
 
     def truncate(self, lengths: NDArray[np.integer[Any]]) -> None:
         """Remove the tokens from these lengths by row on, which were never committed (rejected draft tokens).
@@ -205,10 +215,8 @@ class DecodeBatch:
         if wrong.any():
             self._refuse(wrong, after, "kept: they must be between those committed and those that it has pages for")
         cut = after < np.minimum(self._plans[CUTS_AT], self._lengths)
-        for row in cut.nonzero()[0].tolist():
-            lease = self._leases[row]
-            assert lease is not None
-            lease._cut(int(after[row]))
+        for row in self._at(cut):
+            row.lease._cut(int(after[row.index]))
         counts = -(after // -self._layout.page_size)
         for name, rows in self._tables.items():
             self._device.free(name, rows.release_backs(counts))
@@ -251,76 +259,53 @@ class DecodeBatch:
         found[self._rows] = given
         return found
 
-    def _due(self, lengths: NDArray[np.int64], plan: int) -> list[tuple[int, Lease]]:
+    def _due(self, lengths: NDArray[np.int64], plan: int) -> list[DecodeRow]:
         """The rows whose leases have something of their own to do at these lengths."""
-        found = []
-        for row in (lengths >= self._plans[plan]).nonzero()[0].tolist():
-            lease = self._leases[row]
-            assert lease is not None
-            found.append((row, lease))
-        return found
+        return self._at(lengths >= self._plans[plan])
+
+    def _at(self, chosen: NDArray[np.bool_]) -> list[DecodeRow]:
+        return [row for index in chosen.nonzero()[0].tolist() if (row := self._taken[index]) is not None]
 
     def _refuse(self, wrong: NDArray[np.bool_], lengths: NDArray[np.int64], why: str) -> None:
-        row = int(wrong.argmax())
-        raise LeaseError(f"{self._leases[row]} in row {row} cannot have {lengths[row]} tokens {why}")
+        row = self._at(wrong)[0]
+        raise LeaseError(f"{row.lease} in row {row.index} cannot have {lengths[row.index]} tokens {why}")
 
-    def _require_room(self, lease: Lease, length_tokens: int) -> None:
+    # What its rows have it do.
+
+    def numbers_of(self, index: int) -> Numbers:
+        """The numbers of a row's lease."""
+        return self._numbers[:, index].data
+
+    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], Numbers]:
+        """The ids and the numbers of one table of a row's lease."""
+        return self._tables[component].row(index)
+
+    def require_room(self, lease: Lease, length_tokens: int) -> None:
+        """Raise LeaseError if the rows are too short for so many tokens."""
         if length_tokens > self.max_tokens:
             raise LeaseError(f"{lease} cannot have {length_tokens} tokens in a batch that takes leases of {self.max_tokens}")
 
-    def _plan(self, lease: Lease) -> None:
-        """Work out at which lengths a lease has something of its own to do."""
-        row = lease.row
-        assert row is not None
-        self._plans[:, row] = (
-            min(self.max_tokens + 1, lease._grows_at()),
-            lease._advances_at(),
-            lease._cuts_at(),
-            lease._windows_kept_from(),
+    def plan(self, row: DecodeRow) -> None:
+        """Note at which lengths a row's lease has something of its own to do."""
+        lease = row.lease
+        self._plans[:, row.index] = (
+            min(self.max_tokens + 1, row.grows_at),
+            row.advances_at,
+            row.cuts_at,
+            lease.windows_kept_from,
             lease.committed,
         )
 
-    def _vacate(self, row: int) -> None:
-        self._leases[row] = None
-        self._is_taken[row] = 0
+    def vacate(self, index: int) -> None:
+        """The lease of a row has left."""
+        self._taken[index] = None
+        self._is_taken[index] = 0
         self._rows = self._is_taken.nonzero()[0]
-        self._numbers[:, row] = 0
-        self._plans[:, row] = NEVER
+        self._numbers[:, index] = 0
+        self._plans[:, index] = NEVER
         for rows in self._tables.values():
-            rows.clear(row)
-        self._free.append(row)
-
-
-class DecodeRow:
-    """The place of one lease in a batch, as its lease sees it."""
-
-    __slots__ = ("_batch", "_lease", "index")
-
-    def __init__(self, batch: DecodeBatch, lease: Lease, index: int) -> None:
-        self._batch = batch
-        self._lease = lease
-        self.index = index
-
-    @property
-    def numbers(self) -> Numbers:
-        """The lease's numbers, in the batch's memory."""
-        return self._batch._numbers[:, self.index].data
-
-    def table(self, component: str) -> tuple[NDArray[np.int64], Numbers]:
-        """The same for one of its tables; see PageTable.move_to."""
-        return self._batch._tables[component].row(self.index)
-
-    def require_room(self, length_tokens: int) -> None:
-        """Raise LeaseError if the row is too short for so many tokens."""
-        self._batch._require_room(self._lease, length_tokens)
-
-    def plan(self) -> None:
-        """A call of its own has changed the lease."""
-        self._batch._plan(self._lease)
-
-    def leave(self) -> None:
-        """The lease was released."""
-        self._batch._vacate(self.index)
+            rows.clear(index)
+        self._free.append(index)
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

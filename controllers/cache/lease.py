@@ -8,11 +8,12 @@ last one. So each is a boundary (a length one can resume from) that can be backe
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from unified_tree.arguments import integer
+from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.decode_batch import DecodeRow
+    from unified_tree.controllers.cache.decode_batch import DecodeBatch
     from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.publication import Publication
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 LENGTH: Final = 0
 COMPUTED: Final = 1
-NEVER: Final = 1 << 62
 
 
 class LeaseOwner(Protocol):
@@ -196,13 +196,13 @@ class Lease:
         """How many cached tokens run again to rebuild windows."""
         return self.cached_tokens - self.compute_from
 
-    def next_stop(self, computed_tokens: int) -> int | None:
+    def next_stop(self, computed_tokens: Any) -> int | None:  # unchecked: compiled code would refuse numpy's integers
         """The first length after `computed_tokens` at which a run must stop to save a state or a window; None if there is none.
         Cost: O(`save_at`).
         """
         return next((length for length in self.save_at if length > computed_tokens and length not in self.saved), None)
 
-    def pages(self, component: str, first_page: int = 0) -> NDArray[np.int64]:
+    def pages(self, component: Any, first_page: Any = 0) -> NDArray[np.int64]:  # unchecked, as `next_stop`
         """The page ids of a component by page index, from index `first_page` on, int64; -1 for pages before a window.
 
         A component that shares pages has its owner's, and -1 where its own state was not in the cache at `acquire`.
@@ -316,9 +316,11 @@ class Lease:
                 self._row.require_room(length_tokens)
         added = self.tables.grow(self._resources.layout.pages(length_tokens))
         if self._states is not None:
+            before = self._states.saves.copy()
             try:  # there may be no memory for the names of more pages
                 self._grow_states(length_tokens)
             except BaseException:
+                self._states.restore(before)
                 self.tables.shrink(added)
                 raise
             self._states_grown()
@@ -328,23 +330,20 @@ class Lease:
             self._row.plan()
 
     def _grow_states(self, length_tokens: int) -> None:
-        """Find pages for the states to be saved up to a length. Whatever is raised, nothing is changed then."""
+        """Find pages for the states to be saved up to a length; whatever is raised, `_restore_states` undoes it."""
         states = self._states
         if states is None or states.running is None:
             return
-        length, before = max(self.length, length_tokens), states.saves.copy()
-        try:
+        length = max(self.length, length_tokens)
+        if self.committed < self.prompt_tokens:
             due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
             if due:
                 states.allocate_saves(due)
-            if self.save_output and length > self.prompt_tokens:
-                states.follow_output(length, self.committed, self.computed)
-        except BaseException:
-            states.restore(before)
-            raise
+        if self.save_output and length > self.prompt_tokens:
+            states.follow_output(length, self.committed, self.computed)
 
     def _restore_states(self, saves: Mapping[int, int]) -> None:
-        """Undo `_grow_states`."""
+        """Have the pages for saved states that there were before `_grow_states`."""
         if self._states is not None:
             self._states.restore(saves)
 
@@ -360,14 +359,15 @@ class Lease:
         self._numbers[COMPUTED] = computed
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
-            self.tables.free_windows_before(min(layout.floor_to_page(computed), self._windows_kept_from()))
+            self.tables.free_windows_before(min(layout.floor_to_page(computed), self.windows_kept_from))
         is_past = locks.has_windows and computed > locks.windows_at
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
             locks.release_windows()
         if self._row is not None:
             self._row.plan()
 
-    def _windows_kept_from(self) -> int:
+    @property
+    def windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows."""
         if len(self.saved) == len(self.save_at):
             return NEVER
@@ -386,13 +386,13 @@ class Lease:
 
     # In a batch.
 
-    def _join(self, row: DecodeRow) -> None:
-        """Keep its numbers and its tables in a row from now on."""
-        self._row = row
+    def _join(self, batch: DecodeBatch, index: int) -> DecodeRow:
+        """Keep its numbers and its tables in a row of a batch from now on."""
+        row = self._row = DecodeRow(batch, self._resources.layout, self, index, self._states, self._locks)
         self._move_to(row.numbers)
         for name, table in self.tables.items():
             table.move_to(*row.table(name))
-        row.plan()
+        return row
 
     def _leave(self) -> None:
         """Keep them in its own memory again."""
@@ -404,36 +404,6 @@ class Lease:
     def _move_to(self, numbers: Numbers) -> None:
         numbers[LENGTH], numbers[COMPUTED] = self._numbers
         self._numbers = numbers
-
-    def _grows_at(self) -> int:
-        """The first length for which `allocate` has more to do than to find pages for tokens, or is refused."""
-        states = self._states
-        if states is None:
-            return NEVER
-        if states.running is None:
-            return 0
-        length = self.length
-        at = min((at for at in self.save_at if at > length and at not in self.saved), default=NEVER)
-        return min(at, states.grow_at(length, self.committed, self.computed)) if self.save_output else at
-
-    def _advances_at(self) -> int:
-        """The first computed length for which `advance` has more to do than to free windows, or is refused."""
-        if self._states is not None and self._states.running is None:
-            return 0
-        locks, layout = self._locks, self._resources.layout
-        if not locks.has_windows:
-            return NEVER
-        at = locks.windows_at + 1
-        for name, window in layout.windows:
-            if self.tables[name].first_held < locks.windows_at // layout.page_size:
-                at = max(at, layout.pages(locks.windows_at + window) * layout.page_size)
-                if at > self._windows_kept_from():
-                    return NEVER
-        return at
-
-    def _cuts_at(self) -> int:
-        """Below this length `truncate` has more to do than to free pages of tokens."""
-        return max(self.tokens.length, max(self._states.saves, default=0) if self._states is not None else 0)
 
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
