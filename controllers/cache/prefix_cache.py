@@ -17,7 +17,7 @@ from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.leases import Leases
-from unified_tree.controllers.cache.publication import Publication
+from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheResources
 from unified_tree.controllers.cache.stats import CacheCounters, CacheStats
 from unified_tree.controllers.cache.weights import Weights
@@ -394,9 +394,9 @@ class PrefixCache:
         and new pages), whatever lies before them, for each kept length.
         """
         self._leases.require(lease)
-        publication = Publication.checked(lease, self.layout, tokens, states, without, resumable, begin)
+        checked = checked_publication(lease, self.layout, tokens, states, without, resumable, begin)
         self._leases.wait(lease)
-        lease._publish(publication)
+        lease._publish(checked)
 
     def preempt(
         self,
@@ -416,7 +416,7 @@ class PrefixCache:
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
         self._leases.require(lease)
-        checked = Publication.checked(lease, self.layout, tokens, states, (), True)
+        checked = checked_publication(lease, self.layout, tokens, states, (), True)
         length, states = checked.length, checked.states
         if lease.state_page is not None and length not in states and length % self.layout.save_grid_tokens == 0:
             states = {**states, length: lease.state_page}

@@ -37,37 +37,36 @@ class Publication(NamedTuple):
     without: tuple[str, ...]
     resumable: bool
 
-    @classmethod
-    def checked(
-        cls,
-        lease: Lease,
-        layout: CacheLayout,
-        tokens: Any,  # unchecked, as those below: compiled code would refuse in its own words
-        states: Any,
-        without: Any,
-        resumable: Any,
-        begin: Any = 0,
-    ) -> Publication:
-        """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
-        piece = _piece(lease, tokens, begin)
-        length = piece if isinstance(piece, int) else piece.length
-        if length > lease.length:
-            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
-        if length < min(lease.committed, lease.computed):
-            raise LeaseError(
-                f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
-                "adds nothing; `truncate` takes back what was not committed"
-            )
-        lease._require_state(length)
-        if resumable is not None:
-            resumable = flag(resumable, "resumable", LeaseError)
-        else:
-            is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
-            resumable = length >= lease.prompt_tokens and is_end
-        whole = None if isinstance(piece, int) else piece
-        return record(
-            cls, (length, whole, _checked_states(lease, layout, states, length), _checked_names(layout, without), resumable)
+
+def checked_publication(
+    lease: Lease,
+    layout: CacheLayout,
+    tokens: Any,  # unchecked, as those below: compiled code would refuse in its own words
+    states: Any,
+    without: Any,
+    resumable: Any,
+    begin: Any = 0,
+) -> Publication:
+    """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
+    piece = _piece(lease, tokens, begin)
+    length = piece if isinstance(piece, int) else piece.length
+    if length > lease.length:
+        raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
+    if length < min(lease.committed, lease.computed):
+        raise LeaseError(
+            f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
+            "adds nothing; `truncate` takes back what was not committed"
         )
+    lease._require_state(length)
+    if resumable is not None:
+        resumable = flag(resumable, "resumable", LeaseError)
+    else:
+        is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
+        resumable = length >= lease.prompt_tokens and is_end
+    whole = None if isinstance(piece, int) else piece
+    return record(
+        Publication, (length, whole, _checked_states(lease, layout, states, length), _checked_names(layout, without), resumable)
+    )
 
 
 def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
