@@ -20,6 +20,14 @@ from setuptools import Extension, setup
 
 HOT = (
     "children",
+    "controllers/cache/decode_row",
+    "controllers/cache/lease",
+    "controllers/cache/lease_locks",
+    "controllers/cache/lease_tokens",
+    "controllers/cache/page_table",
+    "controllers/cache/page_tables",
+    "controllers/cache/publication",
+    "controllers/cache/state_pages",
     "controllers/host/backup_queue",
     "controllers/host/hybrid_cache_controller",
     "controllers/host/load",

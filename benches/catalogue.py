@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benches.case import COMPONENT_SETS, Case
+from benches.decode_scenario import DecodeStep
 from benches.memory_scenario import Memory
 from benches.request_scenarios import ChatRequest, MixedMultiTurn
 from benches.scenarios import (
@@ -36,6 +37,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "chat_request": ChatRequest,
     "prefix_cache_request": ChatRequest,
     "mixed_multi_turn": MixedMultiTurn,
+    "decode_step": DecodeStep,
     "memory": Memory,
 }
 IMPORT = "import"
@@ -88,6 +90,8 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
         yield replace(base, operation=components.replace("full", "evict"), tree_nodes=10_000, samples=10)
     yield replace(base, operation="chat_request", paths=200, samples=400)
     yield replace(base, operation="prefix_cache_request", paths=200, samples=400, only=("prefix_cache",))
+    for length in (1024, 131_072):
+        yield replace(base, operation="decode_step", length=length, paths=256, samples=400, only=("prefix_cache",))
     yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)
     yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1, only=large)
 

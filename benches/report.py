@@ -20,7 +20,7 @@ HEAD = (
 
 def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str | None, core: str) -> Row:
     """One object of bench.json. Times are microseconds, `ratio` ours to Rust's; null is what was not measured."""
-    subject = "prefix_cache" if case.operation == "prefix_cache_request" else "ours"
+    subject = "prefix_cache" if "prefix_cache" in outcomes else "ours"
     ours, rust = outcomes.get(subject, Outcome()), outcomes.get("rust", Outcome())
     row: Row = {
         "operation": case.operation,

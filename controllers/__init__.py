@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.cache import (
     CacheLayout,
     CacheStats,
+    DecodeBatch,
     Generation,
     HostPoolStats,
     Lease,
@@ -45,6 +46,7 @@ __all__ = [
     "CacheCollector",
     "CacheLayout",
     "CacheStats",
+    "DecodeBatch",
     "Generation",
     "HostPoolStats",
     "HostTier",

@@ -40,9 +40,13 @@ class Locks:
 
     def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
         """See UnifiedTree.lock."""
+        return self.lock(boundary, tier, self.indices(components, tier))
+
+    def indices(self, components: Collection[str] | None, tier: Tier) -> tuple[int, ...] | None:
+        """The components whose values are locked for those named, by index; None for all."""
         if components is None:
-            return self.lock(boundary, tier, None)
-        return self.lock(boundary, tier, tuple([self._locked_as(self._state.index[name], tier) for name in components]))
+            return None
+        return tuple([self._locked_as(self._state.index[name], tier) for name in components])
 
     def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> Receipt:
         """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named."""
@@ -67,12 +71,36 @@ class Locks:
         receipt = Receipt(self, self._last_serial, boundary, tier)
         self.open[self._last_serial] = receipt
         if node is not None:
-            if node.id != boundary.node:
-                receipt.boundary = Boundary(node.id, boundary.length)
-                receipt.old_name = boundary
-                self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
+            self._name(receipt, node)
             self._lock_all(receipt, node, wanted)
         return receipt
+
+    def _name(self, receipt: Receipt, node: Node) -> None:
+        """Note under which name the receipt's boundary is known now, if it ends in another node than it says."""
+        boundary = receipt.boundary
+        if node.id != boundary.node:
+            receipt.boundary = Boundary(node.id, boundary.length)
+            receipt.old_name = boundary
+            self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
+
+    def move(self, receipt: Receipt, boundary: Boundary, wanted: tuple[int, ...] | None) -> None:
+        """See Receipt.move; components by index, as for `lock`."""
+        state = self._state
+        node, length = self.locate(boundary, Tier.DEVICE, wanted)
+        if node is not None and length < node.end:
+            node = split(state, node, length)
+        before, held = receipt.paths, receipt.values
+        self._forget_name(receipt)
+        receipt.boundary, receipt.old_name, receipt.paths, receipt.values = boundary, None, {}, {}
+        if node is not None:
+            self._name(receipt, node)
+            self._lock_all(receipt, node, wanted)
+        for i, at in before.items():
+            self._unlock_path(at, i, receipt.tier)
+        for i, values in held.items():
+            kept = set(receipt.values.get(i, ()))
+            self._unlock_values(receipt, i, [value for value in values if value not in kept] if kept else values)
+        state.resumability.settle_share()
 
     def find(self, boundary: Boundary) -> tuple[Node | None, int]:
         """The node a boundary lies in now, None for length zero. Raises StaleBoundaryError if its node is gone."""
@@ -164,6 +192,8 @@ class Locks:
                 value.locked_by = {}
                 pool.protected_pages += value.page_count
                 pool.remove_evictable(value)
+            elif receipt.serial in value.locked_by:
+                continue  # held by the receipt that moves
             value.locked_by[receipt.serial] = receipt
             value.locks += 1
         if values:
@@ -210,7 +240,7 @@ class Locks:
             self._release_one(receipt, i)
         else:
             for i, node in receipt.paths.items():
-                self._unlock_path(node, i)
+                self._unlock_path(node, i, receipt.tier)
             for i, values in receipt.values.items():
                 self._unlock_values(receipt, i, values)
             receipt.paths.clear()

@@ -8,6 +8,8 @@ from unified_tree.errors import ReceiptError
 from unified_tree.node import ROOT_ID, NodeId, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -131,6 +133,19 @@ class Receipt:
     def add(self, value: Value) -> None:
         """A split divided a locked value: its upper half is locked too."""
         self.values[value.component].append(value)
+
+    def move(self, boundary: Boundary, components: Collection[str] | None = None) -> None:
+        """Lock what another boundary needs on device instead, without a moment in which what both need is not locked.
+
+        Args:
+            components: as for UnifiedTree.lock.
+
+        Raises StaleBoundaryError, with nothing changed, if the boundary is not covered any more, and ReceiptError if the
+        receipt was released or locks another tier. Cost: as the lock and the release of what only one of both needs.
+        """
+        if self._locks is None or self.tier is not Tier.DEVICE:
+            raise ReceiptError(f"{self} cannot move to {boundary}")
+        self._locks.move(self, boundary, self._locks.indices(components, self.tier))
 
     def close(self) -> None:
         """Nothing is locked any more."""

@@ -10,6 +10,7 @@ if __name__ != "unified_tree.controllers.cache":  # a second name would make eve
 
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.generations import Generation
 from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
@@ -25,6 +26,7 @@ __all__ = [
     "CacheCollector",
     "CacheLayout",
     "CacheStats",
+    "DecodeBatch",
     "Generation",
     "HostPoolStats",
     "Lease",

@@ -18,7 +18,7 @@ class CacheLayout:
 
     Attributes:
         page_size: tokens a page.
-        paths: names of the `Path` components with pages of their own.
+        paths: names of the `Path` components with pages of their own; `optional_paths` those of them that may be missing.
         windows: names and `window_tokens` of the `Trailing` components with pages of their own.
         point: name of the `Point` component with pages of its own; None without one.
         window_indices, saved_indices: the windows, and the windows and the point, by their place among the components.
@@ -29,6 +29,7 @@ class CacheLayout:
 
     page_size: int
     paths: tuple[str, ...]
+    optional_paths: frozenset[str]
     windows: tuple[tuple[str, int], ...]
     point: str | None
     window_indices: tuple[int, ...]
@@ -52,6 +53,7 @@ class CacheLayout:
         return cls(
             page_size=page_size,
             paths=tuple(c.name for c in owners if c.coverage.is_path),
+            optional_paths=frozenset(c.name for c in owners if c.coverage.is_path and not c.required),
             windows=tuple((c.name, c.coverage.window_tokens) for c in owners if c.coverage.window_tokens is not None),
             point=points[0] if points else None,
             window_indices=tuple(i for i, coverage in indexed if coverage.window_tokens is not None),

@@ -8,10 +8,13 @@ last one. So each is a boundary (a length one can resume from) that can be backe
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from array import array
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
 
 from unified_tree.arguments import integer
+from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
@@ -24,15 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.cache.decode_batch import DecodeBatch
     from unified_tree.controllers.cache.generations import Generation
+    from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
     from unified_tree.receipt import Boundary
+
+
+LENGTH: Final = 0
+COMPUTED: Final = 1
 
 
 class LeaseOwner(Protocol):
@@ -57,7 +65,7 @@ class Lease:
         save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
             there.
         saved: those of `save_at` whose window or state was published.
-        length: tokens it has pages for; `computed`: tokens that were run; `committed`: tokens published.
+        committed: tokens published.
         boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
         tokens: those of the prompt, and those committed behind it.
@@ -67,18 +75,18 @@ class Lease:
 
     __slots__ = (
         "_locks",
+        "_numbers",
         "_resources",
+        "_row",
         "_states",
         "boundary",
         "cache",
         "cached_tokens",
         "committed",
         "compute_from",
-        "computed",
         "failure",
         "generation",
         "host_tokens",
-        "length",
         "load",
         "priority",
         "prompt_tokens",
@@ -115,9 +123,9 @@ class Lease:
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
         self.compute_from = compute_from
-        self.computed = compute_from
+        self._numbers: Numbers = array("q", (boundary.length, compute_from))
+        self._row: DecodeRow | None = None
         self.committed = boundary.length
-        self.length = boundary.length
         self.priority = priority
         self.save_output = save_output
         self.save_at: tuple[int, ...] = ()
@@ -126,6 +134,21 @@ class Lease:
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has pages for."""
+        return self._numbers[LENGTH]
+
+    @property
+    def computed(self) -> int:
+        """How many tokens were run, as far as `commit` or `advance` said so."""
+        return self._numbers[COMPUTED]
+
+    @property
+    def row(self) -> int | None:
+        """Its row in a `DecodeBatch`; None outside of one."""
+        return None if self._row is None else self._row.index
 
     @property
     def key(self) -> Key:
@@ -176,13 +199,13 @@ class Lease:
         """How many cached tokens run again to rebuild windows."""
         return self.cached_tokens - self.compute_from
 
-    def next_stop(self, computed_tokens: int) -> int | None:
+    def next_stop(self, computed_tokens: Any) -> int | None:  # unchecked: compiled code would refuse numpy's integers
         """The first length after `computed_tokens` at which a run must stop to save a state or a window; None if there is none.
         Cost: O(`save_at`).
         """
         return next((length for length in self.save_at if length > computed_tokens and length not in self.saved), None)
 
-    def pages(self, component: str, first_page: int = 0) -> NDArray[np.int64]:
+    def pages(self, component: Any, first_page: Any = 0) -> NDArray[np.int64]:  # unchecked, as `next_stop`
         """The page ids of a component by page index, from index `first_page` on, int64; -1 for pages before a window.
 
         A component that shares pages has its owner's, and -1 where its own state was not in the cache at `acquire`.
@@ -293,47 +316,101 @@ class Lease:
 
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
-        if length_tokens > self.length:
+        length = self.length
+        if length_tokens > length:
             self._require_state(length_tokens)
-        with ExitStack() as undo:
-            added = self.tables.grow(self._resources.layout.pages(length_tokens))
-            undo.callback(self.tables.shrink, added)
-            if self._states is not None and self._states.running is not None:
-                undo.callback(self._states.keep_only, set(self._states.saves))  # a policy may raise when a page is looked for
-                self._grow_states(max(self.length, length_tokens))
-            undo.pop_all()
-        self.length = max(self.length, length_tokens)
+            if self._row is not None:
+                self._row.require_room(length_tokens)
+        added = self.tables.grow(self._resources.layout.pages(length_tokens))
+        if self._states is not None:
+            before = self._states.saves.copy()
+            try:  # there may be no memory for the names of more pages
+                self._grow_states(length_tokens)
+            except BaseException:
+                self._states.restore(before)
+                self.tables.shrink(added)
+                raise
+            self._states_grown()
+        if length_tokens > length:
+            self._numbers[LENGTH] = length_tokens
+        if self._row is not None:
+            self._row.plan()
 
-    def _grow_states(self, length: int) -> None:
+    def _grow_states(self, length_tokens: int) -> None:
+        """Find pages for the states to be saved up to a length; whatever is raised, `_restore_states` undoes it."""
         states = self._states
-        assert states is not None
-        due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
-        if due:
-            states.allocate_saves(due)
+        if states is None or states.running is None:
+            return
+        length = max(self.length, length_tokens)
+        if self.committed < self.prompt_tokens:
+            due = [at for at in self.save_at if self.committed < at <= length and at not in self.saved]
+            if due:
+                states.allocate_saves(due)
         if self.save_output and length > self.prompt_tokens:
-            states.follow_output(length, self.committed)
+            states.follow_output(length, self.committed, self.computed)
+
+    def _restore_states(self, saves: Mapping[int, int]) -> None:
+        """Have the pages for saved states that there were before `_grow_states`."""
+        if self._states is not None:
+            self._states.restore(saves)
+
+    def _states_grown(self) -> None:
+        """Pages for states were found: free those that none of them needs any more."""
+        states = self._states
+        if states is not None and states.running is not None and self.save_output:
             states.free_superseded(self.length - self._resources.draft_tokens)
 
     def _advance(self, computed_tokens: int) -> None:
         """See PrefixCache.advance."""
-        self.computed = max(self.computed, computed_tokens)
+        computed = max(self.computed, computed_tokens)
+        self._numbers[COMPUTED] = computed
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
-            self.tables.free_windows_before(
-                min([layout.floor_to_page(self.computed), *(at for at in self.save_at if at not in self.saved)])
-            )
-        is_past = locks.has_windows and self.computed > locks.windows_at
+            self.tables.free_windows_before(min(layout.floor_to_page(computed), self.windows_kept_from))
+        is_past = locks.has_windows and computed > locks.windows_at
         if is_past and self.tables.windows_are_beyond(locks.windows_at // layout.page_size):
             locks.release_windows()
+        if self._row is not None:
+            self._row.plan()
+
+    @property
+    def windows_kept_from(self) -> int:
+        """The first length in `save_at` that still needs its windows."""
+        if len(self.saved) == len(self.save_at):
+            return NEVER
+        return min((at for at in self.save_at if at not in self.saved), default=NEVER)
 
     def _cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""
         self.tables.cut(self._resources.layout.pages(length_tokens))
         if self._states is not None:
             self._states.cut(length_tokens)
-        self.length = length_tokens
+        self._numbers[LENGTH] = length_tokens
         self.tokens.cut(length_tokens)
-        self.computed = min(self.computed, length_tokens)
+        self._numbers[COMPUTED] = min(self.computed, length_tokens)
+        if self._row is not None:
+            self._row.plan()
+
+    # In a batch.
+
+    def _join(self, batch: DecodeBatch, index: int) -> DecodeRow:
+        """Keep its numbers and its tables in a row of a batch from now on."""
+        row = self._row = DecodeRow(batch, self._resources.layout, self, index, self._states, self._locks)
+        self._move_to(row.numbers)
+        for name, table in self.tables.items():
+            table.move_to(*row.table(name))
+        return row
+
+    def _leave(self) -> None:
+        """Keep them in its own memory again."""
+        self._row = None
+        self._move_to(array("q", (0, 0)))
+        for table in self.tables.values():
+            table.move_to(np.empty(table.size, np.int64), array("q", (0, 0, 0)))
+
+    def _move_to(self, numbers: Numbers) -> None:
+        numbers[LENGTH], numbers[COMPUTED] = self._numbers
+        self._numbers = numbers
 
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
@@ -348,48 +425,58 @@ class Lease:
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
-            states = publication.states
-            remaining = states if self._states is None else self._states.to_publish(states)
-            self._count_unsaved(states, end)
-            for stop in self._stops(remaining, end, publication.resumable):
-                due = {length: remaining.pop(length) for length in list(remaining) if length <= stop}
-                keep_windows = (stop in self.save_at or publication.resumable) and bool(self._resources.layout.windows)
-                self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
-            if self._states is not None:
-                self._states.free_superseded(end, states)
+            self._publish_stops(publication, end)
         self._advance(publication.length)
+
+    def _publish_stops(self, publication: Publication, end: int) -> None:
+        """An insert for each length that becomes a boundary, and for the end."""
+        states, resumable = publication.states, publication.resumable
+        if self._states is not None:
+            self._count_unsaved(states, end)
+        remaining = self._states.to_publish(states) if self._states is not None and states else {}
+        for stop in self._stops(remaining, end, resumable):
+            due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
+            keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
+            self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
+        if self._states is not None:
+            self._states.free_superseded(end, states)
 
     def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
         """Count the save points that this commit passes without a state."""
         point, tree = self._resources.layout.point, self._resources.tree
-        if point is not None and tree.pool(point).component.required:
-            for length in self.save_at:
-                if self.committed < length <= end and length not in states:
+        for length in self.save_at:
+            if self.committed < length <= end and length not in states:
+                assert point is not None
+                if tree.pool(point).component.required:
                     self._resources.counters.count_drop("state not saved where it was due")
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""
         stops = set(states)
         if self._resources.layout.windows:
-            stops |= {length for length in self.save_at if length <= end and length not in self.saved}
-            if resumable and end == self.committed:
+            stops.update([length for length in self.save_at if length <= end and length not in self.saved])
+            if resumable and end == self.committed and not self._locks.hold_windows_at(end):
                 stops.add(end)
         if end > self.committed:
             stops.add(end)
-        return sorted(stops - {0})
+        stops.discard(0)
+        return sorted(stops)
 
     def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
         parts, at = self._resources, self.boundary
         pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
-        by_component = {} if self._states is None or not due else {self._states.name: due}
+        by_component = None if self._states is None or not due else {self._states.name: due}
         key = self.tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
         result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self.priority)
-        keep_windows = keep_windows and all(name in result.canonical for name, _ in parts.layout.windows)
-        if self._states is not None:
+        if keep_windows:
+            keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
+        if self._states is not None and due:
             self._states.forget(due)
-        self.tables.put_canonical(result.canonical, stop, keep_windows=keep_windows)
-        parts.counters.duplicate_pages += parts.device.free_unused(result)
-        self.saved.update(length for length in self.save_at if length == stop or length in due)
+        self.tables.put_canonical(result, stop, keep_windows=keep_windows)
+        if result.duplicates or result.replaced:
+            parts.counters.duplicate_pages += parts.device.free_unused(result)
+        if self.save_at:
+            self.saved.update([length for length in self.save_at if length == stop or length in due])
         boundary = result.boundary
         if stop >= self.committed:
             self.committed = stop
@@ -406,6 +493,9 @@ class Lease:
         if self._states is not None:
             self._states.free()
         self._locks.release()
+        if self._row is not None:
+            self._row.leave()
+            self._row = None
         self.cache = None
 
     def __enter__(self) -> Lease:

@@ -33,6 +33,10 @@ class LeaseLocks:
         """Whether windows or a state are locked."""
         return self._windows is not None
 
+    def hold_windows_at(self, length: int) -> bool:
+        """Whether windows at a length are locked."""
+        return self._windows is not None and self.windows_at == length
+
     def lock(self, boundary: Boundary, *, rebuilds: bool) -> Boundary:
         """Lock what a run from a boundary reads: the paths, and the windows and the state if it does not rebuild them.
 
@@ -47,23 +51,26 @@ class LeaseLocks:
         return boundary
 
     def lock_paths(self, boundary: Boundary) -> Boundary:
-        """Lock the paths up to a boundary before those locked so far are released. Returns and raises as `lock`."""
-        before, self._path = self._path, self._resources.locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
-        if before is not None:
-            before.release()
+        """Lock the paths up to a boundary in place of those locked so far. Returns and raises as `lock`."""
+        locks = self._resources.locks
+        if self._path is None:
+            self._path = locks.lock(boundary, Tier.DEVICE, ONLY_PATHS)
+        else:
+            locks.move(self._path, boundary, ONLY_PATHS)
         return self._path.boundary
 
     def lock_windows(self, boundary: Boundary) -> None:
-        """Lock the windows at a boundary before those locked so far are released. A shorter boundary changes nothing: a state
-        that is published late must not move the lock back.
+        """Lock the windows at a boundary in place of those locked so far. A shorter boundary changes nothing: a state that is
+        published late must not move the lock back.
         """
         if boundary.length < self.windows_at:
             return
-        before = self._windows
-        self._windows = self._resources.locks.lock(boundary, Tier.DEVICE, self._resources.layout.window_indices)
+        locks, wanted = self._resources.locks, self._resources.layout.window_indices
+        if self._windows is None:
+            self._windows = locks.lock(boundary, Tier.DEVICE, wanted)
+        else:
+            locks.move(self._windows, boundary, wanted)
         self.windows_at = boundary.length
-        if before is not None:
-            before.release()
 
     def release_windows(self) -> None:
         """Release windows and state."""

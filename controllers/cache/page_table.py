@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,6 +13,12 @@ from unified_tree.node import PAGE_ID_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Numbers = array[int] | memoryview
+    """A few int64 of a lease: its own, or a view of its row in a batch's arrays."""
+
+FIRST_HELD: Final = 0
+PRIVATE_FROM: Final = 1
+SIZE: Final = 2
 MIN_ROOM: Final = 64
 ROOM_PART: Final = 16
 """A table that is filled has room for so many pages more, or for the sixteenth part of what it holds."""
@@ -21,19 +28,51 @@ NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
 class PageTable:
     """The pages of one component by page index; -1 where the lease holds none (before a window).
 
-    Attributes:
-        private_from: pages from this index on are the lease's own; those below are the tree's and locked.
-        first_held: the first index held.
-        size: one past the last index held.
+    The ids and the three numbers are the lease's own memory, or a row of a batch (see `move_to`).
     """
 
-    __slots__ = ("_ids", "first_held", "private_from", "size")
+    __slots__ = ("_ids", "_numbers")
 
     def __init__(self) -> None:
         self._ids = NOTHING
-        self.first_held = 0
-        self.private_from = 0
-        self.size = 0
+        self._numbers: Numbers = array("q", (0, 0, 0))
+
+    @property
+    def first_held(self) -> int:
+        """The first index held."""
+        return self._numbers[FIRST_HELD]
+
+    @property
+    def private_from(self) -> int:
+        """Pages from this index on are the lease's own; those below are the tree's and locked."""
+        return self._numbers[PRIVATE_FROM]
+
+    @property
+    def size(self) -> int:
+        """One past the last index held."""
+        return self._numbers[SIZE]
+
+    def start(self, first_held: int, private_from: int) -> None:
+        """Hold nothing below `first_held`; the pages below `private_from` are the tree's."""
+        numbers = self._numbers
+        numbers[FIRST_HELD] = first_held
+        numbers[PRIVATE_FROM] = private_from
+        numbers[SIZE] = max(numbers[SIZE], first_held)
+
+    def publish(self, private_from: int) -> None:
+        """The pages below an index are the tree's now."""
+        self._numbers[PRIVATE_FROM] = max(self._numbers[PRIVATE_FROM], private_from)
+
+    def move_to(self, ids: NDArray[np.int64], numbers: Numbers) -> None:
+        """Keep everything in other memory from now on, which has room for it: in a row of a batch, or outside it again.
+
+        Cost: one copy of the ids.
+        """
+        size = self.size
+        ids[:size] = self._ids[:size]
+        for i in (FIRST_HELD, PRIVATE_FROM, SIZE):
+            numbers[i] = self._numbers[i]
+        self._ids, self._numbers = ids, numbers
 
     def fill(self, parts: list[bytes], size: int) -> None:
         """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids.
@@ -43,7 +82,7 @@ class PageTable:
         parts.append(b"\xff" * (_room(size) * PAGE_ID_BYTES))
         self._ids = np.frombuffer(bytearray().join(parts), INT64)
         self.cover(size)
-        self.size = size
+        self._numbers[SIZE] = size
 
     def fill_end(self, parts: list[bytes], size: int) -> None:
         """Hold the ids in these parts as the last of `size` pages, and -1 before and behind them. Cost: O(size)."""
@@ -52,15 +91,15 @@ class PageTable:
         ids = bytearray(b"\xff") * ((size + _room(size)) * PAGE_ID_BYTES)
         ids[first * PAGE_ID_BYTES : size * PAGE_ID_BYTES] = held
         self._ids = np.frombuffer(ids, INT64)
-        self.first_held = first
-        self.size = size
+        self._numbers[FIRST_HELD] = first
+        self._numbers[SIZE] = size
 
     def put(self, first: int, ids: NDArray[np.int64]) -> None:
         """Write page ids at the indices from `first` on."""
         last = first + ids.size
         self.cover(last)
         self._ids[first:last] = ids
-        self.size = max(self.size, last)
+        self._numbers[SIZE] = max(self._numbers[SIZE], last)
 
     def cover(self, size: int) -> None:
         """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
@@ -84,20 +123,21 @@ class PageTable:
 
     def release_front(self, first_kept: int) -> NDArray[np.int64]:
         """Release the indices below `first_kept`; returns the private pages among them, which the lease must free."""
-        first_kept = min(first_kept, self.size)
-        if first_kept <= self.first_held:
+        first_held, private_from, size = self._numbers
+        first_kept = min(first_kept, size)
+        if first_kept <= first_held:
             return self._ids[:0]
-        private = self._ids[max(self.first_held, self.private_from) : first_kept].copy()
-        self._ids[self.first_held : first_kept] = -1
-        self.first_held = first_kept
-        self.private_from = max(self.private_from, first_kept)
+        private = self._ids[max(first_held, private_from) : first_kept].copy()
+        self._ids[first_held:first_kept] = -1
+        self._numbers[FIRST_HELD] = first_kept
+        self.publish(first_kept)
         return private
 
     def skip_to(self, first_held: int) -> NDArray[np.int64]:
         """Release all below an index, which may lie beyond the end; returns the private pages that the lease must free."""
         private = self.release_front(first_held)
         if first_held > self.size:
-            self.first_held = self.private_from = self.size = first_held
+            self.start(first_held, first_held)
         return private
 
     def release_back(self, size: int) -> NDArray[np.int64]:
@@ -105,7 +145,7 @@ class PageTable:
         size = max(size, self.first_held)
         dropped = self._ids[size : self.size].copy()
         self._ids[size : self.size] = -1
-        self.size = min(size, self.size)
+        self._numbers[SIZE] = min(size, self.size)
         return dropped
 
 

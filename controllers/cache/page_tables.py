@@ -16,12 +16,12 @@ from unified_tree.matching import collect
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.resources import CacheResources
-    from unified_tree.receipt import Boundary
+    from unified_tree.receipt import Boundary, InsertResult
 
     Pages = Callable[[Boundary, str], NDArray[np.int64]]
 
@@ -67,25 +67,25 @@ class PageTables:
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
         for name in layout.paths:
             table = self._tables[name] = PageTable()
-            table.private_from = last
             if loading:
                 _put_path(table, pages(boundary, name), last)
             else:
                 table.fill(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
+            table.start(0, last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
             table = self._tables[name] = PageTable()
-            table.private_from = first_run
             if rebuilds:
-                table.first_held = table.size = first_run
+                table.start(first_run, first_run)
                 self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))
             else:
                 if loading:
                     ids = pages(boundary, name)
                     table.put(last - ids.size, ids)
-                    table.first_held = last - ids.size
+                    table.start(last - ids.size, first_run)
                 else:
                     table.fill_end(collect(self._state, self._locks, boundary, name, Tier.DEVICE), last)
+                    table.start(table.first_held, first_run)
                 self.write_from[name] = boundary.length
         if layout.point is not None:
             self.write_from[layout.point] = compute_from
@@ -121,7 +121,11 @@ class PageTables:
 
     def needs(self, page_count: int) -> dict[str, int]:
         """How many pages of each pool it takes to grow to `page_count`."""
-        return {name: page_count - table.size for name, table in self._tables.items() if page_count > table.size}
+        needs = {}
+        for name, table in self._tables.items():
+            if page_count > table.size:
+                needs[name] = page_count - table.size
+        return needs
 
     def grow(self, page_count: int) -> dict[str, int]:
         """Grow every table to `page_count` pages; returns how many are new, by component.
@@ -154,8 +158,7 @@ class PageTables:
     def free_windows_before(self, length_tokens: int) -> None:
         """Free window pages that a run from this length on does not need. Cost: O(pages freed)."""
         for name, window in self._layout.windows:
-            first = max(0, length_tokens - window) // self._layout.page_size
-            self._device.free(name, self._tables[name].release_front(first))
+            self._free_before(name, self._tables[name], max(0, length_tokens - window) // self._layout.page_size)
 
     def keep_windows_for(self, length_tokens: int) -> None:
         """Keep of windows only what this length needs, which may lie beyond the tables' ends."""
@@ -168,38 +171,55 @@ class PageTables:
         return all(self._tables[name].first_held >= page for name, _ in self._layout.windows)
 
     def to_insert(self, committed: int, length_tokens: int, *, keep_windows: bool) -> dict[str, NDArray[np.int64]]:
-        """The pages to insert up to a length: of paths those behind `committed`, of windows the last ones."""
+        """The pages to insert up to a length, as views: of paths those behind `committed`, of windows the last ones."""
         size = self._layout.page_size
         last, first = length_tokens // size, min(committed, length_tokens) // size
         pages = {}
         for name in self._layout.paths:
             table = self._tables[name]
-            if self._tree.pool(name).component.required or not (table.slice(0, last) < 0).any():
-                pages[name] = table.slice(first, last).copy()
+            if name not in self._layout.optional_paths or not (table.slice(0, last) < 0).any():
+                pages[name] = table.slice(first, last)
         if keep_windows:
             for name, window in self._layout.windows:
                 table = self._tables[name]
                 begin = max(max(0, length_tokens - window) // size, table.first_held, min(table.private_from, last))
-                pages[name] = table.slice(begin, last).copy()
+                pages[name] = table.slice(begin, last)
         return pages
 
-    def put_canonical(self, canonical: Mapping[str, NDArray[np.int64]], length_tokens: int, *, keep_windows: bool) -> None:
-        """Put the tree's pages into the tables up to an inserted length; window pages before what it needs are freed."""
-        last = length_tokens // self._layout.page_size
+    def put_canonical(self, result: InsertResult, length_tokens: int, *, keep_windows: bool) -> None:
+        """Put the tree's pages into the tables up to an inserted length, where they are not those given; window pages before
+        what it needs are freed.
+        """
+        size = self._layout.page_size
+        last = length_tokens // size
         for name in self._layout.paths:
-            if name in canonical:
-                table, ids = self._tables[name], canonical[name]
-                table.put(last - ids.size, ids)
-                table.private_from = max(table.private_from, last)
-        if not keep_windows:
-            return
-        for name, window in self._layout.windows:
-            table, ids = self._tables[name], canonical[name]
-            if ids.size:
-                table.put(last - ids.size, ids)
-            stale = table.release_front(max(0, length_tokens - window) // self._layout.page_size)
-            table.private_from = max(table.private_from, last)
-            self._device.free(name, stale)
+            if name in result.canonical:
+                self._put_given(name, result, last).publish(last)
+        if keep_windows:
+            for name, window in self._layout.windows:
+                table = self._put_given(name, result, last)
+                self._free_before(name, table, max(0, length_tokens - window) // size)
+                table.publish(last)
+
+    def _put_given(self, name: str, result: InsertResult, last: int) -> PageTable:
+        """Put the tree's pages below an index in place of those that it did not take."""
+        table = self._tables[name]
+        if name in result.duplicates:
+            ids = result.canonical[name]
+            table.put(last - ids.size, ids)
+        return table
+
+    def _free_before(self, name: str, table: PageTable, first: int) -> None:
+        if first > table.first_held:
+            self._device.free(name, table.release_front(first))
+
+    def values(self) -> ValuesView[PageTable]:
+        """The tables."""
+        return self._tables.values()
+
+    def items(self) -> ItemsView[str, PageTable]:
+        """The tables by component."""
+        return self._tables.items()
 
     def free(self) -> None:
         """Free the lease's own pages."""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import flag, integer, items
 from unified_tree.controllers.cache.admission import Admission
+from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.leases import Leases
-from unified_tree.controllers.cache.publication import Publication
+from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheResources
 from unified_tree.controllers.cache.stats import CacheCounters, CacheStats
 from unified_tree.controllers.cache.weights import Weights
@@ -134,6 +135,7 @@ class PrefixCache:
             draft_tokens=draft_tokens,
         )
         self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
+        self._resources = resources
         self._leases = Leases(self.controller, self.counters)
         self._closed = False
         if storage is not None:
@@ -319,7 +321,8 @@ class PrefixCache:
         self._leases.wait_layer(lease, integer(layer_id, "layer_id", LeaseError))
 
     def allocate(self, lease: Lease, length_tokens: int) -> None:
-        """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. No effect if it covers them already.
+        """Grow the lease to cover the tokens [0, length_tokens), evicting as needed. No effect if it covers them already. To
+        grow many leases at a time, put them into a `batch`.
 
         Raises OutOfPagesError if a pool has too few pages. Raises LeaseError if `length_tokens` is invalid, or larger than the
         computed length after the running state was published. Nothing is changed then. Cost: O(new pages), and O(log n) a
@@ -336,6 +339,17 @@ class PrefixCache:
         self._leases.require(lease)
         needs = lease.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
         return all(self.device.fits(name, count) for name, count in needs.items())
+
+    def batch(self, max_leases: int, max_tokens: int) -> DecodeBatch:
+        """Rows for leases that decode together, so that a step of all of them is a few array operations.
+
+        Args:
+            max_leases: how many rows.
+            max_tokens: the longest lease in it; each row has room for so many tokens' page ids.
+
+        Raises LeaseError for other than positive integers.
+        """
+        return DecodeBatch(self._resources, self._leases, max_leases, max_tokens)
 
     def advance(self, lease: Lease, computed_tokens: int) -> None:
         """Report that the tokens [0, computed_tokens) are computed. Frees window pages that neither the next token nor a
@@ -382,9 +396,9 @@ class PrefixCache:
         and new pages), whatever lies before them, for each kept length.
         """
         self._leases.require(lease)
-        publication = Publication.checked(lease, self.layout, tokens, states, without, resumable, begin)
+        checked = checked_publication(lease, self.layout, tokens, states, without, resumable, begin)
         self._leases.wait(lease)
-        lease._publish(publication)
+        lease._publish(checked)
 
     def preempt(
         self,
@@ -404,7 +418,7 @@ class PrefixCache:
         Returns the published length. Raises as `commit`, and then does not release the lease. Cost: as `commit`.
         """
         self._leases.require(lease)
-        checked = Publication.checked(lease, self.layout, tokens, states, (), True)
+        checked = checked_publication(lease, self.layout, tokens, states, (), True)
         length, states = checked.length, checked.states
         if lease.state_page is not None and length not in states and length % self.layout.save_grid_tokens == 0:
             states = {**states, length: lease.state_page}

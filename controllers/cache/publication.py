@@ -4,27 +4,23 @@ path up to the committed length is locked, and the caller's arguments were compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from unified_tree.arguments import flag, integer, items
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
+from unified_tree.receipt import record
+from unified_tree.token_bytes import as_bytes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.lease import Lease
 
-    Tokens = NDArray[np.integer[Any]] | Sequence[int] | int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(NamedTuple):
     """A commit that was checked against its lease, and so cannot be refused any more.
 
     Attributes:
@@ -41,43 +37,39 @@ class Publication:
     without: tuple[str, ...]
     resumable: bool
 
-    @classmethod
-    def checked(
-        cls,
-        lease: Lease,
-        layout: CacheLayout,
-        tokens: Tokens,
-        states: Mapping[int, int] | None,
-        without: Sequence[str],
-        resumable: bool | None,
-        begin: int = 0,
-    ) -> Publication:
-        """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
-        piece = _piece(lease, tokens, begin)
-        length = piece if isinstance(piece, int) else piece.length
-        if length > lease.length:
-            raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
-        if length < min(lease.committed, lease.computed):
-            raise LeaseError(
-                f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
-                "adds nothing; `truncate` takes back what was not committed"
-            )
-        lease._require_state(length)
-        if resumable is not None:
-            resumable = flag(resumable, "resumable", LeaseError)
-        else:
-            is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
-            resumable = length >= lease.prompt_tokens and is_end
-        return cls(
-            length=length,
-            piece=None if isinstance(piece, int) else piece,
-            states=_checked_states(lease, layout, {} if states is None else states, length),
-            without=_checked_names(layout, without),
-            resumable=resumable,
+
+def checked_publication(
+    lease: Lease,
+    layout: CacheLayout,
+    tokens: Any,  # unchecked, as those below: compiled code would refuse in its own words
+    states: Any,
+    without: Any,
+    resumable: Any,
+    begin: Any = 0,
+) -> Publication:
+    """Check the arguments of a commit. Raises LeaseError, InsertError or InvalidKeyError; changes nothing."""
+    piece = _piece(lease, tokens, begin)
+    length = piece if isinstance(piece, int) else piece.length
+    if length > lease.length:
+        raise LeaseError(f"{lease} has pages for {lease.length} tokens, so {length} cannot be committed")
+    if length < min(lease.committed, lease.computed):
+        raise LeaseError(
+            f"{lease} has {lease.computed} tokens computed, so a commit of the first {length} takes nothing back and "
+            "adds nothing; `truncate` takes back what was not committed"
         )
+    lease._require_state(length)
+    if resumable is not None:
+        resumable = flag(resumable, "resumable", LeaseError)
+    else:
+        is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
+        resumable = length >= lease.prompt_tokens and is_end
+    whole = None if isinstance(piece, int) else piece
+    return record(
+        Publication, (length, whole, _checked_states(lease, layout, states, length), _checked_names(layout, without), resumable)
+    )
 
 
-def _piece(lease: Lease, tokens: Tokens, begin: int) -> Key | int:
+def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
     """The tokens given, which must agree with what the lease knows, as a key's tail; of a number that number."""
     known = lease.tokens
     begin = integer(begin, "begin", LeaseError)
@@ -90,18 +82,19 @@ def _piece(lease: Lease, tokens: Tokens, begin: int) -> Key | int:
         return length
     if begin > known.length:
         raise LeaseError(f"{lease} knows {known.length} tokens, so those given cannot begin at {begin}")
-    key = Key(tokens, known.namespace, bigram=known.bigram)
-    if begin:
-        key = Key.from_elements(key.data, key.namespace, bigram=key.bigram, begin=begin)
+    data = Key(tokens, bigram=True).data if known.bigram else as_bytes(tokens)
+    key = Key.from_elements(data, known.namespace, bigram=known.bigram, begin=begin)
     key.require_tokens(max(begin, lease.committed))
-    if not known.agree(key):
+    if begin < known.length and not known.agree(key):
         raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known.length}, which it knows")
     return key
 
 
-def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int], computed: int) -> dict[int, int]:
+def _checked_states(lease: Lease, layout: CacheLayout, states: Any, computed: int) -> dict[int, int]:
     """Each state page must be the lease's own for that length, a page's end; that of the running state is the run's."""
-    if not isinstance(states, Mapping):
+    if states is None:
+        return {}
+    if type(states) is not dict and not isinstance(states, Mapping):
         raise LeaseError(f"states must be a mapping from lengths to pages, not {states!r}")
     if not states:
         return {}
@@ -114,22 +107,23 @@ def _checked_states(lease: Lease, layout: CacheLayout, states: Mapping[int, int]
     if len(set(given.values())) != len(states):
         raise LeaseError(f"a state page is given twice: {dict(states)}")
     end = layout.floor_to_page(computed)
+    running, saves = lease.state_page, lease.save_pages
     for length, page in given.items():
         if not 0 < length <= end or length % layout.page_size:
             raise LeaseError(
                 f"a state at {length} is not at the end of one of the {end // layout.page_size} whole pages computed"
             )
-        if page != lease.state_page and page != lease.save_pages.get(length):
+        if page != running and page != saves.get(length):
             raise LeaseError(
                 f"page {page} of {layout.point!r} is not what {lease} saves the state at {length} in; "
-                f"it has {lease.save_pages} and, for the running state, {lease.state_page}"
+                f"it has {saves} and, for the running state, {running}"
             )
-        if page == lease.state_page and length != computed:
+        if page == running and length != computed:
             raise LeaseError(f"page {page} holds the running state, which is at {computed} tokens, not {length}")
-    return dict(sorted(given.items()))
+    return given if len(given) < 2 else dict(sorted(given.items()))
 
 
-def _checked_names(layout: CacheLayout, without: Sequence[str]) -> tuple[str, ...]:
+def _checked_names(layout: CacheLayout, without: Any) -> tuple[str, ...]:
     """Components that may be missing from pages."""
     if without == ():
         return ()

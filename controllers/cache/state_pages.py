@@ -41,11 +41,12 @@ class StatePages:
         saves: pages to save states in, by length.
     """
 
-    __slots__ = ("_device", "_grid", "_prompt_tokens", "name", "running", "saves", "source")
+    __slots__ = ("_device", "_draft_tokens", "_grid", "_prompt_tokens", "name", "running", "saves", "source")
 
     def __init__(self, resources: CacheResources, name: str, prompt_tokens: int) -> None:
         self._device = resources.device
         self._grid = resources.layout.save_grid_tokens
+        self._draft_tokens = resources.draft_tokens
         self._prompt_tokens = prompt_tokens
         self.name = name
         self.running: int | None = None
@@ -69,16 +70,29 @@ class StatePages:
             if length not in self.saves and self._device.try_reserve(self.name):
                 self.saves[length] = int(self._device.allocate(self.name, 1)[0])
 
-    def follow_output(self, length: int, committed: int) -> None:
+    def follow_output(self, length: int, committed: int, computed: int) -> None:
         """Provide a page for the last save point of the output: a new one, or that of the save point before the last."""
         latest = length // self._grid * self._grid
-        if latest <= max(self._prompt_tokens, committed) or latest in self.saves:
+        if not self._is_due(latest, committed, computed):
             return
         earlier = self.of_output(self.saves)
         if len(earlier) < 2 and self._device.try_reserve(self.name):
             self.saves[latest] = int(self._device.allocate(self.name, 1)[0])
         elif earlier:
             self.saves[latest] = self.saves.pop(earlier[0])
+
+    def _is_due(self, length: int, committed: int, computed: int) -> bool:
+        """Whether a save point needs a page: it lies in the output, and the run has not passed it."""
+        return length > max(self._prompt_tokens, committed) and length >= computed and length not in self.saves
+
+    def grow_at(self, length: int, committed: int, computed: int) -> int:
+        """The least length at which the output needs a page that it lacks, or one of its pages may be freed."""
+        latest = length // self._grid * self._grid
+        if self._is_due(latest, committed, computed):
+            return latest
+        due = max(latest, committed, self._prompt_tokens) // self._grid * self._grid + self._grid
+        kept = self.of_output(self.saves)
+        return due if len(kept) < 2 else min(due, kept[1] + self._draft_tokens)
 
     def of_output(self, lengths: Iterable[int]) -> list[int]:
         """Which of these lengths lie behind the prompt, ascending."""
@@ -115,10 +129,12 @@ class StatePages:
         """Free the pages for states behind a length."""
         self._free(length for length in self.saves if length > length_tokens)
 
-    def keep_only(self, lengths: Iterable[int]) -> None:
-        """Free the pages for states at all other lengths."""
-        kept = set(lengths)
-        self._free(length for length in self.saves if length not in kept)
+    def restore(self, saves: Mapping[int, int]) -> None:
+        """Go back to the pages for saved states that there were, none of which was freed since; free all others."""
+        added = set(self.saves.values()).difference(saves.values())
+        self.saves = dict(saves)
+        if added:
+            self._device.free(self.name, np.array(sorted(added), np.int64))
 
     def _free(self, lengths: Iterable[int]) -> None:
         pages = [self.saves.pop(length) for length in list(lengths)]

@@ -57,6 +57,7 @@ class CacheMachine(RuleBasedStateMachine):
             host=host,
         )
         self.runner = Runner(self.cache, self.kinds, memory)
+        self.batch = self.cache.batch(max_leases=3, max_tokens=rng.choice([40, 400]))
         self.texts: list[list[int]] = [[]]
         self.tables: list[tuple[Any, list[int]]] = []
         self.abandoned: list[Request] = []
@@ -113,6 +114,8 @@ class CacheMachine(RuleBasedStateMachine):
         rng = Random(seed)
         request = rng.choice(self.active)
         target = self.runner.extend(request, rng, longest=8, letters=3)
+        if request.lease.row is not None and target > self.batch.max_tokens:
+            self.batch.remove(request.lease)
         before, dump = self.free_pages(), self.cache.tree.dump()
         try:
             self.cache.allocate(request.lease, target)
@@ -133,6 +136,56 @@ class CacheMachine(RuleBasedStateMachine):
             self.keep_table(request, rng)
         except TransferError:
             self.load_failed(request)
+
+    @property
+    def batched(self) -> list[Request]:
+        """The requests in the batch, by row."""
+        return [next(request for request in self.runner.requests if request.lease is lease) for lease in self.batch.leases]
+
+    @precondition(lambda self: self.active)
+    @rule(seed=SEEDS)
+    def run_batch(self, seed: int) -> None:
+        """A step of the batch, which somebody may enter or leave; some publish, some drafts are rejected."""
+        rng = Random(seed)
+        request = rng.choice(self.active)
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        try:
+            if request.lease.row is None:
+                self.batch.add(request.lease)
+            elif rng.random() < 0.2:
+                self.batch.remove(request.lease)
+        except (OutOfPagesError, LeaseError):
+            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+        members = self.batched
+        targets = [self.runner.extend(r, rng, longest=8, letters=3) if r in self.active else r.lease.length for r in members]
+        news = [max(0, target - r.lease.length) for r, target in zip(members, targets, strict=True)]
+        before, dump = self.free_pages(), self.cache.tree.dump()
+        try:
+            self.batch.allocate(np.array(news, np.int64))
+        except (OutOfPagesError, LeaseError):  # or too long for the batch
+            assert (self.free_pages(), self.cache.tree.dump()) == (before, dump)
+            return
+        for request, target in zip(members, targets, strict=True):
+            if request in self.active and rng.random() < 0.9:
+                self.keep_table(request, rng)
+                self.runner.compute(request, target)
+                if rng.random() < 0.3:
+                    self.runner.commit(request, resumable=rng.choice([None, True, False]))
+        if rng.random() < 0.8:
+            self.batch.advance(np.array([request.computed for request in members], np.int64))
+        if rng.random() < 0.5:
+            self.reject_in_batch(members, rng)
+
+    def reject_in_batch(self, members: list[Request], rng: Random) -> None:
+        """The last tokens of some requests are taken back, if no window has moved past them."""
+        lengths = []
+        for request in members:
+            lease, floor = request.lease, max(request.lease.committed, request.lease.prompt_tokens)
+            length = rng.randrange(floor, request.computed + 1) if request.computed > floor else lease.length
+            lengths.append(length if self.runner.may_reject(lease, length) else lease.length)
+        self.batch.truncate(np.array(lengths, np.int64))
+        for request, length in zip(members, lengths, strict=True):
+            self.runner.rejected(request, length)
 
     def keep_table(self, request: Request, rng: Random) -> None:
         """A page table, or its end, as somebody may keep it."""
@@ -194,6 +247,9 @@ class CacheMachine(RuleBasedStateMachine):
             lambda: cache.allocate(lease, value),
             lambda: cache.advance(lease, value),
             lambda: cache.truncate(lease, value),
+            lambda: self.batch.allocate(value if value != 1 << 62 else -1),
+            lambda: self.batch.truncate(np.full(len(self.batch.leases) + 1, 0)),
+            lambda: self.batch.remove(value),
             lambda: cache.commit(lease, -7 if isinstance(value, list) else value),
             lambda: cache.commit(lease, computed, {**states, repr(value): 0}),  # type: ignore[dict-item]
             lambda: cache.commit(lease, computed, {**states, PAGE_SIZE: value}),
@@ -233,7 +289,9 @@ class CacheMachine(RuleBasedStateMachine):
         names = list(self.cache.stats().pools)
         with self.tempers.short(rng.randrange(4)):
             try:
-                if self.active and rng.random() < 0.7:
+                if rng.random() < 0.3:
+                    self.batch.allocate(rng.randrange(9))
+                elif self.active and rng.random() < 0.7:
                     lease = rng.choice(self.active).lease
                     self.cache.allocate(lease, lease.length + rng.randrange(9))
                 else:
@@ -277,7 +335,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 OPERATIONS = (
-    *["run"] * 3,
+    *["run", "run_batch"] * 3,
     *("acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"),
 )
 

@@ -302,6 +302,31 @@ class TreeMachine(RuleBasedStateMachine):
         self.receipts.remove(hold)
         self.model.pins = [other for other in self.model.pins if other is not pins]
 
+    @precondition(lambda self: self.receipts and self.boundaries)
+    @rule(seed=SEEDS)
+    def move(self, seed: int) -> None:
+        """A receipt moves to another boundary, which may have become stale; then it stays where it was."""
+        rng = Random(seed)
+        hold = rng.choice(self.receipts)
+        if hold.receipt.tier is HOST:
+            with pytest.raises(ReceiptError):
+                hold.receipt.move(hold.boundary)
+        if hold.receipt.tier is HOST or not hold.whole:
+            return
+        boundary, text, deleted_before = rng.choice(self.boundaries[-8:])
+        may = self.model.longest(text, boundary.length, host=False, sure=False) == boundary.length
+        must = self.model.longest(text, boundary.length, host=False, sure=True) == boundary.length
+        pins = set(self.model.needs(text, boundary.length, DEVICE))
+        try:
+            hold.receipt.move(boundary)
+        except StaleBoundaryError:
+            assert not (must and deleted_before == self.deleted_nodes)
+            self.boundaries.remove((boundary, text, deleted_before))
+            return
+        assert may
+        self.model.pins = [pins if other is hold.pins else other for other in self.model.pins]
+        hold.boundary, hold.text, hold.pins, hold.nameable, hold.retired = boundary, text, pins, True, False
+
     @precondition(lambda self: self.receipts)
     @rule(seed=SEEDS)
     def name_again(self, seed: int) -> None:
@@ -562,6 +587,8 @@ class TreeMachine(RuleBasedStateMachine):
         match name:
             case "unlock" | "name_again":
                 return bool(self.receipts)
+            case "move":
+                return bool(self.receipts and self.boundaries)
             case "end":
                 return bool(self.model.flights)
             case "copy":
@@ -600,6 +627,7 @@ OPERATIONS = (
     "match",
     "lock",
     "unlock",
+    "move",
     "name_again",
     "evict",
     "copy",

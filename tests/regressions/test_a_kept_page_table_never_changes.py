@@ -52,10 +52,10 @@ def test_the_part_that_is_new_can_be_had_alone() -> None:
     assert lease.pages("full", 6).size == lease.pages("full", 1 << 40).size == 0
     for wrong in (-1, 1.0, True, None, float("nan")):
         with pytest.raises(LeaseError, match="first_page"):
-            lease.pages("full", wrong)  # type: ignore[arg-type]
+            lease.pages("full", wrong)
     for unknown in ("swa", None, ["full"], 3):
         with pytest.raises(LeaseError, match="no page table"):
-            lease.pages(unknown)  # type: ignore[arg-type]
+            lease.pages(unknown)
 
 
 def test_a_released_lease_has_no_pages() -> None:

@@ -251,6 +251,10 @@ class Runner:
     def reject(self, request: Request, length: int) -> None:
         """Take back draft tokens. Raises TransferError, with nothing changed, as `commit` does."""
         self.cache.truncate(request.lease, length)
+        self.rejected(request, length)
+
+    def rejected(self, request: Request, length: int) -> None:
+        """Its tokens from a length on were taken back."""
         del request.tokens[max(length, request.lease.prompt_tokens) :]
         request.computed = min(request.computed, length)
         request.states = {at: page for at, page in request.states.items() if at <= length}

@@ -25,6 +25,7 @@ OPERATIONS = {
     "evict_mamba",
     "chat_request",
     "prefix_cache_request",
+    "decode_step",
     "mixed_multi_turn",
     "memory",
 }

@@ -1,0 +1,314 @@
+"""Leases that decode together: their lengths and page tables are rows of arrays, and a step is a few operations on them.
+
+A lease keeps two numbers (tokens that it has pages for, tokens computed) and of each table three and the ids. In a batch these
+lie in a row of the batch's arrays, and the lease reads and writes them there through views. So nothing is kept twice, every
+call that takes a lease works on, and each page has the one owner that it had. A step of n rows is about ten array operations,
+of each component about ten more and one allocation for all rows that enter a new page.
+
+What a single lease does besides, seldom, cannot be done for all at once: it saves a state, or releases the lock on the window
+that it resumed from. For each row the batch keeps the next length at which something of that kind is due. One comparison a step
+finds these rows, and their leases do it one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unified_tree.arguments import integer
+from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
+from unified_tree.controllers.cache.lease import COMPUTED, LENGTH
+from unified_tree.controllers.cache.table_rows import NewPages, TableRows
+from unified_tree.errors import LeaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.leases import Leases
+    from unified_tree.controllers.cache.page_table import Numbers
+    from unified_tree.controllers.cache.resources import CacheResources
+
+GROWS_AT, ADVANCES_AT, CUTS_AT, KEPT_FROM, COMMITTED = range(5)
+
+
+class DecodeBatch:
+    """Leases whose tokens are allocated together; `PrefixCache.batch` makes one.
+
+    A lease enters a free row with `add` and stays there until `remove` or its release. All calls of the cache take it as ever.
+    Arrays that are given or returned "by row" have one entry for each of `rows`.
+
+    Attributes:
+        max_leases: how many rows there are.
+        max_tokens: the longest lease, in tokens.
+        lengths: how many tokens each row has pages for, int64 [max_leases], 0 in a free row; a read-only view.
+        tables: by component, the page ids, int64 [max_leases, pages of max_tokens]; read-only views. What lies behind a
+            row's length means nothing. -1 before a window.
+
+    >>> import numpy as np
+    >>> from unified_tree import Component, Key, Path
+    >>> from unified_tree.controllers import PrefixCache
+    >>> cache = PrefixCache([Component(name="full", coverage=Path())], page_size=2, page_counts={"full": 8})
+    >>> batch = cache.batch(max_leases=4, max_tokens=100)
+    >>> for tokens in ([1, 2, 3], [4, 5]):
+    ...     lease = cache.acquire(Key(tokens))
+    ...     cache.allocate(lease, len(tokens))
+    ...     row = batch.add(lease)
+    >>> batch.advance()
+    >>> news = batch.allocate(1)
+    >>> batch.lengths.tolist(), news["full"].rows.tolist(), news["full"].indices.tolist()
+    ([4, 3, 0, 0], [1], [1])
+    >>> batch.slots("full").tolist() == (batch.tables["full"][[0, 1], 1] * 2 + [1, 0]).tolist()
+    True
+    """
+
+    def __init__(self, resources: CacheResources, leases: Leases, max_leases: int, max_tokens: int) -> None:
+        self.max_leases = integer(max_leases, "max_leases", LeaseError, minimum=1)
+        self.max_tokens = integer(max_tokens, "max_tokens", LeaseError, minimum=1)
+        self._layout = layout = resources.layout
+        self._device = resources.device
+        self._open_leases = leases
+        self._numbers = np.zeros((2, max_leases), np.int64)
+        self._lengths, self._computed = self._numbers[LENGTH], self._numbers[COMPUTED]
+        self._plans = np.full((5, max_leases), NEVER, np.int64)
+        page_count = layout.pages(self.max_tokens)
+        self._tables = {name: TableRows(max_leases, page_count) for name in (*layout.paths, *(w for w, _ in layout.windows))}
+        self._taken: list[DecodeRow | None] = [None] * max_leases
+        self._free = list(range(max_leases - 1, -1, -1))
+        self._rows = np.empty(0, np.int64)
+        self._is_taken = np.zeros(max_leases, np.int64)
+        self.lengths = _read_only(self._lengths)
+        self.tables: Mapping[str, NDArray[np.int64]] = {name: _read_only(rows.ids) for name, rows in self._tables.items()}
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that have a lease, ascending; an array that never changes."""
+        return self._rows
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases by row."""
+        return [row.lease for row in self._taken if row is not None]
+
+    def add(self, lease: Lease) -> int:
+        """A lease enters; returns its row, which it keeps until it leaves. It gets pages up to its length first, if it lacks
+        any.
+
+        Raises LeaseError for a lease that is loading or in a batch already, and if there is no room for it; OutOfPagesError as
+        `PrefixCache.allocate`. Nothing is changed then. Cost: one copy of its page ids.
+        """
+        self._open_leases.require(lease)
+        if lease.row is not None:
+            raise LeaseError(f"{lease} is in a batch already")
+        if lease.is_loading or lease.failure is not None:
+            raise LeaseError(f"{lease} has not got what it resumes from; a batch takes it once that is loaded")
+        self.require_room(lease, lease.length)
+        if not self._free:
+            raise LeaseError(f"all {self.max_leases} rows of the batch are taken")
+        lease._grow(lease.length)
+        index = self._free.pop()
+        row = self._taken[index] = lease._join(self, index)
+        self._is_taken[index] = 1
+        self._rows = self._is_taken.nonzero()[0]
+        self.plan(row)
+        return index
+
+    def remove(self, lease: Lease) -> None:
+        """A lease leaves, with all its pages. Raises LeaseError if it is not in this batch.
+
+        Cost: one copy of its page ids.
+        """
+        self._open_leases.require(lease)
+        index = lease.row
+        row = None if index is None else self._taken[index]
+        if row is None or row.lease is not lease:
+            raise LeaseError(f"{lease} is not in this batch")
+        lease._leave()
+        self.vacate(row.index)
+
+    def allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> dict[str, NewPages]:
+        """Grow the leases by so many tokens, all or none, evicting as needed.
+
+        Args:
+            tokens: of each lease, or an array of integers by row.
+
+        Returns the new entries of `tables`, for the components that got any; a mirror of the tables on a device needs no more
+        between commits.
+
+        Does for each lease what `PrefixCache.allocate` does; a saved state gets no page, though, if the pool is short when its
+        length is passed. Raises OutOfPagesError, or LeaseError for a lease that would grow beyond `max_tokens` or has given up
+        its running state; nothing is changed then. Cost: a few array operations over the rows, O(new pages), and O(log n) a
+        victim.
+        """
+        after = self._lengths + self._by_row(tokens, "tokens")
+        due = self._due(after, GROWS_AT)
+        for row in due:
+            self.require_room(row.lease, int(after[row.index]))
+            row.lease._require_state(int(after[row.index]))
+        counts = after if self._layout.page_size == 1 else (after + (self._layout.page_size - 1)) // self._layout.page_size
+        cells = {name: rows.missing(counts) for name, rows in self._tables.items()}
+        needs = {name: found.rows.size for name, found in cells.items() if found.rows.size}
+        taken = self._device.allocate_all(needs) if needs else {}
+        if due:
+            self._grow_states(due, after, taken)
+        news = {name: self._tables[name].append(cells[name], ids) for name, ids in taken.items()}
+        self._lengths[:] = after
+        for row in due:
+            self._plans[GROWS_AT, row.index] = min(self.max_tokens + 1, row.grows_at)
+            self._plans[CUTS_AT, row.index] = row.cuts_at
+        return news
+
+    def _grow_states(self, due: list[DecodeRow], after: NDArray[np.int64], taken: dict[str, NDArray[np.int64]]) -> None:
+        """Find pages for the states that some leases save, or raise with nothing changed and free the pages `taken`."""
+        before = []
+        try:
+            for row in due:
+                before.append((row.lease, dict(row.lease.save_pages)))
+                row.lease._grow_states(int(after[row.index]))
+        except BaseException:
+            for lease, saves in before:
+                lease._restore_states(saves)
+            self._device.free_all(taken)
+            raise
+        for row in due:
+            row.lease._states_grown()
+
+    def can_allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> bool:
+        """Whether every pool has enough free and evictable pages for `allocate` now; see PrefixCache.can_allocate."""
+        counts = -((self._lengths + self._by_row(tokens, "tokens")) // -self._layout.page_size)
+        return all(self._device.fits(name, rows.missing(counts).rows.size) for name, rows in self._tables.items())
+
+    def advance(self, lengths: NDArray[np.integer[Any]] | None = None) -> None:
+        """Report that all tokens that have pages are computed, or the first `lengths` by row.
+
+        Does for each lease what `PrefixCache.advance` does. Raises LeaseError, with nothing changed, for more tokens than a
+        lease has pages for, and for a lease that has given up its running state. Cost: a few array operations over the rows,
+        and O(pages freed).
+        """
+        computed = self._lengths if lengths is None else self._by_row(lengths, "lengths")
+        if lengths is not None and (computed > self._lengths).any():
+            self._refuse(computed > self._lengths, computed, "computed: it does not have pages for so many")
+        due = self._due(computed, ADVANCES_AT)
+        for row in due:
+            row.lease._require_state(int(computed[row.index]))
+        np.maximum(self._computed, computed, out=self._computed)
+        size = self._layout.page_size
+        if self._layout.windows:
+            kept_from = np.minimum(self._computed // size * size, self._plans[KEPT_FROM])
+            for name, window in self._layout.windows:
+                freed = self._tables[name].release_fronts(np.maximum(kept_from - window, 0) // size)
+                self._device.free(name, freed)
+        for row in due:
+            row.lease._advance(int(computed[row.index]))
+
+    def truncate(self, lengths: NDArray[np.integer[Any]]) -> None:
+        """Remove the tokens from these lengths by row on, which were never committed (rejected draft tokens).
+
+        Does for each lease what `PrefixCache.truncate` does. Raises LeaseError, with nothing changed, for tokens that were
+        committed, and for more than there are. Cost: a few array operations over the rows, and O(pages freed).
+        """
+        after = self._by_row(lengths, "lengths")
+        wrong = (after > self._lengths) | (after < np.minimum(self._plans[COMMITTED], self._lengths))
+        if wrong.any():
+            self._refuse(wrong, after, "kept: they must be between those committed and those that it has pages for")
+        cut = after < np.minimum(self._plans[CUTS_AT], self._lengths)
+        for row in self._at(cut):
+            row.lease._cut(int(after[row.index]))
+        counts = -(after // -self._layout.page_size)
+        for name, rows in self._tables.items():
+            self._device.free(name, rows.release_backs(counts))
+        self._lengths[:] = after
+        np.minimum(self._computed, after, out=self._computed)
+
+    def slots(self, component: str, tokens: int = 1) -> NDArray[np.int64]:
+        """Where the state of the last `tokens` tokens of each lease lies, as token indices into the component's pool: page id
+        times page size, plus the place in the page.
+
+        Returns int64 by row, or [row, token] if `tokens` is more than one, which no row may be shorter than.
+        """
+        rows = self._tables.get(self._layout.owner_of.get(component, component))
+        if rows is None:
+            raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self._tables)}")
+        size, taken = self._layout.page_size, self._rows
+        at = self._lengths.take(taken) - 1
+        if tokens != 1:
+            at = at[:, None] + np.arange(1 - integer(tokens, "tokens", LeaseError, minimum=1), 1)
+            taken = taken[:, None]
+        if at.size and at.min() < 0:
+            raise LeaseError(f"some lease is shorter than {tokens} tokens")
+        if size == 1:
+            return rows.at(taken, at)
+        pages, places = np.divmod(at, size)
+        found = rows.at(taken, pages)
+        found *= size
+        found += places
+        return found
+
+    def _by_row(self, given: Any, name: str) -> NDArray[np.int64]:
+        """What was given for each of `rows`, for all rows."""
+        if isinstance(given, int | np.integer):
+            return self._is_taken * integer(given, name, LeaseError)
+        if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or given.shape != self._rows.shape:
+            raise LeaseError(f"{name} must be an integer, or an array of {self._rows.size} of them, not {given!r}")
+        if given.size and (given.min() < 0 or given.max() >= NEVER):
+            raise LeaseError(f"{name} must be zero or more, not {given.tolist()}")
+        found = np.zeros(self.max_leases, np.int64)
+        found[self._rows] = given
+        return found
+
+    def _due(self, lengths: NDArray[np.int64], plan: int) -> list[DecodeRow]:
+        """The rows whose leases have something of their own to do at these lengths."""
+        return self._at(lengths >= self._plans[plan])
+
+    def _at(self, chosen: NDArray[np.bool_]) -> list[DecodeRow]:
+        return [row for index in chosen.nonzero()[0].tolist() if (row := self._taken[index]) is not None]
+
+    def _refuse(self, wrong: NDArray[np.bool_], lengths: NDArray[np.int64], why: str) -> None:
+        row = self._at(wrong)[0]
+        raise LeaseError(f"{row.lease} in row {row.index} cannot have {lengths[row.index]} tokens {why}")
+
+    # What its rows have it do.
+
+    def numbers_of(self, index: int) -> Numbers:
+        """The numbers of a row's lease."""
+        return self._numbers[:, index].data
+
+    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], Numbers]:
+        """The ids and the numbers of one table of a row's lease."""
+        return self._tables[component].row(index)
+
+    def require_room(self, lease: Lease, length_tokens: int) -> None:
+        """Raise LeaseError if the rows are too short for so many tokens."""
+        if length_tokens > self.max_tokens:
+            raise LeaseError(f"{lease} cannot have {length_tokens} tokens in a batch that takes leases of {self.max_tokens}")
+
+    def plan(self, row: DecodeRow) -> None:
+        """Note at which lengths a row's lease has something of its own to do."""
+        lease = row.lease
+        self._plans[:, row.index] = (
+            min(self.max_tokens + 1, row.grows_at),
+            row.advances_at,
+            row.cuts_at,
+            lease.windows_kept_from,
+            lease.committed,
+        )
+
+    def vacate(self, index: int) -> None:
+        """The lease of a row has left."""
+        self._taken[index] = None
+        self._is_taken[index] = 0
+        self._rows = self._is_taken.nonzero()[0]
+        self._numbers[:, index] = 0
+        self._plans[:, index] = NEVER
+        for rows in self._tables.values():
+            rows.clear(index)
+        self._free.append(index)
+
+
+def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
