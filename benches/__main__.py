@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from benches.case import Case
-from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, table_cases
+from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, serving_cases, table_cases
 from benches.contestants import ROOT, Contestant, Entry, entries
 from benches.machine import commit, core, machine, quiet_cpu
-from benches.measuring import measure, measure_import
+from benches.measuring import USUAL, measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
 from benches.worst_cases import WORST_CASES, Limits, measure_worst
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.exit("no case is left of what was chosen")
     rows: list[Row] = []
     if cases:
-        known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
+        known = {entry.name: entry for entry in entries(options.engine)}
         rows = run(cases, known)
         print(f"\n{profile(rows)}")
         print(f"\n{questions(rows)}")
@@ -54,7 +54,8 @@ def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
     start = time.monotonic()
     absent = {name: entry.absent for name, entry in known.items() if entry.absent}
     cpu = quiet_cpu()
-    contestants = {name: Contestant(entry, cpu) for name, entry in known.items() if name not in absent}
+    wanted = {name for case in cases if case.operation != IMPORT for name in case.only or USUAL}
+    contestants = {name: Contestant(entry, cpu) for name, entry in known.items() if name in wanted and name not in absent}
     try:
         for name, contestant in contestants.items():
             if "error" in contestant.hello:
@@ -108,6 +109,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     cases = []
     if options.suite in {"all", "table"}:
         cases += table_cases()
+    if options.suite in {"all", "serving"}:
+        cases += serving_cases()
     if options.suite in {"all", "growth"}:
         cases += growth_cases((100, 300), (256, 1024)) if options.quick else growth_cases(NODES, LENGTHS)
     if options.quick:
@@ -120,13 +123,9 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benches", description="Benchmarks, beside rivals where they are.")
-    parser.add_argument("--peers", type=Path, default=None, metavar="DIR", help="the folder the peers' setup script made")
-    fixtures = os.environ.get("PEERS_FIXTURES", ROOT.parent / "shared" / "peers")
+    parser.add_argument("--engine", type=Path, default=None, metavar="PYTHON", help="an interpreter with SGLang installed")
     parser.add_argument(
-        "--peers-fixtures", type=Path, default=Path(fixtures), metavar="DIR", help="the folder of sgl_fix.py and sgl_boot.py"
-    )
-    parser.add_argument(
-        "--suite", "--only", choices=("all", "table", "growth", "worst"), default="all", help="one of the three, or all of them"
+        "--suite", "--only", choices=("all", "table", "serving", "growth", "worst"), default="all", help="one of them"
     )
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
@@ -163,14 +162,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="after so long one size of a worst case is given up, and larger ones with it (%(default)s s)",
     )
     options = parser.parse_args(arguments)
-    if options.plot is not None and options.suite in {"table", "worst"}:
+    if options.plot is not None and options.suite in {"table", "serving", "worst"}:
         parser.error(f"--plot shows growth; leave out --suite {options.suite}")
     chosen = options.quick or options.operation or options.components or options.page
     if options.plot is None and options.suite in {"all", "growth"} and not chosen:
         options.plot = ROOT / "docs" / "growth.png"
-    if options.peers is not None:
-        options.peers = options.peers.resolve()
-    options.peers_fixtures = options.peers_fixtures.resolve()
+    if options.engine is not None:
+        options.engine = options.engine.absolute()  # not resolved: a virtual environment's interpreter is a link
     return options
 
 

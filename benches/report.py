@@ -10,7 +10,7 @@ from benches.catalogue import IMPORT, IMPORT_QUESTION, SCENARIOS
 from benches.measuring import USUAL, Outcome
 
 Row = dict[str, Any]
-RIVALS = ("rust", "python", "dynamo", "block_dict")
+RIVALS = ("rust", "python", "dynamo", "block_dict", "floor", "sglang_pools")
 HEAD = (
     f"{'operation':<21}{'components':<11}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
     f"{'ours µs':>10}{'min':>9}{'max':>10}{'ns/tok':>8} |{'rust':>10}{'python':>11} |{'ratio':>7} {'rounds':<11}|"
@@ -20,8 +20,9 @@ HEAD = (
 
 def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str | None, core: str) -> Row:
     """One object of bench.json. Times are microseconds, `ratio` ours to Rust's; null is what was not measured."""
-    subject = "prefix_cache" if case.operation == "prefix_cache_request" else "ours"
-    ours, rust = outcomes.get(subject, Outcome()), outcomes.get("rust", Outcome())
+    if "prefix_cache" in outcomes:
+        outcomes = outcomes | {"ours": outcomes["prefix_cache"], "rust": outcomes.get("sglang", Outcome())}
+    ours, rust = outcomes.get("ours", Outcome()), outcomes.get("rust", Outcome())
     row: Row = {
         "operation": case.operation,
         "components": case.components,
@@ -31,10 +32,11 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         "prompts": case.paths,
         "tree_nodes": case.tree_nodes,
         "series": case.series,
-        "samples": sum(len(samples) for samples in ours.rounds),
+        "samples": len(ours.samples),
         "ours_us": _us(ours),
         **{f"{name}_us": _us(outcomes.get(name, Outcome())) for name in RIVALS},
         "ratio": _ratio(ours.median, rust.median),
+        "ratio_of_means": _ratio(ours.mean, rust.mean),
         "ratio_python": _ratio(ours.median, outcomes.get("python", Outcome()).median),
         "ratio_by_round": [_ratio(a, b) for a, b in zip(ours.round_medians, rust.round_medians, strict=False)],
         "ours_ns_per_token": round(ours.median / case.length, 3) if case.length and ours.median else None,
@@ -53,14 +55,19 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         if name != "ours":
             row[f"{name}_hash"] = outcome.digest or None
         row[f"{name}_hit_rate"] = outcome.facts.get("hit_rate")
+        row[f"{name}_hit_tokens"] = outcome.facts.get("hit_tokens")
+        row[f"{name}_us_mean"] = _rounded_us(outcome, outcome.mean)
         row[f"{name}_parts_us"] = {part: round(ns / 1000, 2) for part, ns in outcome.parts_ns.items()} or None
         row[f"{name}_missing"] = outcome.missing or None
     return row
 
 
 def _us(outcome: Outcome) -> float | None:
-    median = outcome.median
-    return round(median / 1000, 3) if median is not None and outcome.unit == "ns" else None
+    return _rounded_us(outcome, outcome.median)
+
+
+def _rounded_us(outcome: Outcome, figure: float | None) -> float | None:
+    return round(figure / 1000, 3) if figure is not None and outcome.unit == "ns" else None
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
