@@ -9,22 +9,26 @@ import sys
 import time
 from pathlib import Path
 
-from benches.case import Case
-from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, serving_cases, table_cases
+from benches import tails
+from benches.case import COMPONENT_SETS, Case
+from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, operation_cases, quick, table_cases
 from benches.contestants import ROOT, Contestant, Entry, entries
 from benches.machine import commit, core, machine, quiet_cpu
 from benches.measuring import USUAL, measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
+from benches.summary import lines, page, rewrite, table
 from benches.worst_cases import WORST_CASES, Limits, measure_worst
 from benches.worst_report import lines_of, rows_of, worst_preamble, worst_questions
+
+RESULTS = ROOT / "benches" / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, report."""
     options = _options(arguments)
-    cases, worst = _cases(options), _worst(options)
-    if not cases and not worst:
+    cases, worst, sets = _cases(options), _worst(options), _tails(options)
+    if not cases and not worst and not sets:
         sys.exit("no case is left of what was chosen")
     rows: list[Row] = []
     if cases:
@@ -33,11 +37,27 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{profile(rows)}")
         print(f"\n{questions(rows)}")
     worst_rows = run_worst(worst, _limits(options)) if worst else []
+    if sets:
+        worst_rows += run_tails(sets, 300 if options.quick else options.requests)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(rows + worst_rows, indent=1) + "\n")
     print(f"\nwrote {options.json}")
+    if options.suite == "table":
+        _summarize(rows, options)
     if options.plot is not None:
         _plot(rows, options.plot)
     return 0
+
+
+def _summarize(rows: list[Row], options: argparse.Namespace) -> None:
+    """Print the one table, and write it beside the rows."""
+    print(f"\n{table(lines(rows))}")
+    path = options.json.with_suffix(".md")
+    path.write_text(page(rows, "make bench"))
+    print(f"\nwrote {path}")
+    if options.readme is not None:
+        rewrite(options.readme, rows)
+        print(f"rewrote the table of {options.readme}")
 
 
 def _plot(rows: list[Row], path: Path) -> None:
@@ -94,6 +114,27 @@ def run_worst(operations: list[str], limits: Limits) -> list[Row]:
     return rows
 
 
+def run_tails(sets: list[str], requests: int) -> list[Row]:
+    """Measure the tails of every call, printing each component set as it comes."""
+    where, what, how, cpu = machine(), commit(), core(), quiet_cpu()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cpu})
+    print(f"machine  {where}\ncommit   {what or 'unknown'}, {how}\n\n{tails.HEAD}")
+    found: list[Row] = []
+    for components in sets:
+        rows = list(tails.measure_tails(components, requests).rows())
+        print(tails.lines_of(rows), flush=True)
+        found += [row | {"machine": where, "commit": what, "ours_core": how} for row in rows]
+    return found
+
+
+def _tails(options: argparse.Namespace) -> list[str]:
+    """The component sets whose tails are measured."""
+    if options.suite not in {"all", "tails"} or options.operation or options.page:
+        return []
+    return options.components or list(COMPONENT_SETS)
+
+
 def _worst(options: argparse.Namespace) -> list[str]:
     """The worst cases to measure: none where another suite was chosen, or sizes that they do not have."""
     if options.suite not in {"all", "worst"} or options.components or options.page:
@@ -109,8 +150,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     cases = []
     if options.suite in {"all", "table"}:
         cases += table_cases()
-    if options.suite in {"all", "serving"}:
-        cases += serving_cases()
+    if options.suite in {"all", "operations"}:
+        cases += operation_cases()
     if options.suite in {"all", "growth"}:
         cases += growth_cases((100, 300), (256, 1024)) if options.quick else growth_cases(NODES, LENGTHS)
     if options.quick:
@@ -125,10 +166,16 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benches", description="Benchmarks, beside rivals where they are.")
     parser.add_argument("--engine", type=Path, default=None, metavar="PYTHON", help="an interpreter with SGLang installed")
     parser.add_argument(
-        "--suite", "--only", choices=("all", "table", "serving", "growth", "worst"), default="all", help="one of them"
+        "--suite",
+        choices=("table", "operations", "growth", "worst", "tails", "all"),
+        default="table",
+        help="the one table (default), every operation at many sizes, growth, worst cases, tails, or all of them",
     )
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
-    parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go; the table goes beside them, as FILE.md")
+    parser.add_argument(
+        "--readme", type=Path, nargs="?", const=ROOT / "README.md", metavar="FILE", help="put its short form into this file"
+    )
     parser.add_argument(
         "--plot",
         type=Path,
@@ -161,12 +208,17 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         metavar="S",
         help="after so long one size of a worst case is given up, and larger ones with it (%(default)s s)",
     )
+    parser.add_argument(
+        "--requests", type=int, default=1_000_000, metavar="N", help="requests whose tails are measured (%(default)s)"
+    )
     options = parser.parse_args(arguments)
-    if options.plot is not None and options.suite in {"table", "serving", "worst"}:
+    if options.plot is not None and options.suite not in {"all", "growth"}:
         parser.error(f"--plot shows growth; leave out --suite {options.suite}")
     chosen = options.quick or options.operation or options.components or options.page
     if options.plot is None and options.suite in {"all", "growth"} and not chosen:
         options.plot = ROOT / "docs" / "growth.png"
+    if options.json is None:
+        options.json = RESULTS / "bench.json" if options.suite == "table" and not chosen else Path("bench.json")
     if options.engine is not None:
         options.engine = options.engine.absolute()  # not resolved: a virtual environment's interpreter is a link
     return options

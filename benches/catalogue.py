@@ -64,8 +64,8 @@ LARGE_SIZES = (1024, 8192, 131_072, 1_048_576)
 LONG_TOKENS = 32_768
 
 
-def table_cases() -> list[Case]:
-    """The rows of the main table."""
+def operation_cases() -> list[Case]:
+    """Every operation of the tree at many sizes."""
     cases = [Case(operation=IMPORT, samples=1)]
     for components in COMPONENT_SETS:
         for page_size in (1, 64):
@@ -78,6 +78,24 @@ def table_cases() -> list[Case]:
             replace(base, operation="evict", tree_nodes=10_000, samples=10),
             replace(base, operation="chat_request", paths=200, samples=400),
         ]
+    return cases
+
+
+def table_cases() -> list[Case]:
+    """The rows of the one table: whole requests, their steps, and the tree's operations, over sizes where they have one."""
+    cases = serving_cases()
+    for components in COMPONENT_SETS:
+        for page_size in (1, 64):
+            base = Case(operation="", components=components, page_size=page_size, depth=8, rounds=3, samples=30, only=COMPILED)
+            for length in LARGE_SIZES:
+                at = replace(base, length=length, samples=30 if length < LONG_TOKENS else 10)
+                cases += [replace(at, operation="match_pages"), replace(at, operation="insert")]
+                if components == "full":
+                    cases.append(replace(at, operation="match_floor", only=("ours",)))
+            for nodes in (1000, 10_000, 100_000):
+                at = replace(base, tree_nodes=nodes, series=f"table-{components}-{page_size}")
+                cases.append(replace(at, operation="lock_unlock", length=8192))
+                cases.append(replace(at, operation="evict", depth=1, samples=10))
     return cases
 
 
