@@ -112,7 +112,7 @@ def serving_cases() -> list[Case]:
                     )
                     for length in LARGE_SIZES
                 ),
-                replace(base, operation="serve_chats", paths=200, samples=2000, rounds=3),
+                replace(base, operation="serve_chats", paths=200, samples=2000, rounds=3, only=(*SERVERS, "sglang_pools")),
                 replace(base, operation="serve_chats_decoding", paths=40, samples=400, rounds=3),
                 replace(base, operation="serve_agents", length=112_000, paths=8, samples=300, rounds=3),
                 replace(base, operation="serve_conversation_trace", length=1 << 21, samples=600, rounds=3),

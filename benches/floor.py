@@ -1,9 +1,9 @@
 """The floor of serving a request, as a contestant: what no cache can do without, and nothing else.
 
 A PrefixCache runs beside it, untimed, and says what is found and what is new. Timed are the passes over bytes that this
-implies: one copy of the prompt as a key, one comparison of what is cached, the page ids of what is cached and of what is new
-into the row that kernels read, a copy of new tokens and ids that stay in the tree (their page faults included), and, of a
-token that is decoded, two calls that do nothing.
+implies: one copy of the prompt as a key, one comparison of what is cached, a copy of its page ids; these ids and new ones into
+the row that kernels read; a copy of new tokens and ids that stay in the tree (their page faults included); and, of a token
+that is decoded, two calls that do nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class FloorServer:
         return thread_time_ns() - start
 
     def begin(self, prompt: Tokens) -> Request:
-        """Copy the key, compare what is cached."""
+        """Copy the key, compare what is cached, copy its ids."""
         request = self.server.begin(prompt)
         cached = request.cached_tokens
         one, other = prompt[:cached].tobytes(), prompt[:cached].tobytes()
         start = thread_time_ns()
         prompt.tobytes()
         same = one == other
+        self.ids[: cached // self.page_size].copy()
         spent = thread_time_ns() - start
         assert same
         request.parts_ns = {}

@@ -45,6 +45,7 @@ class Line:
     Attributes:
         of_totals: ours to the rival's summed over all requests, where `ratio` is that of the medians.
         growth: the exponent over sizes.
+        own_pools: the rival's time with its own allocators, on a CPU.
         hits: tokens found cached, ours and the rival's.
     """
 
@@ -55,6 +56,7 @@ class Line:
     floor: float | None
     of_totals: float | None = None
     growth: float | None = None
+    own_pools: float | None = None
     hits: tuple[int, int | None] | None = None
 
     @property
@@ -76,6 +78,7 @@ class Line:
             number(self.floor),
             over,
             _two(self.growth),
+            number(self.own_pools),
             hits,
         ]
 
@@ -145,13 +148,15 @@ def _request(kinds: str, row: Row) -> Line:
         rival=row["rust_us"],
         floor=row["floor_us"],
         of_totals=row["ratio_of_means"],
+        own_pools=row["sglang_pools_us"],
         hits=(row["ours_hit_tokens"], row["rust_hit_tokens"]),
     )
 
 
 def table(found: Iterable[Line]) -> str:
     """In Markdown."""
-    head = ["scenario", "kinds", "ours µs", "SGLang µs", "ratio", "of totals", "floor µs", "to floor", "growth", "hit tokens"]
+    timed = ["ours µs", "SGLang µs", "ratio", "of totals", "floor µs", "to floor", "growth", "SGLang's own pools µs"]
+    head = ["scenario", "kinds", *timed, "hit tokens"]
     return _markdown(head, (line.cells() for line in found))
 
 
@@ -192,9 +197,10 @@ NOTE = """\
 Contestants take turns on one processor, over the same requests and capacities. Figures are medians in µs; of requests the
 median over them, each the fastest of three lives of the cache in processor time, and `of totals` compares the sums of all.
 SGLang is what its scheduler calls: match, lock, slots into rows, a checkpoint for each chunk of 8,192 tokens and at the end,
-frees; over its compiled tree core, with pools that cost nothing. The floor is measured in the same run: one copy of the prompt,
-one comparison of what is cached, page ids into rows, a copy of what stays in the tree, two empty calls a token of answer.
-Growth is the exponent over sizes from 1k up to 1M tokens, or 100k nodes: 0 is flat, 1 is linear."""
+frees; over its compiled tree core, with pools that cost nothing (its own, on a CPU, stand in a column of theirs). The floor is
+measured in the same run: one copy of the prompt, one comparison of what is cached, its page ids, page ids into rows, a copy of
+what stays in the tree, two empty calls a token of answer. Growth is the exponent over sizes from 1k up to 1M tokens, or 100k
+nodes: 0 is flat, 1 is linear."""
 
 
 def page(rows: list[Row], command: str) -> str:
