@@ -121,9 +121,9 @@ def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]
     note = (
         "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes "
         "a key inside the time. rust and python are SGLang's UnifiedRadixCache with either core, dynamo its RadixTree, "
-        "blocks a dictionary of block hashes; of whole requests (serve_…) rust is what SGLang's scheduler calls. ratio is ours to rust's, its spread over the rounds beside it. answers "
-        "compares match lengths and survivors; windows are kept differently by design, so chats with them differ, and "
-        "their hit rates say which way."
+        "blocks a dictionary of block hashes; of whole requests (serve_…) rust is what SGLang's scheduler calls. ratio is "
+        "ours to rust's, its spread over the rounds beside it. answers compares match lengths and survivors; windows are "
+        "kept differently by design, so chats with them differ, and their hit rates say which way."
     )
     return "\n".join([*lines, "", *textwrap.wrap(note, 120), ""])
 
