@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from benches import tails
@@ -50,10 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _summarize(rows: list[Row], options: argparse.Namespace) -> None:
-    """Print the one table, and write it beside the rows."""
-    print(f"\n{table(lines(rows))}")
+    """Print the one table, and write it: among the results where everything was measured, else beside the rows."""
+    found = lines(rows)
+    print(f"\n{table(found)}")
     path = options.json.with_suffix(".md")
-    path.write_text(page(rows, "make bench"))
+    if options.name:
+        path = RESULTS / f"{options.name}.md"
+        path.with_suffix(".json").write_text(json.dumps([asdict(line) for line in found], indent=1) + "\n")
+    path.write_text(page(rows))
     print(f"\nwrote {path}")
     if options.readme is not None:
         rewrite(options.readme, rows)
@@ -172,7 +177,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="the one table (default), every operation at many sizes, growth, worst cases, tails, or all of them",
     )
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go; the table goes beside them, as FILE.md")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
+    parser.add_argument(
+        "--name", help="the table goes to benches/results/NAME.md (requests; with --quick or a choice, beside the rows instead)"
+    )
     parser.add_argument(
         "--readme", type=Path, nargs="?", const=ROOT / "README.md", metavar="FILE", help="put its short form into this file"
     )
@@ -217,8 +225,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     chosen = options.quick or options.operation or options.components or options.page
     if options.plot is None and options.suite in {"all", "growth"} and not chosen:
         options.plot = ROOT / "docs" / "growth.png"
-    if options.json is None:
-        options.json = RESULTS / "bench.json" if options.suite == "table" and not chosen else Path("bench.json")
+    if options.name is None and not chosen:
+        options.name = "requests"
     if options.engine is not None:
         options.engine = options.engine.absolute()  # not resolved: a virtual environment's interpreter is a link
     return options

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 
 from benches.contestants import ROOT
 from benches.scenarios import Scenario
 from benches.serving import SERVED_PARTS, ServingSubject
-from benches.subject import Capacity, Request, Tokens
+from benches.subject import Capacity, Request, Tokens, UnsupportedError
 
 CHUNK_TOKENS = 8192
 DECODED_TOKENS = 64
+MAX_ANSWER_TOKENS = 200
 STAND_IN_TOKENS = 1024
 STATE_TOKENS = 512
 """A state's share of the capacity: so many tokens a state."""
@@ -168,36 +168,33 @@ class KeyFromList(Scenario):
 
 
 class ServeTrace(Serve):
-    """The first requests of a recorded trace in order of arrival, one at a time."""
+    """The first requests of a recorded trace in order of arrival, one at a time; small cases do without it."""
 
     file: ClassVar[str]
+
+    def set_up(self) -> None:
+        """The trace must be there."""
+        self.trace = TRACES / self.file
+        self.is_small = self.case.length <= STAND_IN_TOKENS
+        if not self.is_small and not self.trace.exists():
+            raise UnsupportedError(f"there is no {self.file} in the folder that UNIFIED_TREE_TRACES names")
 
     def capacity_tokens(self) -> int:
         """As the case says."""
         return max(self.case.length, 4 * STAND_IN_TOKENS)
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the trace can be read; a case too small for it does without."""
-        return self.case.length > STAND_IN_TOKENS and (TRACES / self.file).exists()
-
-    def _stand_ins(self, count: int) -> Iterator[tuple[Tokens, int]]:
-        """Prompts that grow evenly, to see that it runs."""
-        for turn in range(1, count + 1):
-            prompt_tokens = STAND_IN_TOKENS * turn // count
-            yield array("q", range(prompt_tokens + 40)), prompt_tokens
-
     def requests(self) -> Iterator[tuple[Tokens, int]]:
         """As recorded; answers are cut to 200 tokens."""
+        count = self.case.samples
+        if self.is_small:
+            for turn in range(1, count + 1):
+                prompt_tokens = STAND_IN_TOKENS * turn // count
+                yield array("q", range(prompt_tokens + 40)), prompt_tokens
+            return
         from unified_tree.controllers.replay.trace import TraceOptions, read_trace
 
-        count = self.case.samples
-        if not self.is_there:
-            yield from self._stand_ins(count)
-            return
-        recorded: Any = read_trace(TRACES / self.file, TraceOptions(max_requests=count)).requests
-        for request in islice(recorded, count):
-            end = request.prompt_tokens + min(request.output_tokens, 200)
+        for request in read_trace(self.trace, TraceOptions(max_requests=count)).requests:
+            end = request.prompt_tokens + min(request.output_tokens, MAX_ANSWER_TOKENS)
             yield array("q", request.tokens()[:end].tobytes()), request.prompt_tokens
 
 

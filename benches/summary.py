@@ -203,12 +203,12 @@ what stays in the tree, two empty calls a token of answer. Growth is the exponen
 nodes: 0 is flat, 1 is linear."""
 
 
-def page(rows: list[Row], command: str) -> str:
+def page(rows: list[Row]) -> str:
     """The file of results: what was measured on what, and the table."""
     first = rows[0]
     return f"""# What steps and requests cost
 
-`{command}` wrote this file: {first["machine"]}; hot modules {first["ours_core"]}, commit {first["commit"]}.
+`make bench` wrote this file: {first["machine"]}; hot modules {first["ours_core"]}, commit {first["commit"]}.
 
 {NOTE}
 
