@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benches.ours import WINDOW_TOKENS
-from benches.serving import LONGEST_TOKENS, PrefixCacheServer
-from benches.subject import Capacity, Request, Tokens
+from benches.serving import PrefixCacheServer
+from benches.subject import LONGEST_TOKENS, WINDOW_TOKENS, Capacity, Request, Tokens
 
 ROOMY_TOKENS = 1 << 24
 RETAINED_BYTES = 24 << 20

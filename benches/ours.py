@@ -1,15 +1,14 @@
-"""This library as a contestant: UnifiedTree and PageAllocator as a scheduler would call them, and PrefixCache."""
+"""This library as a contestant: UnifiedTree and PageAllocator as a scheduler would call them."""
 
 from __future__ import annotations
 
 from time import perf_counter_ns
 from typing import Any
 
-from benches.subject import Capacity, Request, Tokens
+from benches.subject import WINDOW_TOKENS, Capacity, Request, Tokens
 from unified_tree import Boundary, Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers import PageAllocator
 
-WINDOW_TOKENS = 512
 SETS: dict[str, tuple[Component, ...]] = {
     "full": (Component(name="full", coverage=Path()),),
     "full_swa": (Component(name="full", coverage=Path()), Component(name="swa", coverage=Trailing(WINDOW_TOKENS))),

@@ -13,15 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benches.ours import SETS, WINDOW_TOKENS, page_counts
-from benches.subject import Capacity, Request, Tokens
+from benches.ours import SETS, page_counts
+from benches.subject import LONGEST_TOKENS, WINDOW_TOKENS, Capacity, Request, Tokens
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
 
 SERVED_PARTS = ("admit", "allocate", "rows", "commit", "decode", "finish")
 """What a served request consists of, in order."""
-LONGEST_TOKENS = (1 << 20) + 4096
-"""No request is longer."""
 
 
 class ServingSubject(Protocol):
@@ -120,8 +118,8 @@ class PrefixCacheServer:
                 for name in names:
                     rows[name][index] = lease.pages(name, index)[0]
             cache.advance(lease, length + 1)
-            if self.state and length + 1 in lease.save_pages:
-                pass  # here a kernel copies the running state to that page
+            if self.state:
+                self.is_saving = length + 1 in lease.save_pages  # a kernel copies the running state to that page then
 
     def finish(self, request: Request, tokens: Tokens) -> None:
         """See ServingSubject."""

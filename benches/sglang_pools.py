@@ -22,9 +22,8 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from benches.subject import Capacity
+from benches.subject import WINDOW_TOKENS, Capacity
 
-WINDOW_TOKENS = 512
 STATE_GRID_TOKENS = 64
 ROOMY = Capacity(full_tokens=1 << 24, window_tokens=1 << 24, states=1 << 16)
 KINDS = {

@@ -19,9 +19,8 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParam
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from benches.sglang_pools import STATE_GRID_TOKENS, build
-from benches.subject import Capacity, Request, Tokens
+from benches.subject import LONGEST_TOKENS, Capacity, Request, Tokens
 
-LONGEST_TOKENS = (1 << 20) + 4096
 WINDOW_INTERVAL = 128
 """Decode steps between two looks at what the window has passed: SGLang's default."""
 TRACK_INTERVAL = 256

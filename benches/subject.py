@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 else:
     Tokens = array
 """Token ids: an array of type code "q", native int64."""
+WINDOW_TOKENS = 512
+"""Past tokens that the window of `full_swa` has."""
+LONGEST_TOKENS = (1 << 20) + 4096
+"""No request is longer."""
 LOOK_NS = min(-thread_time_ns() + thread_time_ns() for _ in range(2000))
 """What a look at the processor's clock takes: not little, for it asks the system."""
 PARTS = ("match", "lock", "pages", "evict", "allocate", "insert", "unlock")
