@@ -12,7 +12,6 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # More than cores, for many tests wait for servers.
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 ARGS ?=
-PEERS ?=
 
 .PHONY: replay test deep bench bench-transfers bench-storage engines engines-e2e sglang-contract lint docs clean
 
@@ -28,9 +27,9 @@ test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s
 
-bench: $(VENV)/.test  ## micro-benchmarks; PEERS=DIR measures rival caches in the same run
+bench: $(VENV)/.test  ## the one table, into benches/results; ENGINE_PYTHON=… measures SGLang in the same run, README=1 renews README's table
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.__main__ import main; sys.exit(main())' \
-	    --json bench.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+	    $(if $(ENGINE_PYTHON),--engine $(ENGINE_PYTHON)) $(if $(README),--readme) $(ARGS)
 
 bench-transfers: $(VENV)/.test  ## bandwidth between device and host pools, against contiguous copies
 	PYTHONSAFEPATH=1 $(BIN)/python -c 'import sys; sys.path.append("."); from benches.transfers import main; sys.exit(main())' $(ARGS)

@@ -7,37 +7,62 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
-from benches.case import Case
-from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, quick, table_cases
+from benches import tails
+from benches.case import COMPONENT_SETS, Case
+from benches.catalogue import IMPORT, LENGTHS, NODES, growth_cases, operation_cases, quick, table_cases
 from benches.contestants import ROOT, Contestant, Entry, entries
 from benches.machine import commit, core, machine, quiet_cpu
-from benches.measuring import measure, measure_import
+from benches.measuring import USUAL, measure, measure_import
 from benches.plot import plot
 from benches.report import HEAD, Row, line_of, preamble, profile, questions, reasons, row_of
+from benches.summary import lines, page, rewrite, table
 from benches.worst_cases import WORST_CASES, Limits, measure_worst
 from benches.worst_report import lines_of, rows_of, worst_preamble, worst_questions
+
+RESULTS = ROOT / "benches" / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, report."""
     options = _options(arguments)
-    cases, worst = _cases(options), _worst(options)
-    if not cases and not worst:
+    cases, worst, sets = _cases(options), _worst(options), _tails(options)
+    if not cases and not worst and not sets:
         sys.exit("no case is left of what was chosen")
     rows: list[Row] = []
     if cases:
-        known = {entry.name: entry for entry in entries(options.peers, options.peers_fixtures)}
+        known = {entry.name: entry for entry in entries(options.engine)}
         rows = run(cases, known)
         print(f"\n{profile(rows)}")
         print(f"\n{questions(rows)}")
     worst_rows = run_worst(worst, _limits(options)) if worst else []
+    if sets:
+        worst_rows += run_tails(sets, 300 if options.quick else options.requests)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(rows + worst_rows, indent=1) + "\n")
     print(f"\nwrote {options.json}")
+    if options.suite == "table":
+        _summarize(rows, options)
     if options.plot is not None:
         _plot(rows, options.plot)
     return 0
+
+
+def _summarize(rows: list[Row], options: argparse.Namespace) -> None:
+    """Print the one table, and write it: among the results where everything was measured, else beside the rows."""
+    found = lines(rows)
+    print(f"\n{table(found)}")
+    path = options.json.with_suffix(".md")
+    if options.name:
+        path = RESULTS / f"{options.name}.md"
+        path.with_suffix(".json").write_text(json.dumps([asdict(line) for line in found], indent=1) + "\n")
+    path.write_text(page(rows))
+    print(f"\nwrote {path}")
+    if options.readme is not None:
+        rewrite(options.readme, rows)
+        print(f"rewrote the table of {options.readme}")
 
 
 def _plot(rows: list[Row], path: Path) -> None:
@@ -54,7 +79,8 @@ def run(cases: list[Case], known: dict[str, Entry]) -> list[Row]:
     start = time.monotonic()
     absent = {name: entry.absent for name, entry in known.items() if entry.absent}
     cpu = quiet_cpu()
-    contestants = {name: Contestant(entry, cpu) for name, entry in known.items() if name not in absent}
+    wanted = {name for case in cases if case.operation != IMPORT for name in case.only or USUAL}
+    contestants = {name: Contestant(entry, cpu) for name, entry in known.items() if name in wanted and name not in absent}
     try:
         for name, contestant in contestants.items():
             if "error" in contestant.hello:
@@ -93,6 +119,27 @@ def run_worst(operations: list[str], limits: Limits) -> list[Row]:
     return rows
 
 
+def run_tails(sets: list[str], requests: int) -> list[Row]:
+    """Measure the tails of every call, printing each component set as it comes."""
+    where, what, how, cpu = machine(), commit(), core(), quiet_cpu()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cpu})
+    print(f"machine  {where}\ncommit   {what or 'unknown'}, {how}\n\n{tails.HEAD}")
+    found: list[Row] = []
+    for components in sets:
+        rows = list(tails.measure_tails(components, requests).rows())
+        print(tails.lines_of(rows), flush=True)
+        found += [row | {"machine": where, "commit": what, "ours_core": how} for row in rows]
+    return found
+
+
+def _tails(options: argparse.Namespace) -> list[str]:
+    """The component sets whose tails are measured."""
+    if options.suite not in {"all", "tails"} or options.operation or options.page:
+        return []
+    return options.components or list(COMPONENT_SETS)
+
+
 def _worst(options: argparse.Namespace) -> list[str]:
     """The worst cases to measure: none where another suite was chosen, or sizes that they do not have."""
     if options.suite not in {"all", "worst"} or options.components or options.page:
@@ -108,6 +155,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     cases = []
     if options.suite in {"all", "table"}:
         cases += table_cases()
+    if options.suite in {"all", "operations"}:
+        cases += operation_cases()
     if options.suite in {"all", "growth"}:
         cases += growth_cases((100, 300), (256, 1024)) if options.quick else growth_cases(NODES, LENGTHS)
     if options.quick:
@@ -120,16 +169,21 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benches", description="Benchmarks, beside rivals where they are.")
-    parser.add_argument("--peers", type=Path, default=None, metavar="DIR", help="the folder the peers' setup script made")
-    fixtures = os.environ.get("PEERS_FIXTURES", ROOT.parent / "shared" / "peers")
+    parser.add_argument("--engine", type=Path, default=None, metavar="PYTHON", help="an interpreter with SGLang installed")
     parser.add_argument(
-        "--peers-fixtures", type=Path, default=Path(fixtures), metavar="DIR", help="the folder of sgl_fix.py and sgl_boot.py"
-    )
-    parser.add_argument(
-        "--suite", "--only", choices=("all", "table", "growth", "worst"), default="all", help="one of the three, or all of them"
+        "--suite",
+        choices=("table", "operations", "growth", "worst", "tails", "all"),
+        default="table",
+        help="the one table (default), every operation at many sizes, growth, worst cases, tails, or all of them",
     )
     parser.add_argument("--quick", action="store_true", help="everything tiny: does it run at all?")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="where the rows go")
+    parser.add_argument(
+        "--name", help="the table goes to benches/results/NAME.md (requests; with --quick or a choice, beside the rows instead)"
+    )
+    parser.add_argument(
+        "--readme", type=Path, nargs="?", const=ROOT / "README.md", metavar="FILE", help="put its short form into this file"
+    )
     parser.add_argument(
         "--plot",
         type=Path,
@@ -162,15 +216,19 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         metavar="S",
         help="after so long one size of a worst case is given up, and larger ones with it (%(default)s s)",
     )
+    parser.add_argument(
+        "--requests", type=int, default=1_000_000, metavar="N", help="requests whose tails are measured (%(default)s)"
+    )
     options = parser.parse_args(arguments)
-    if options.plot is not None and options.suite in {"table", "worst"}:
+    if options.plot is not None and options.suite not in {"all", "growth"}:
         parser.error(f"--plot shows growth; leave out --suite {options.suite}")
     chosen = options.quick or options.operation or options.components or options.page
     if options.plot is None and options.suite in {"all", "growth"} and not chosen:
         options.plot = ROOT / "docs" / "growth.png"
-    if options.peers is not None:
-        options.peers = options.peers.resolve()
-    options.peers_fixtures = options.peers_fixtures.resolve()
+    if options.name is None and not chosen:
+        options.name = "requests"
+    if options.engine is not None:
+        options.engine = options.engine.absolute()  # not resolved: a virtual environment's interpreter is a link
     return options
 
 

@@ -22,6 +22,15 @@ from benches.scenarios import (
     MatchPages,
     Scenario,
 )
+from benches.serving_scenarios import (
+    KeyFromList,
+    ServeAgents,
+    ServeAgentTrace,
+    ServeChats,
+    ServeChatsDecoding,
+    ServeConversationTrace,
+    ServeNextPage,
+)
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "match_pages": MatchPages,
@@ -35,10 +44,16 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "evict_swa": EvictSwa,
     "evict_mamba": EvictMamba,
     "chat_request": ChatRequest,
-    "prefix_cache_request": ChatRequest,
     "mixed_multi_turn": MixedMultiTurn,
     "decode_step": DecodeStep,
     "memory": Memory,
+    "key_from_list": KeyFromList,
+    "serve_next_page": ServeNextPage,
+    "serve_chats": ServeChats,
+    "serve_chats_decoding": ServeChatsDecoding,
+    "serve_agents": ServeAgents,
+    "serve_conversation_trace": ServeConversationTrace,
+    "serve_agent_trace": ServeAgentTrace,
 }
 IMPORT = "import"
 """Measured by starting interpreters, so it has no scenario."""
@@ -46,11 +61,13 @@ IMPORT_QUESTION = "How long does a fresh interpreter take to import the library 
 
 TREES = ("ours", "rust", "python")
 COMPILED = ("ours", "rust")
+SERVERS = ("prefix_cache", "sglang", "floor")
+LARGE_SIZES = (1024, 8192, 131_072, 1_048_576)
 LONG_TOKENS = 32_768
 
 
-def table_cases() -> list[Case]:
-    """The rows of the main table."""
+def operation_cases() -> list[Case]:
+    """Every operation of the tree at many sizes."""
     cases = [Case(operation=IMPORT, samples=1)]
     for components in COMPONENT_SETS:
         for page_size in (1, 64):
@@ -63,6 +80,46 @@ def table_cases() -> list[Case]:
             replace(base, operation="evict", tree_nodes=10_000, samples=10),
             replace(base, operation="chat_request", paths=200, samples=400),
         ]
+    return cases
+
+
+def table_cases() -> list[Case]:
+    """The rows of the one table: whole requests, their steps, and the tree's operations, over sizes where they have one."""
+    cases = serving_cases()
+    for components in COMPONENT_SETS:
+        for page_size in (1, 64):
+            base = Case(operation="", components=components, page_size=page_size, depth=8, rounds=3, samples=30, only=COMPILED)
+            for length in LARGE_SIZES:
+                at = replace(base, length=length, samples=30 if length < LONG_TOKENS else 10)
+                cases += [replace(at, operation="match_pages"), replace(at, operation="insert")]
+                if components == "full":
+                    cases.append(replace(at, operation="match_floor", only=("ours",)))
+            for nodes in (1000, 10_000, 100_000):
+                at = replace(base, tree_nodes=nodes, series=f"table-{components}-{page_size}")
+                cases.append(replace(at, operation="lock_unlock", length=8192))
+                cases.append(replace(at, operation="evict", depth=1, samples=10))
+    return cases
+
+
+def serving_cases() -> list[Case]:
+    """Whole requests, beside SGLang's scheduler: every component set at pages of 1 and 64 tokens."""
+    cases = [Case(operation="key_from_list", length=length, samples=20, only=SERVERS) for length in LARGE_SIZES]
+    for components in COMPONENT_SETS:
+        for page_size in (1, 64):
+            base = Case(operation="", components=components, page_size=page_size, only=SERVERS)
+            cases += [
+                *(
+                    replace(
+                        base, operation="serve_next_page", length=length, samples=60 if length < LONG_TOKENS else 20, rounds=3
+                    )
+                    for length in LARGE_SIZES
+                ),
+                replace(base, operation="serve_chats", paths=200, samples=2000, rounds=3, only=(*SERVERS, "sglang_pools")),
+                replace(base, operation="serve_chats_decoding", paths=40, samples=400, rounds=3),
+                replace(base, operation="serve_agents", length=112_000, paths=8, samples=300, rounds=3),
+                replace(base, operation="serve_conversation_trace", length=1 << 21, samples=600, rounds=3),
+                replace(base, operation="serve_agent_trace", length=1 << 20, samples=400, rounds=3),
+            ]
     return cases
 
 
@@ -89,7 +146,6 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     if components != "full":
         yield replace(base, operation=components.replace("full", "evict"), tree_nodes=10_000, samples=10)
     yield replace(base, operation="chat_request", paths=200, samples=400)
-    yield replace(base, operation="prefix_cache_request", paths=200, samples=400, only=("prefix_cache",))
     for length in (1024, 131_072):
         yield replace(base, operation="decode_step", length=length, paths=256, samples=400, only=("prefix_cache",))
     yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)

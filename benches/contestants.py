@@ -40,42 +40,38 @@ class Entry:
     def variables(self) -> dict[str, str]:
         """The environment of its process."""
         single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        paths = {"PYTHONPATH": os.pathsep.join(self.path), "PYTHONSAFEPATH": "1"}
+        path = os.pathsep.join(self.path) if self.path else os.environ.get("PYTHONPATH", "")
+        paths = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         return {**os.environ, **single, **paths, **dict(self.environment)}
 
 
-def entries(peers: Path | None, fixtures: Path | None) -> list[Entry]:
-    """All contestants; rivals without `peers` are absent.
+def entries(engine: Path | None) -> list[Entry]:
+    """All contestants; rivals without an `engine` are absent.
 
     Args:
-        peers: the folder that the peers' setup script made: `venv` and `sglang-src`.
-        fixtures: the folder with `sgl_fix.py` and `sgl_boot.py`, which build the rival's cache on a CPU.
+        engine: an interpreter with SGLang installed, and with what else of the rivals is to take part.
+            `tests/e2e/sglang/install.sh` makes one.
     """
-    own = [
+    own = [Entry(name=name, python=sys.executable) for name in ("prefix_cache", "floor", "block_dict")]
+    absent = "" if engine and engine.exists() else f"there is no {engine}" if engine else "no interpreter of rivals given"
+    standins = (str(ROOT / "tests" / "e2e" / "sglang" / "standins"),)
+    on_cpu = (("SGLANG_USE_CPU_ENGINE", "1"),)
+    imports = {"rust": "import sglang.srt.mem_cache.unified_radix_cache", "dynamo": "import dynamo._core"}
+    return [
         Entry(name="ours", python=sys.executable, imports="import unified_tree"),
-        Entry(name="prefix_cache", python=sys.executable),
-        Entry(name="block_dict", python=sys.executable),
+        *own,
+        *(
+            Entry(
+                name=name,
+                python=str(engine),
+                path=standins,
+                environment=on_cpu,
+                imports=imports.get(name, imports["rust"]),
+                absent=absent,
+            )
+            for name in ("rust", "python", "sglang", "sglang_pools", "dynamo")
+        ),
     ]
-    python = str(peers / "venv" / "bin" / "python") if peers else ""
-    absent = "" if peers and Path(python).exists() else "no folder of peers given" if not peers else f"there is no {python}"
-    dynamo = Entry(name="dynamo", python=python, imports="import dynamo._core", absent=absent)
-    source = peers / "sglang-src" if peers else Path()
-    if not absent and (fixtures is None or not (fixtures / "sgl_fix.py").exists()):
-        absent = f"there are no fixtures in {fixtures}"
-    if not absent and not source.exists():
-        absent = f"there is no {source}"
-    sglang = [
-        Entry(
-            name=core,
-            python=python,
-            path=(str(fixtures),),
-            environment=(("SGL_PATH", str(source)),),
-            imports="import sgl_fix",
-            absent=absent,
-        )
-        for core in ("rust", "python")
-    ]
-    return [*own, *sglang, dynamo]
 
 
 # The installed package comes before the working tree: what is measured is what users get, compiled if it was.

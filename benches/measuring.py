@@ -24,26 +24,41 @@ class Outcome:
 
     Attributes:
         rounds: samples by round, in `unit`.
+        repeats: whether the rounds took the same samples again, of which the fastest count.
         missing: why there are none.
     """
 
     rounds: list[list[int]] = field(default_factory=list)
     unit: str = "ns"
+    repeats: bool = False
     digest: str = ""
     facts: dict[str, float] = field(default_factory=dict)
     parts_ns: dict[str, float] = field(default_factory=dict)
     missing: str = ""
 
     @property
+    def samples(self) -> list[int]:
+        """All of them; of repeated ones the fastest each."""
+        if self.repeats:
+            return [min(same) for same in zip(*self.rounds, strict=True)]
+        return [sample for samples in self.rounds for sample in samples]
+
+    @property
     def median(self) -> float | None:
-        """Of all samples; None if there are none."""
-        samples = [sample for samples in self.rounds for sample in samples]
+        """Of the samples; None if there are none."""
+        samples = self.samples
         return statistics.median(samples) if samples else None
+
+    @property
+    def mean(self) -> float | None:
+        """Of the samples; None if there are none."""
+        samples = self.samples
+        return statistics.fmean(samples) if samples else None
 
     @property
     def extremes(self) -> tuple[int, int] | None:
         """The smallest and the largest sample."""
-        samples = [sample for samples in self.rounds for sample in samples]
+        samples = self.samples
         return (min(samples), max(samples)) if samples else None
 
     @property
@@ -65,7 +80,7 @@ def measure(case: Case, contestants: dict[str, Contestant], absent: dict[str, st
         reply = contestants[name].begin(case)
         outcome.missing = _reason(reply)
         if not outcome.missing:
-            outcome.unit = reply["unit"]
+            outcome.unit, outcome.repeats = reply["unit"], reply["repeats"]
             running[name] = contestants[name]
     for turn in range(case.rounds):
         order = list(running)

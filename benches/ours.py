@@ -1,15 +1,14 @@
-"""This library as a contestant: UnifiedTree and PageAllocator as a scheduler would call them, and PrefixCache."""
+"""This library as a contestant: UnifiedTree and PageAllocator as a scheduler would call them."""
 
 from __future__ import annotations
 
 from time import perf_counter_ns
 from typing import Any
 
-from benches.subject import Capacity, Limited, Request, Tokens
+from benches.subject import WINDOW_TOKENS, Capacity, Request, Tokens
 from unified_tree import Boundary, Component, Key, Path, Point, Trailing, UnifiedTree
-from unified_tree.controllers import PageAllocator, PrefixCache
+from unified_tree.controllers import PageAllocator
 
-WINDOW_TOKENS = 512
 SETS: dict[str, tuple[Component, ...]] = {
     "full": (Component(name="full", coverage=Path()),),
     "full_swa": (Component(name="full", coverage=Path()), Component(name="swa", coverage=Trailing(WINDOW_TOKENS))),
@@ -23,7 +22,7 @@ class TreeSubject:
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
         """See Subject."""
         self.page_size = page_size
-        counts = _page_counts(components, page_size, capacity)
+        counts = page_counts(components, page_size, capacity)
         self.tree = UnifiedTree(SETS[components], page_size, page_counts=counts)
         self.pools = {c.name: PageAllocator(c.name, counts.get(c.name)) for c in SETS[components]}
         self.window = "swa" in self.pools
@@ -136,33 +135,8 @@ class TreeSubject:
             self.pools[name].free(ids)
 
 
-class PrefixCacheSubject(Limited):
-    """PrefixCache: only whole requests, which it makes of four calls."""
-
-    def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
-        """See Subject."""
-        self.cache = PrefixCache(SETS[components], page_size, _page_counts(components, page_size, capacity))
-
-    def begin(self, prompt: Tokens) -> Request:
-        """See Subject. `acquire` matches, locks and lays out the page tables."""
-        start = perf_counter_ns()
-        lease = self.cache.acquire(Key(prompt))
-        return Request(cached_tokens=lease.cached_tokens, held=lease, parts_ns={"match": perf_counter_ns() - start})
-
-    def finish(self, request: Request, tokens: Tokens) -> None:
-        """See Subject. `allocate` evicts; `commit` inserts, moves the locks and swaps duplicates."""
-        cache, lease = self.cache, request.held
-        t0 = perf_counter_ns()
-        cache.allocate(lease, len(tokens))
-        t1 = perf_counter_ns()
-        cache.commit(lease, tokens, dict(lease.save_pages))
-        t2 = perf_counter_ns()
-        cache.release(lease)
-        t3 = perf_counter_ns()
-        request.parts_ns |= {"allocate": t1 - t0, "insert": t2 - t1, "unlock": t3 - t2}
-
-
-def _page_counts(components: str, page_size: int, capacity: Capacity | None) -> dict[str, int]:
+def page_counts(components: str, page_size: int, capacity: Capacity | None) -> dict[str, int]:
+    """Pages by component; none given means without bound."""
     if capacity is None:
         return {}
     sizes = {"full": capacity.full_tokens // page_size, "swa": capacity.window_tokens // page_size, "mamba": capacity.states}

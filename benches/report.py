@@ -10,9 +10,9 @@ from benches.catalogue import IMPORT, IMPORT_QUESTION, SCENARIOS
 from benches.measuring import USUAL, Outcome
 
 Row = dict[str, Any]
-RIVALS = ("rust", "python", "dynamo", "block_dict")
+RIVALS = ("rust", "python", "dynamo", "block_dict", "floor", "sglang_pools")
 HEAD = (
-    f"{'operation':<21}{'components':<11}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
+    f"{'operation':<25}{'components':<11}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
     f"{'ours µs':>10}{'min':>9}{'max':>10}{'ns/tok':>8} |{'rust':>10}{'python':>11} |{'ratio':>7} {'rounds':<11}|"
     f"{'dynamo':>10}{'blocks':>10} | answers"
 )
@@ -20,8 +20,9 @@ HEAD = (
 
 def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str | None, core: str) -> Row:
     """One object of bench.json. Times are microseconds, `ratio` ours to Rust's; null is what was not measured."""
-    subject = "prefix_cache" if "prefix_cache" in outcomes else "ours"
-    ours, rust = outcomes.get(subject, Outcome()), outcomes.get("rust", Outcome())
+    if "prefix_cache" in outcomes:
+        outcomes = outcomes | {"ours": outcomes["prefix_cache"], "rust": outcomes.get("sglang", Outcome())}
+    ours, rust = outcomes.get("ours", Outcome()), outcomes.get("rust", Outcome())
     row: Row = {
         "operation": case.operation,
         "components": case.components,
@@ -31,10 +32,11 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         "prompts": case.paths,
         "tree_nodes": case.tree_nodes,
         "series": case.series,
-        "samples": sum(len(samples) for samples in ours.rounds),
+        "samples": len(ours.samples),
         "ours_us": _us(ours),
         **{f"{name}_us": _us(outcomes.get(name, Outcome())) for name in RIVALS},
         "ratio": _ratio(ours.median, rust.median),
+        "ratio_of_means": _ratio(ours.mean, rust.mean),
         "ratio_python": _ratio(ours.median, outcomes.get("python", Outcome()).median),
         "ratio_by_round": [_ratio(a, b) for a, b in zip(ours.round_medians, rust.round_medians, strict=False)],
         "ours_ns_per_token": round(ours.median / case.length, 3) if case.length and ours.median else None,
@@ -53,14 +55,19 @@ def row_of(case: Case, outcomes: dict[str, Outcome], machine: str, commit: str |
         if name != "ours":
             row[f"{name}_hash"] = outcome.digest or None
         row[f"{name}_hit_rate"] = outcome.facts.get("hit_rate")
+        row[f"{name}_hit_tokens"] = outcome.facts.get("hit_tokens")
+        row[f"{name}_us_mean"] = _rounded_us(outcome, outcome.mean)
         row[f"{name}_parts_us"] = {part: round(ns / 1000, 2) for part, ns in outcome.parts_ns.items()} or None
         row[f"{name}_missing"] = outcome.missing or None
     return row
 
 
 def _us(outcome: Outcome) -> float | None:
-    median = outcome.median
-    return round(median / 1000, 3) if median is not None and outcome.unit == "ns" else None
+    return _rounded_us(outcome, outcome.median)
+
+
+def _rounded_us(outcome: Outcome, figure: float | None) -> float | None:
+    return round(figure / 1000, 3) if figure is not None and outcome.unit == "ns" else None
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
@@ -85,7 +92,7 @@ def line_of(row: Row) -> str:
     ratio = f"{row['ratio']:.2f}" if row["ratio"] is not None else ""
     components, page = (row["components"], row["page_size"]) if row["operation"] != IMPORT else ("", "")
     return (
-        f"{row['operation']:<21}{components:<11}{page:>5}{row['length_tokens'] or '':>9}"
+        f"{row['operation']:<25}{components:<11}{page:>5}{row['length_tokens'] or '':>9}"
         f"{row['depth'] if row['length_tokens'] else '':>6}{row['prompts']:>8}{row['tree_nodes'] or '':>9} |"
         f"{size('ours'):>10}{_number(row['ours_us_min']):>9}{_number(row['ours_us_max']):>10}"
         f"{_number(row['ours_ns_per_token']):>8} |{size('rust'):>10}{size('python'):>11} |{ratio:>7} {spread:<11}|"
@@ -114,9 +121,9 @@ def preamble(machine: str, commit: str | None, core: str, absent: dict[str, str]
     note = (
         "Medians in µs of a whole operation through the public API, in turns on one processor; a fresh token array becomes "
         "a key inside the time. rust and python are SGLang's UnifiedRadixCache with either core, dynamo its RadixTree, "
-        "blocks a dictionary of block hashes. ratio is ours to rust's, its spread over the rounds beside it. answers "
-        "compares match lengths and survivors; windows are kept differently by design, so chats with them differ, and "
-        "their hit rates say which way."
+        "blocks a dictionary of block hashes; of whole requests (serve_…) rust is what SGLang's scheduler calls. ratio is "
+        "ours to rust's, its spread over the rounds beside it. answers compares match lengths and survivors; windows are "
+        "kept differently by design, so chats with them differ, and their hit rates say which way."
     )
     return "\n".join([*lines, "", *textwrap.wrap(note, 120), ""])
 
@@ -128,7 +135,7 @@ def profile(rows: list[Row]) -> str:
         ours, rust = row["ours_parts_us"], row["rust_parts_us"] or {}
         if ours:
             parts = (f"{part} {us:.1f}" + (f"/{rust[part]:.1f}" if part in rust else "") for part, us in ours.items())
-            lines.append(f"{row['operation']:<21}{row['components']:<11}{row['page_size']:>5} | {', '.join(parts)}")
+            lines.append(f"{row['operation']:<25}{row['components']:<11}{row['page_size']:>5} | {', '.join(parts)}")
     return "\n".join(["Profile of a request, mean µs a part, ours/rust:", *lines]) if lines else ""
 
 
@@ -137,9 +144,9 @@ def questions(rows: list[Row]) -> str:
     lines = []
     for name in dict.fromkeys(row["operation"] for row in rows):
         if name == IMPORT:
-            lines.append(f"{name:<21} {IMPORT_QUESTION}")
+            lines.append(f"{name:<25} {IMPORT_QUESTION}")
         else:
-            lines.append(f"{name:<21} {SCENARIOS[name].question} Not: {SCENARIOS[name].silent_on}.")
+            lines.append(f"{name:<25} {SCENARIOS[name].question} Not: {SCENARIOS[name].silent_on}.")
     return "\n".join(lines)
 
 

@@ -31,6 +31,7 @@ class Scenario(ABC):
         question, silent_on: what it answers and what it does not.
         unit: of a sample, `ns` or `bytes`.
         warm_up: samples thrown away first.
+        repeats: whether each round starts anew and takes the same samples again; the fastest of each counts then.
         parts_ns: for requests, the times of each part of every sample.
     """
 
@@ -38,12 +39,13 @@ class Scenario(ABC):
     silent_on: ClassVar[str]
     unit: ClassVar[str] = "ns"
     warm_up: ClassVar[int] = 5
+    repeats: ClassVar[bool] = False
 
     def __init__(self, subject: Subject, case: Case, leaves: Leaves | None = None) -> None:
         """Set up from nothing, or in the tree that an earlier case of the series left with these `leaves`."""
         self.subject = subject
         self.case = case
-        self.random = np.random.RandomState([case.seed, case.tree_nodes, crc32(type(self).__name__.encode())])
+        self.random = self.new_random()
         self.parts_ns: dict[str, list[int]] = {}
         self._scratch = array("q")
         self._digest = hashlib.blake2b(digest_size=6)
@@ -54,8 +56,15 @@ class Scenario(ABC):
         self.fill_up()
         self.set_up()
 
+    def new_random(self) -> np.random.RandomState:
+        """The case's random numbers, from the first on."""
+        return np.random.RandomState([self.case.seed, self.case.tree_nodes, crc32(type(self).__name__.encode())])
+
     def set_up(self) -> None:  # noqa: B027
         """What stands before the first sample."""
+
+    def begin_round(self) -> None:  # noqa: B027
+        """What comes before a round's samples."""
 
     @abstractmethod
     def sample(self) -> int:

@@ -1,16 +1,21 @@
 """SGLang's UnifiedRadixCache as a contestant, with its Rust or its Python core. Runs in its own interpreter.
 
-The cache comes from the fixtures' `sgl_fix.build`, whose pools count and hand out consecutive slots, so that only the tree
-is timed: its side of `allocate` is nearly free, where ours is a real free list. Its values are slots, one a token; what a
+Its pools count and hand out consecutive slots, so that only the tree is timed: its side of `allocate` is nearly free, where
+ours is a real free list. Its values are slots, one a token; what a
 scheduler spends to put known and new slots into one tensor is outside the time, for our insert takes the new ones alone.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
-import importlib
 from time import perf_counter_ns
 from typing import Any
 
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from benches.sglang_pools import build
 from benches.subject import Capacity, Request, Tokens
 
 ROOMY_SLOTS = 1 << 24
@@ -20,19 +25,16 @@ class SglangSubject:
     """One core, `rust` or `python`."""
 
     def __init__(self, core: str) -> None:
+        torch.set_num_threads(1)
         self._core = core
-        self._fix = importlib.import_module("sgl_fix")
-        self._torch = importlib.import_module("torch")
 
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
         """See Subject."""
-        sizes: dict[str, int] = {}
-        if capacity is not None:
-            sizes = {"size": capacity.full_tokens, "swa_size": capacity.window_tokens, "mamba_slots": capacity.states}
         self.page_size = page_size
         self.window = components == "full_swa"
-        self.cache, self.slots, pool = self._fix.build(self._core, components, page_size, **sizes)
-        self.states = pool.mamba_allocator if pool is not None else None
+        self.cache = build(components, page_size, capacity, counting=True, core=self._core)
+        self.slots = self.cache.token_to_kv_pool_allocator
+        self.states = self.cache.req_to_token_pool.mamba_allocator if components == "full_mamba" else None
         self._next_slot = 0
         self._next_state = 0
 
@@ -41,37 +43,36 @@ class SglangSubject:
             self._next_slot = 0
         first = self._next_slot
         self._next_slot += count
-        return self._torch.arange(first, first + count, dtype=self._torch.int64)
+        return torch.arange(first, first + count, dtype=torch.int64)
 
     def insert(self, tokens: Tokens, known_tokens: int) -> tuple[int, int]:
         """See Subject."""
-        fix = self._fix
         value = self._new_slots(len(tokens))
         state = None
         if self.states is not None:
             self._next_state += 1
-            state = self._torch.tensor([self._next_state], dtype=self._torch.int64)
+            state = torch.tensor([self._next_state], dtype=torch.int64)
         start = perf_counter_ns()
         result = self.cache.insert(
-            fix.InsertParams(key=fix.RadixKey(tokens), value=value, prev_prefix_len=known_tokens, mamba_value=state)
+            InsertParams(key=RadixKey(tokens), value=value, prev_prefix_len=known_tokens, mamba_value=state)
         )
         return perf_counter_ns() - start, result.prefix_len
 
     def match(self, tokens: Tokens, *, with_pages: bool) -> tuple[int, int]:
         """See Subject."""
-        fix, cache = self._fix, self.cache
+        cache = self.cache
         if with_pages:
             start = perf_counter_ns()
-            result = cache.match_prefix(fix.MatchPrefixParams(key=fix.RadixKey(tokens)))
+            result = cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens)))
             cache.path_device_indices(result.last_device_node)
         else:
             start = perf_counter_ns()
-            result = cache.match_prefix(fix.MatchPrefixParams(key=fix.RadixKey(tokens)))
+            result = cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens)))
         return perf_counter_ns() - start, result.device_prefix_len
 
     def find(self, tokens: Tokens) -> Any:
         """See Subject."""
-        return self.cache.match_prefix(self._fix.MatchPrefixParams(key=self._fix.RadixKey(tokens))).last_device_node
+        return self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens))).last_device_node
 
     def hold(self, handle: Any) -> None:
         """See Subject."""
@@ -89,7 +90,7 @@ class SglangSubject:
         """See Subject."""
         asked = {"full": "num_tokens", "swa": "swa_num_tokens", "mamba": "mamba_num"}[pool]
         start = perf_counter_ns()
-        result = self.cache.evict(self._fix.EvictParams(**{asked: token_count}))
+        result = self.cache.evict(EvictParams(**{asked: token_count}))
         spent = perf_counter_ns() - start
         freed = {
             "full": result.num_tokens_evicted,
@@ -100,9 +101,9 @@ class SglangSubject:
 
     def begin(self, prompt: Tokens) -> Request:
         """See Subject."""
-        fix, cache = self._fix, self.cache
+        cache = self.cache
         t0 = perf_counter_ns()
-        result = cache.match_prefix(fix.MatchPrefixParams(key=fix.RadixKey(prompt, limit=len(prompt) - 1)))
+        result = cache.match_prefix(MatchPrefixParams(key=RadixKey(prompt, limit=len(prompt) - 1)))
         t1 = perf_counter_ns()
         node = result.last_device_node
         receipt = cache.inc_lock_ref(node)
@@ -117,24 +118,24 @@ class SglangSubject:
 
     def finish(self, request: Request, tokens: Tokens) -> None:
         """See Subject."""
-        fix, cache, size = self._fix, self.cache, self.page_size
+        cache, size = self.cache, self.page_size
         node, receipt, known = request.held
         t0 = perf_counter_ns()
         need = -(-len(tokens) // size) * size - request.cached_tokens
         missing = self._missing(need)
         if missing:
-            cache.evict(fix.EvictParams(**missing))
+            cache.evict(EvictParams(**missing))
         t1 = perf_counter_ns()
         fresh = self.slots.alloc(need)
         state = self.states.alloc(1) if self.states is not None else None
         t2 = perf_counter_ns()
         whole = len(tokens) // size * size
-        value = self._torch.cat([known, fresh])
+        value = torch.cat([known, fresh])
         kept = value[:whole]
         key = tokens if whole == len(tokens) else tokens[:whole]
         t3 = perf_counter_ns()
         result = cache.insert(
-            fix.InsertParams(key=fix.RadixKey(key), value=kept, prev_prefix_len=request.cached_tokens, mamba_value=state)
+            InsertParams(key=RadixKey(key), value=kept, prev_prefix_len=request.cached_tokens, mamba_value=state)
         )
         if len(value) > whole:
             self.slots.free_segment(value[whole:], start_pos=whole)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 else:
     Tokens = array
 """Token ids: an array of type code "q", native int64."""
+WINDOW_TOKENS = 512
+"""Past tokens that the window of `full_swa` has."""
+LONGEST_TOKENS = (1 << 20) + 4096
+"""No request is longer."""
+LOOK_NS = min(-thread_time_ns() + thread_time_ns() for _ in range(2000))
+"""What a look at the processor's clock takes: not little, for it asks the system."""
 PARTS = ("match", "lock", "pages", "evict", "allocate", "insert", "unlock")
 """What a request consists of, in order; each adapter times all of them."""
 
@@ -36,11 +43,17 @@ class Request:
         cached_tokens: how long the match was.
         parts_ns: the time of each part so far.
         held: the adapter's own notes (boundary, receipt).
+        written: tokens that its row of page ids holds for good.
     """
 
     cached_tokens: int
     parts_ns: dict[str, int] = field(default_factory=dict)
     held: Any = None
+    written: int = 0
+
+    def spend(self, part: str, spent_ns: int) -> None:
+        """Add to a part's time what was between two looks at the processor's clock, less the look itself."""
+        self.parts_ns[part] = self.parts_ns.get(part, 0) + max(0, spent_ns - LOOK_NS)
 
 
 class UnsupportedError(Exception):

@@ -23,7 +23,10 @@ from benches.subject import Subject, UnsupportedError
 
 ADAPTERS = {
     "ours": ("benches.ours", "TreeSubject", ()),
-    "prefix_cache": ("benches.ours", "PrefixCacheSubject", ()),
+    "prefix_cache": ("benches.serving", "PrefixCacheServer", ()),
+    "floor": ("benches.floor", "FloorServer", ()),
+    "sglang": ("benches.sglang_server", "SglangServer", (True,)),
+    "sglang_pools": ("benches.sglang_server", "SglangServer", (False,)),
     "rust": ("benches.sglang_peer", "SglangSubject", ("rust",)),
     "python": ("benches.sglang_peer", "SglangSubject", ("python",)),
     "dynamo": ("benches.dynamo_peer", "DynamoSubject", ()),
@@ -57,11 +60,12 @@ class Bout:
         for _ in range(self._scenario.warm_up):
             self._scenario.sample()
         gc.collect()
-        return {"unit": self._scenario.unit}
+        return {"unit": self._scenario.unit, "repeats": self._scenario.repeats}
 
     def round(self) -> dict[str, Any]:
         """Take a round's samples."""
         assert self._scenario is not None
+        self._scenario.begin_round()
         sample = self._scenario.sample
         return {"samples": [sample() for _ in range(self._scenario.case.samples)]}
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+COMPONENTS = ("full", "full_swa", "full_mamba")
+BEGIN, END = "<!-- make bench -->", "<!-- end -->"
 OPERATIONS = {
     "import",
     "match_pages",
@@ -24,10 +26,16 @@ OPERATIONS = {
     "evict_swa",
     "evict_mamba",
     "chat_request",
-    "prefix_cache_request",
     "decode_step",
     "mixed_multi_turn",
     "memory",
+    "key_from_list",
+    "serve_next_page",
+    "serve_chats",
+    "serve_chats_decoding",
+    "serve_agents",
+    "serve_conversation_trace",
+    "serve_agent_trace",
 }
 WORST = {
     "worst_acknowledge_above_host",
@@ -49,6 +57,7 @@ WORST = {
     "worst_window_of_prompt",
     "worst_window_of_tokens",
 }
+TAILS = {"Key", "acquire", "allocate", "advance", "commit", "release", "poll"}
 FIELDS = {
     "operation",
     "components",
@@ -73,14 +82,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]], Path]:
     """One quick run of everything: what it printed, the rows, the picture."""
     folder = tmp_path_factory.mktemp("bench")
-    done = run("--quick", "--json", str(folder / "bench.json"), "--plot", str(folder / "growth.png"))
+    done = run("--quick", "--suite", "all", "--json", str(folder / "bench.json"), "--plot", str(folder / "growth.png"))
     assert done.returncode == 0, done.stderr
     rows = json.loads((folder / "bench.json").read_text())
     return done.stdout, rows, folder / "growth.png"
 
 
 def test_every_benchmark_runs_in_quick_mode(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
-    rows = [row for row in quick[1] if row["operation"] not in WORST]
+    rows = [row for row in quick[1] if row["operation"] not in WORST | {"tails"}]
     assert {row["operation"] for row in rows} == OPERATIONS
     assert {row["components"] for row in rows} == {"full", "full_swa", "full_mamba"}
     assert {row["page_size"] for row in rows} == {1, 16, 64, 256}
@@ -94,7 +103,7 @@ def test_every_benchmark_runs_in_quick_mode(quick: tuple[str, list[dict[str, Any
 
 def test_rows_have_the_fields_that_programs_read(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
     _, rows, _ = quick
-    for row in rows:
+    for row in (row for row in rows if row["operation"] != "tails"):
         assert set(row) >= FIELDS
         assert row["rust_us"] is None and row["python_us"] is None and row["ratio"] is None
         if row["operation"] != "import":
@@ -103,7 +112,7 @@ def test_rows_have_the_fields_that_programs_read(quick: tuple[str, list[dict[str
 
 def test_absent_rivals_say_so_over_the_table(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
     printed, _, _ = quick
-    assert "absent   rust: no folder of peers given" in printed
+    assert "absent   rust: no interpreter of rivals given" in printed
     assert printed.startswith("machine  ")
 
 
@@ -116,7 +125,15 @@ def test_the_picture_of_growth_is_small(quick: tuple[str, list[dict[str, Any]], 
 def test_answers_are_the_same_in_every_run(quick: tuple[str, list[dict[str, Any]], Path], tmp_path: Path) -> None:
     _, rows, _ = quick
     done = run(
-        "--quick", "--suite", "table", "--operation", "chat_request", "--page", "64", "--json", str(tmp_path / "again.json")
+        "--quick",
+        "--suite",
+        "operations",
+        "--operation",
+        "chat_request",
+        "--page",
+        "64",
+        "--json",
+        str(tmp_path / "again.json"),
     )
     assert done.returncode == 0, done.stderr
     again = json.loads((tmp_path / "again.json").read_text())
@@ -125,7 +142,9 @@ def test_answers_are_the_same_in_every_run(quick: tuple[str, list[dict[str, Any]
 
 
 def test_a_block_dictionary_gives_the_same_match_lengths(tmp_path: Path) -> None:
-    done = run("--quick", "--suite", "table", "--operation", "match_pages", "--page", "16", "--json", str(tmp_path / "b.json"))
+    done = run(
+        "--quick", "--suite", "operations", "--operation", "match_pages", "--page", "16", "--json", str(tmp_path / "b.json")
+    )
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "b.json").read_text())
     assert row["block_dict_us"] > 0
@@ -135,11 +154,40 @@ def test_a_block_dictionary_gives_the_same_match_lengths(tmp_path: Path) -> None
 def test_missing_peers_are_absent_not_fatal(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
     done = run(
-        "--quick", "--operation", "match", "--suite", "table", "--page", "64", "--components", "full",
-        "--peers", nowhere, "--json", str(tmp_path / "m.json"),
+        "--quick", "--operation", "match", "--suite", "operations", "--page", "64", "--components", "full",
+        "--engine", nowhere, "--json", str(tmp_path / "m.json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"there is no {nowhere}" in done.stdout
+
+
+def test_the_floor_and_ours_find_the_same(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    rows = [row for row in quick[1] if row["operation"].startswith("serve_")]
+    assert len(rows) >= len(COMPONENTS) * 2 * 6
+    for row in rows:
+        assert row["floor_hash"] == row["hash"]
+        assert row["floor_hit_tokens"] == row["ours_hit_tokens"]
+
+
+def test_tails_are_those_of_every_call(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
+    rows = [row for row in quick[1] if row["operation"] == "tails"]
+    assert {(row["components"], row["call"]) for row in rows} == {(name, call) for name in COMPONENTS for call in TAILS}
+    assert all(row["p999_us"] >= row["ours_us"] for row in rows)
+
+
+def test_one_table_is_written_beside_the_rows_and_into_the_readme(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    done = run(
+        "--quick", "--components", "full", "--page", "64", "--json", str(tmp_path / "new" / "b.json"), "--readme", str(readme)
+    )
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "new" / "b.md").read_text()
+    assert "| commit a page, 1,024 tokens | full, page 64 |" in written
+    assert "| a chat's turn | full, page 64 |" in written
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| an agent's turn" in text
 
 
 def test_choosing_nothing_is_one_clear_line(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_worst_cases_can_be_chosen_and_are_written_beside_the_others(tmp_path: P
         "-m",
         "benches",
         "--quick",
-        "--only",
+        "--suite",
         "worst",
         "--operation",
         "worst_relock",
