@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tiny_models import ADAPTERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -47,6 +49,7 @@ EAGLE: dict[str, object] = {
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
 }
+LORA: dict[str, object] = {"enable_lora": True, "lora_backend": "torch_native", "max_loras_per_batch": 3}
 EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 64}
 
 CASES = (
@@ -74,6 +77,13 @@ CASES = (
         engine=_engine(24_576, 1, max_running_requests=64, chunked_prefill_size=512),
         mix={"waves": 2, "at_once": 500, "longest_answer": 96},
         share=0.25,
+    ),
+    Case(
+        name="llama-lora",
+        model="llama",
+        engine=_engine(1024, 1, **LORA),
+        mix={"adapters": tuple(ADAPTERS)},
+        environment={"SGLANG_UNPINNED_MEMORY": "1"},
     ),
     Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
     Case(
