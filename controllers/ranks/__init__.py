@@ -1,6 +1,7 @@
 """The consensus of ranks that share a cache. With one message per tick they agree on which lengths all can restore, and which
 operations all have finished. Start at `DistributedConsensus` over torch.distributed, and give it to `PrefixCache(ranks=...)`;
-`LocalConsensus` is that of a single rank. Another transport implements `Reduction` below `TickedConsensus`.
+`LocalConsensus` is that of a single rank. `RankWatch` names a rank that is stopped or has died. Another transport implements
+`Reduction` below `TickedConsensus`.
 """
 
 if __name__ != "unified_tree.controllers.ranks":  # a second name would make every class exist twice
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.ranks.consensus import Agreement, Consensus, Decision, Finished
 from unified_tree.controllers.ranks.local_consensus import LocalConsensus
 from unified_tree.controllers.ranks.message_shape import MessageShape
+from unified_tree.controllers.ranks.rank_watch import RankWatch
 from unified_tree.controllers.ranks.reduction import Reduction
 from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 
@@ -25,6 +27,7 @@ __all__ = [
     "Finished",
     "LocalConsensus",
     "MessageShape",
+    "RankWatch",
     "Reduction",
     "TickedConsensus",
 ]

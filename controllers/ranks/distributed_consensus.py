@@ -14,6 +14,8 @@ from unified_tree.controllers.ranks.ticked_consensus import TickedConsensus
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from unified_tree.controllers.ranks.rank_watch import RankWatch
+
 
 class DistributedConsensus(TickedConsensus):
     """A Consensus of all ranks of a process group: one asynchronous all-reduce of a fixed number of bytes a tick.
@@ -33,6 +35,7 @@ class DistributedConsensus(TickedConsensus):
             between the ranks' steps.
         join_timeout_s: the same for what is sent when this is made, as ranks start at different times.
         clock: monotonic nanoseconds.
+        watch: of the same ranks, so that errors name the late one; it is not closed here.
         draw: see TickedConsensus.
 
     Raises ConfigurationError for invalid time-outs, and RankError if the group has lost a rank already.
@@ -46,7 +49,8 @@ class DistributedConsensus(TickedConsensus):
         timeout_s: float = 30.0,
         join_timeout_s: float = 300.0,
         clock: Callable[[], int] = monotonic_ns,
+        watch: RankWatch | None = None,
         draw: Callable[[int], bytes] = urandom,
     ) -> None:
-        reduction = GlooReduction(group, timeout_s=timeout_s, join_timeout_s=join_timeout_s, clock=clock)
+        reduction = GlooReduction(group, timeout_s=timeout_s, join_timeout_s=join_timeout_s, clock=clock, watch=watch)
         super().__init__(shape or MessageShape(), reduction, draw)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
 
 from unified_tree.controllers.ranks.message import Message
 from unified_tree.errors import ConfigurationError, RankError, RankTimeoutError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.ranks.rank_watch import RankWatch
 
 LONGEST_WAIT_NS = 1_000_000_000
 """Of one wait in torch, which no signal interrupts."""
@@ -27,9 +31,18 @@ class GlooReduction:
         timeout_s: how long after it was sent a message may wait for those of the others.
         join_timeout_s: the same for the first, when ranks may start at different times.
         clock: monotonic nanoseconds.
+        watch: says in errors which rank is late; None if nobody knows.
     """
 
-    def __init__(self, group: ProcessGroup, *, timeout_s: float, join_timeout_s: float, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        group: ProcessGroup,
+        *,
+        timeout_s: float,
+        join_timeout_s: float,
+        clock: Callable[[], int],
+        watch: RankWatch | None = None,
+    ) -> None:
         for name, value in (("timeout_s", timeout_s), ("join_timeout_s", join_timeout_s)):
             if not 0.001 <= value <= 86_400:
                 raise ConfigurationError(f"{name} must be from a millisecond to a day, not {value!r}")
@@ -41,6 +54,7 @@ class GlooReduction:
         self._timeout_s = timeout_s
         self._limit_s = join_timeout_s
         self._clock = clock
+        self._watch = watch
         self._deadline = 0
         self._message: torch.Tensor | None = None
         self._work: torch.distributed.Work | None = None
@@ -58,6 +72,8 @@ class GlooReduction:
             self._work = self._group.allreduce([self._message], options)
         except RuntimeError as error:
             raise self._gone(error) from error
+        if self._watch is not None:
+            self._watch.sent += 1
 
     def finish(self) -> Message:
         """See Reduction.finish."""
@@ -87,13 +103,17 @@ class GlooReduction:
     def _late(self) -> RankTimeoutError:
         return RankTimeoutError(
             f"rank {self.rank} of {self.ranks} sent a message, and after the time-out of {self._limit_s} s those of the others "
-            "are not all there: a rank hangs, is gone, or is too slow. Start the ranks anew together, with a longer time-out "
-            "if one was slow"
+            f"are not all there: a rank hangs, is gone, or is too slow.{self._late_ranks()} Start the ranks anew together, "
+            "with a longer time-out if one was slow"
         )
 
     def _gone(self, error: RuntimeError) -> RankError:
         return RankError(
             f"rank {self.rank} of {self.ranks} lost another one, which died, was closed, or gave up after its time-out of "
-            f"{self._limit_s} s; or the group cannot reduce bytes on the CPU by AND, as gloo can. Start the ranks anew "
-            f"together. What torch says: {error}"
+            f"{self._limit_s} s; or the group cannot reduce bytes on the CPU by AND, as gloo can.{self._late_ranks()} Start "
+            f"the ranks anew together. What torch says: {error}"
         )
+
+    def _late_ranks(self) -> str:
+        late = "" if self._watch is None else self._watch.late()
+        return f" {late[0].upper()}{late[1:]}." if late else ""

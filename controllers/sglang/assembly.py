@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from unified_tree.component import Component
+    from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
@@ -36,11 +37,12 @@ class TierBuilder:
     Args:
         context: SGLang's `TreeCacheBuildContext`.
         settings: ours.
+        watch: over the other ranks; None for a single rank.
 
     Raises ConfigurationError for pools that a host tier cannot copy.
     """
 
-    def __init__(self, context: Any, settings: Settings) -> None:
+    def __init__(self, context: Any, settings: Settings, watch: RankWatch | None = None) -> None:
         arguments, params = context.server_args, context.params
         if getattr(params, "pp_size", 1) > 1 or getattr(params, "attn_cp_size", 1) > 1:
             raise ConfigurationError(
@@ -48,6 +50,7 @@ class TierBuilder:
                 "leave --enable-hierarchical-cache out"
             )
         self._group = params.attn_tp_cache_group or params.tp_cache_group
+        self._watch = watch
         self._settings, self._arguments = settings, arguments
         self._page_size = params.page_size
         self._shard = Shard(context.tp_rank, context.tp_size)
@@ -114,7 +117,7 @@ class TierBuilder:
             model=model,
             collector=collector,
             open_store=None if store is None else lambda model, host: self._open(store, model, host),
-            ranks=rank_agreement(self._group),
+            ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),
         )
 
     def _open(self, store: StoreSettings, model: Composition, host: Mapping[str, Any]) -> Any:
@@ -131,17 +134,27 @@ class TierBuilder:
         )
 
 
-def rank_agreement(group: ProcessGroup | None) -> RankAgreement:
+def rank_agreement(group: ProcessGroup | None, timeout_s: float, watch: RankWatch | None) -> RankAgreement:
     """The agreement of the ranks of a process group, over a gloo group of its own; of one rank alone without a group.
 
     All ranks of the group call this at the same point.
     """
+    if group is None or group.size() == 1:
+        return SingleRank()
     import torch.distributed
 
-    if group is None or torch.distributed.get_world_size(group) == 1:
-        return SingleRank()
     from unified_tree.controllers.ranks import DistributedConsensus
 
     ranks = torch.distributed.get_process_group_ranks(group)
     own: Any = torch.distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
-    return MultiRank(DistributedConsensus(own))
+    return MultiRank(DistributedConsensus(own, timeout_s=timeout_s, watch=watch))
+
+
+def rank_watch(group: ProcessGroup | None, timeout_s: float) -> RankWatch | None:
+    """The watch over the ranks of a process group on CPU; None for a rank alone. All ranks of the group call this at the same
+    point."""
+    if group is None or group.size() == 1:
+        return None
+    from unified_tree.controllers.ranks import RankWatch
+
+    return RankWatch.of(group, timeout_s=timeout_s)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,8 +52,12 @@ from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.ranks import RankWatch
 
 logger = logging.getLogger(__name__)
+
+ADAPTER_ID_LENGTH = 32
+"""Of SGLang's ids of LoRA adapters."""
 
 
 class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
@@ -66,6 +70,9 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         has_states: the model has recurrent states.
         state_grid_tokens: the lengths at which states can be saved are multiples of this.
         tiers: builds the host tier; None without one.
+        watch: over the other ranks, closed with the cache; None for a single rank.
+        adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
+            that may mean other weights in another life of the server.
     """
 
     def __init__(
@@ -77,8 +84,11 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         has_states: bool,
         state_grid_tokens: int = 1,
         tiers: TierBuilder | None = None,
+        watch: RankWatch | None = None,
+        adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.disable = False
+        self._watch, self._adapters = watch, adapters or {}
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
@@ -195,10 +205,17 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None, begin: int = 0) -> Key:
         """The key of the first `count` tokens, an `array("q")`, or its tail from `begin` on. Cost: one copy of its elements."""
-        namespace = "" if extra_key is None and not cache_salt else repr((extra_key, cache_salt or None))
+        namespace = "" if extra_key is None and not cache_salt else self._namespace(extra_key, cache_salt or None)
         if self.is_eagle:
             return Key(tokens[:count], namespace, bigram=True)
         return Key.from_elements(memoryview(tokens)[begin:count].tobytes(), namespace, bigram=False, begin=begin)
+
+    def _namespace(self, extra_key: str | None, cache_salt: str | None) -> str:
+        if self._adapters and extra_key is not None:
+            weights = self._adapters.get(extra_key[-ADAPTER_ID_LENGTH:])
+            if weights is not None:
+                return repr((extra_key, cache_salt, weights))
+        return repr((extra_key, cache_salt))
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -239,6 +256,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def release_host_resources(self) -> None:
         """Stop all copies, and close the store. Idempotent."""
+        if self._watch is not None:
+            self._watch.close()
         if self._tiers is not None:
             self._tiers.close()
 

@@ -266,10 +266,10 @@ class ToldPages:
 
 @lru_cache(maxsize=1024)
 def namespace_parts(name: str) -> tuple[str | None, str | None]:
-    """The extra key and the cache salt of a namespace, which the backend names by the `repr` of both."""
+    """The extra key and the cache salt of a namespace, whose name is the `repr` of both and of an adapter's weights."""
     if not name:
         return None, None
-    extra_key, cache_salt = ast.literal_eval(name)
+    extra_key, cache_salt, *_ = ast.literal_eval(name)
     return extra_key, cache_salt
 
 

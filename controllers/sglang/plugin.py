@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
 from unified_tree.controllers.sglang.refusals import Served
 from unified_tree.controllers.sglang.settings import VARIABLE, Settings
+from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError
 
 TESTED_VERSIONS = ("0.5.23",)
@@ -25,7 +27,7 @@ def build(context: Any) -> Any:
     """The cache for a model, as SGLang describes it. Raises ConfigurationError for what the backend cannot do."""
     check_version(version("sglang"))
     from sglang.srt.mem_cache.registry import default_radix_cache_factory
-    from sglang.srt.runtime_context import mamba_checkpoint_grid
+    from sglang.srt.runtime_context import get_lora, mamba_checkpoint_grid
 
     if context.disable_radix_cache:
         return default_radix_cache_factory(context)
@@ -35,7 +37,7 @@ def build(context: Any) -> Any:
             f"--radix-cache-backend unified_tree does not support {'; nor '.join(reasons)}. "
             "Leave the flag out to serve this model with SGLang's own cache."
         )
-    from unified_tree.controllers.sglang.assembly import TierBuilder
+    from unified_tree.controllers.sglang.assembly import TierBuilder, rank_watch
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 
     settings, params = Settings.read(), context.params
@@ -44,7 +46,8 @@ def build(context: Any) -> Any:
         is_hierarchical=context.enable_hierarchical_cache,
         storage_backend=context.server_args.hicache_storage_backend,
     )
-    tiers = TierBuilder(context, settings) if context.enable_hierarchical_cache else None
+    watch = rank_watch(params.tp_cache_group, settings.rank_timeout_s)
+    tiers = TierBuilder(context, settings, watch) if context.enable_hierarchical_cache else None
     cache = UnifiedTreeCache(
         params,
         settings.policy or params.eviction_policy.lower(),
@@ -52,10 +55,20 @@ def build(context: Any) -> Any:
         has_states=context.is_hybrid_ssm,
         state_grid_tokens=mamba_checkpoint_grid(params.page_size) if context.is_hybrid_ssm else 1,
         tiers=tiers,
+        watch=watch,
+        adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
     )
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
     return cache
+
+
+def adapter_versions(adapters: Iterable[Any]) -> dict[str, str]:
+    """Weights versions of the LoRA adapters of `--lora-paths`, by SGLang's id, which is the same for other files at that path.
+
+    One that is loaded later has an id that no other life of the server will use.
+    """
+    return {adapter.lora_id: weights_version(adapter.lora_path, adapter.lora_name) for adapter in adapters}
 
 
 def check_version(installed: str) -> None:

@@ -15,6 +15,8 @@ from unified_tree.errors import ConfigurationError
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
+RANK_TIMEOUT_S = 30.0
+"""If `rank_timeout_s` is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,18 @@ class Settings:
         host: the host tier; None for `--hicache-size` or `--hicache-ratio`.
         write_policy: when boundaries are copied to host; None for `--hicache-write-policy`.
         store: the store behind the host tier; None for none.
+        rank_timeout_s: a tensor-parallel rank that has not answered for so long is an error in the log; ranks that share a host
+            tier then stop to agree, too.
     """
 
     policy: str | None = None
     host: HostSettings | None = None
     write_policy: WritePolicy | None = None
     store: StoreSettings | None = None
+    rank_timeout_s: float = RANK_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -97,6 +105,7 @@ class Settings:
             host=None if host is None else HostSettings(**host),
             write_policy=policy,
             store=None if store is None else StoreSettings.of(store),
+            rank_timeout_s=given.get("rank_timeout_s", RANK_TIMEOUT_S),
         )
 
 

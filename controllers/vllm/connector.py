@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import vllm
@@ -268,12 +269,11 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         state = output.kv_connector_block_state
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
-            blocks = state.get_block_ids(request_id) if request is not None else None
-            if request is not None and blocks is not None:
+            if request is not None and request_id in state.req_ids:
                 yield ScheduledRequest(
                     request_id=request_id,
                     end_tokens=request.num_computed_tokens + tokens,
-                    blocks=blocks,
+                    block_table=partial(state.get_block_ids, request_id),
                     states=state.boundary_state_offloads.get(request_id, ()),
                 )
 

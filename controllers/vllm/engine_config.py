@@ -60,15 +60,17 @@ def refuse_unsupported(vllm_config: Any) -> None:
 
 
 def namespace_of(request: Any) -> str | None:
-    """The namespace of a request's keys: its cache salt and its LoRA.
+    """The namespace of a request's keys: its cache salt and its LoRA, whose name may come to mean another path or, after it was
+    unloaded, another id.
 
     None if the connector leaves the request alone, because its tokens do not determine what it computes: it has images, or
-    embeddings instead of tokens.
+    embeddings instead of tokens, or a LoRA whose weights were replaced in place.
     """
-    if request.mm_features or request.prompt_embeds is not None:
+    lora = request.lora_request
+    if request.mm_features or request.prompt_embeds is not None or (lora is not None and lora.load_inplace):
         return None
-    lora = request.lora_request.lora_name if request.lora_request is not None else None
-    return json.dumps([request.cache_salt, lora]) if request.cache_salt is not None or lora is not None else ""
+    adapter = None if lora is None else [lora.lora_name, lora.lora_int_id, lora.lora_path]
+    return "" if request.cache_salt is None and adapter is None else json.dumps([request.cache_salt, adapter])
 
 
 def is_storable(request: Any) -> bool:

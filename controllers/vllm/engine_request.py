@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +12,8 @@ import numpy as np
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unified_tree.receipt import Receipt
 
 
@@ -46,13 +48,14 @@ class ScheduledRequest:
     Attributes:
         request_id: whose.
         end_tokens: how many of its tokens are computed when the step ends.
-        blocks: its block table by group; 0 where it has no block any more.
+        block_table: its blocks by group, 0 where it has none any more. Asked for only if something is saved, as the engine
+            copies the whole table.
         states: recurrent states that are complete when the step ends: group, block, and the length they stand for.
     """
 
     request_id: str
     end_tokens: int
-    blocks: Sequence[Sequence[int]]
+    block_table: Callable[[], Sequence[Sequence[int]]]
     states: Sequence[tuple[int, int, int]] = ()
 
 
@@ -81,6 +84,7 @@ class TrackedRequest:
         may_load: not after a load of it failed.
         fetch: whether the store was asked for its prompt.
         is_storable: whether the store has a part in it.
+        prompt: the key of its prompt, which never changes; None before it was asked for.
         may_save: not after the cache was reset while it ran, for its blocks may be older than the reset.
     """
 
@@ -97,10 +101,22 @@ class TrackedRequest:
     fetch: Fetching = Fetching.UNASKED
     may_save: bool = True
     is_storable: bool = False
+    prompt: Key | None = None
 
     def key(self, length: int) -> Key:
-        """The first `length` tokens; fewer if so many are not known. Cost: O(length)."""
-        return Key(np.fromiter(self.request.all_token_ids[:length], np.int64), self.namespace)
+        """The first `length` tokens; fewer if so many are not known.
+
+        Cost: O(1) within the prompt, once that was read. Behind it a copy of the prompt's bytes, and O(answer).
+        """
+        prompt = self.prompt
+        if prompt is None:
+            prompt = self.prompt = Key(self._tokens(0, self.prompt_tokens), self.namespace)
+        if length <= prompt.length:
+            return prompt.prefix(length)
+        return Key.from_elements(prompt.data + self._tokens(prompt.length, length).tobytes(), self.namespace, bigram=False)
+
+    def _tokens(self, begin: int, end: int) -> NDArray[np.int64]:
+        return np.fromiter(self.request.all_token_ids[begin:end], np.int64)
 
     def hold(self, anchor: Receipt | None) -> None:
         """Lock another path, or none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ class SavePlanner:
     def plan(self, tracked: TrackedRequest, step: ScheduledRequest) -> Save | None:
         """The save of a request in one step, with its host pages; None if there is nothing to save, or no room."""
         end = step.end_tokens // self._page_size * self._page_size
-        states = self._states_by_length(step, end)
+        states = self._states_by_length(step, end) if step.states else {}
         if not tracked.may_save or (end <= tracked.path_tokens and not states):
             return None
         key = tracked.key(end)
@@ -81,11 +81,12 @@ class SavePlanner:
             self._look_up(tracked, key, end)
         lengths = self._lengths(tracked, key, end, states)
         pieces, path, window = [], tracked.path_tokens, tracked.window_tokens
+        table = step.block_table()
         for length in sorted({*lengths, max(end, path)}):
-            blocks = {group.name: list(step.blocks[group.index][path // self._page_size : length // self._page_size])
+            blocks = {group.name: list(table[group.index][path // self._page_size : length // self._page_size])
                       for group in self._paths if length > path}  # fmt: skip
             path = max(path, length)
-            if length in lengths and self._add_windows(blocks, step, length, window):
+            if length in lengths and self._add_windows(blocks, table, length, window):
                 window = length
                 blocks |= {name: [block] for name, block in states.get(length, {}).items()}
             if blocks:
@@ -129,14 +130,14 @@ class SavePlanner:
     def _is_known(self, key: Key, length: int) -> bool:
         return length <= key.length and self._index.longest(key, length, touch=False).length == length
 
-    def _add_windows(self, blocks: dict[str, list[int]], step: ScheduledRequest, length: int, window: int) -> bool:
+    def _add_windows(self, blocks: dict[str, list[int]], table: Sequence[Sequence[int]], length: int, window: int) -> bool:
         """Add the windows before a length to a piece; False if the engine has freed some of them."""
         found = {}
         for group in self._windows:
             first = group.coverage.first_page(length, self._page_size)
             if window < length:
                 first = max(first, window // self._page_size)
-            found[group.name] = list(step.blocks[group.index][first : length // self._page_size])
+            found[group.name] = list(table[group.index][first : length // self._page_size])
             if not all(found[group.name]) or not found[group.name]:
                 return False
         blocks |= found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from rank_workers import die, stop
 from sim_server import SimServer
 
 from unified_tree import Key, Tier
-from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape
+from unified_tree.controllers.ranks import Agreement, Consensus, MessageShape, RankWatch
 from unified_tree.errors import RankError
 
 Plain = tuple[Any, ...]
@@ -105,6 +106,47 @@ def random_run_over_new_group(group: Any, rank: int, *, store: str, **given: Any
     consensus.close()
     dist.destroy_process_group()
     return agreements
+
+
+def stop_under_watch(group: Any, rank: int, *, store: str, who: int, timeout_s: float) -> tuple[str, list[str]]:
+    """Tick under a watch until an error, while one rank stops at its fifth; the error's text, and what the log said."""
+    import torch.distributed as dist
+
+    from unified_tree.controllers.ranks import DistributedConsensus
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=group.size())
+    own = dist.new_group(backend="gloo")
+    assert own is not None
+    watch, told = RankWatch.of(own, timeout_s=timeout_s), ToldLines()
+    logging.getLogger(RankWatch.__module__).addHandler(told)
+    consensus = DistributedConsensus(own, timeout_s=timeout_s, watch=watch)
+    text = ""
+    for ticks in range(1000):
+        if rank == who and ticks == 5:
+            stop()
+        try:
+            consensus.tick()
+        except RankError as error:
+            text = str(error)
+            break
+        time.sleep(0.05)
+    while not told.lines:
+        time.sleep(0.05)
+    consensus.close()
+    watch.close()
+    return text, told.lines
+
+
+class ToldLines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        self.lines.append(record.getMessage())
 
 
 def fault_at_fifth_tick(group: Any, rank: int, *, who: int, fault: str, timeout_s: float, delay_s: float = 0) -> Plain:

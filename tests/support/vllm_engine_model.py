@@ -248,7 +248,8 @@ class EngineModel:
         if end == request.num_tokens:
             request.output_tokens -= 1
             request.all_token_ids.append(self.random.randrange(3))
-        return ScheduledRequest(request_id=request.request_id, end_tokens=end, blocks=request.blocks, states=states)
+        table = request.blocks
+        return ScheduledRequest(request_id=request.request_id, end_tokens=end, block_table=lambda: table, states=states)
 
     def grow(self, request: Request, before: int, end: int) -> None:
         """Blocks for tokens up to `end`; those that no later token needs are freed, as vLLM does before a step."""

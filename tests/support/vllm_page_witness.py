@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -41,7 +43,7 @@ class PageWitness:
             while not plans or plans[-1].end_tokens != length:
                 engine.step()
                 assert not plans or plans[-1].end_tokens <= length, f"no step ended at {length}"
-            found = self._contents(plans[-1].blocks, length)
+            found = self._contents(plans[-1].block_table(), length)
         engine.run()
         assert engine.hits[name] == 0
         return found
@@ -63,9 +65,9 @@ class PageWitness:
         plan, plans = self._engine.side.plan, list[Any]()
 
         def planned(step: Iterable[ScheduledRequest]) -> StepPlan:
-            steps = list(step)
+            steps = [replace(each, block_table=partial(list, each.block_table())) for each in step]
             if length and steps and not plans:
-                plans.append(self._contents(steps[0].blocks, length))
+                plans.append(self._contents(steps[0].block_table(), length))
             plans.extend(steps)
             made: StepPlan = plan(steps)
             return made

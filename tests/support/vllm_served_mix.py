@@ -25,16 +25,30 @@ STEP_TOKENS = {"llama": 64, "gemma3": 64, "qwen3_next": 256}
 
 
 class Engine:
-    """One engine with the connector behind it.
+    """One engine with a connector behind it.
 
     Args:
         model: of tiny_models.
         path: where it was saved.
         blocks: of vLLM's own cache.
         settings: of the connector.
+        connector: this library's if left out; None for none.
+        more: arguments of vLLM.
     """
 
-    def __init__(self, model: str, path: Path, *, blocks: int = 60, settings: dict[str, Any]) -> None:
+    salts: tuple[str | None, ...] = (None, None, "salt")
+    """What the requests of a mix choose from."""
+
+    def __init__(
+        self,
+        model: str,
+        path: Path,
+        *,
+        blocks: int = 60,
+        settings: dict[str, Any],
+        connector: dict[str, Any] | None = CONNECTOR,
+        **more: Any,
+    ) -> None:
         from vllm import LLM
 
         self.model = model
@@ -44,19 +58,21 @@ class Engine:
             max_model_len=8 * self.page + 64,
             max_num_batched_tokens=STEP_TOKENS[model], num_gpu_blocks_override=blocks, enable_prefix_caching=True,
             enforce_eager=True, max_num_seqs=4, disable_log_stats=False,
-            kv_transfer_config={**CONNECTOR, "kv_connector_extra_config": settings},
+            kv_transfer_config=connector and {**connector, "kv_connector_extra_config": settings}, **more,
         )  # fmt: skip
         self.core = self.llm.llm_engine.engine_core.engine_core
-        self.side = self.core.scheduler.connector.scheduler_side
         self._counted: Counter[str] = Counter()
-        take = self.side.take_counters
+        self.side: Any = None
+        if connector is CONNECTOR:
+            self.side = self.core.scheduler.connector.scheduler_side
+            take = self.side.take_counters
 
-        def counted() -> dict[str, int]:
-            counters: dict[str, int] = take()
-            self._counted.update(counters)
-            return counters
+            def counted() -> dict[str, int]:
+                counters: dict[str, int] = take()
+                self._counted.update(counters)
+                return counters
 
-        self.side.take_counters = counted  # which vLLM's statistics call with every step
+            self.side.take_counters = counted  # which vLLM's statistics call with every step
         self.names = iter(range(1 << 30))
         self.outputs: dict[str, list[int]] = {}
         self.hits: dict[str, int] = {}
@@ -74,14 +90,14 @@ class Engine:
 
         return get_kv_transfer_group().worker_side
 
-    def add(self, tokens: list[int], *, output_tokens: int = 8, salt: str | None = None) -> str:
-        """A request; its name."""
+    def add(self, tokens: list[int], *, output_tokens: int = 8, salt: str | None = None, **more: Any) -> str:
+        """A request; its name. `more` are arguments of vLLM."""
         from vllm import SamplingParams
 
         name = f"request-{next(self.names)}"
         prompt = {"prompt_token_ids": tokens} | ({"cache_salt": salt} if salt is not None else {})
         sampling = SamplingParams(temperature=0, max_tokens=output_tokens, ignore_eos=True, detokenize=False)
-        self.llm.llm_engine.add_request(name, prompt, sampling)
+        self.llm.llm_engine.add_request(name, prompt, sampling, **more)
         return name
 
     def step(self) -> None:
@@ -93,7 +109,7 @@ class Engine:
 
     def run(self) -> None:
         """Until every request has its tokens, the loads of those that were aborted have ended, and the store is idle."""
-        while self.llm.llm_engine.has_unfinished_requests() or self.side.open_jobs or self.side.has_work:
+        while self.llm.llm_engine.has_unfinished_requests() or (self.side and (self.side.open_jobs or self.side.has_work)):
             self.step()
 
     def forget(self, *, host: bool = False) -> None:
@@ -109,9 +125,11 @@ class Engine:
         return self.outputs[name]
 
 
-def mix(engine: Engine, seed: int, count: int, *, aborts: float = 0.15) -> list[tuple[list[int], str | None, list[int]]]:
+def mix(
+    engine: Engine, seed: int, count: int, *, aborts: float = 0.15, forgets: bool = True
+) -> list[tuple[list[int], str | None, list[int]]]:
     """Serve shared heads, continued conversations, branches and salts, several at once, some aborted; vLLM's own cache is
-    emptied now and then. Returns the prompts, their salts, and the outputs of those that were not aborted.
+    emptied now and then, if it forgets. Returns the prompts, their salts, and the outputs of those that were not aborted.
     """
     pick, page = random.Random(seed), engine.page
     past = [[pick.randrange(3, tiny_models.VOCABULARY) for _ in range(3 * page + 7)] for _ in range(2)]
@@ -121,7 +139,7 @@ def mix(engine: Engine, seed: int, count: int, *, aborts: float = 0.15) -> list[
         head = pick.choice(past)
         cut = pick.choice([len(head), len(head), pick.randrange(len(head) + 1)])
         tail = [pick.randrange(3, tiny_models.VOCABULARY) for _ in range(pick.randrange(1, page // 2 + 20))]
-        tokens, salt = [*head[:cut], *tail][: 7 * page], pick.choice([None, None, "salt"])
+        tokens, salt = [*head[:cut], *tail][: 7 * page], pick.choice(engine.salts)
         name = engine.add(tokens, salt=salt)
         asked[name] = (tokens, salt)
         open_names.append(name)
@@ -135,7 +153,8 @@ def mix(engine: Engine, seed: int, count: int, *, aborts: float = 0.15) -> list[
         if pick.random() < 0.35:
             engine.run()
             past += [tokens + engine.outputs[name] for name, (tokens, _) in asked.items() if name in engine.outputs][-2:]
-            engine.forget()
+            if forgets:
+                engine.forget()
             open_names.clear()
     engine.run()
     return [(tokens, salt, engine.outputs[name]) for name, (tokens, salt) in asked.items()]

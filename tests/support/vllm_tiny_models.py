@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,25 @@ def save_qwen3_next(path: Path) -> None:
         linear_value_head_dim=64, linear_conv_kernel_dim=4,
     )  # fmt: skip
     Qwen3NextForCausalLM(config).save_pretrained(path)  # vLLM loads it in bfloat16
+
+
+def save_adapter(path: Path, seed: int) -> None:
+    """A LoRA of rank 8 for the Llama, strong enough to change its outputs."""
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for layer in range(2):
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            for part, shape in (("A", (8, 128)), ("B", (128, 8))):
+                key = f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{part}.weight"
+                weights[key] = torch.randn(shape, generator=generator) * 0.2
+    path.mkdir()
+    save_file(weights, path / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "bias": "none", "base_model_name_or_path": "llama"}
+    adapted = {**config, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    (path / "adapter_config.json").write_text(json.dumps(adapted))
 
 
 def save_tokenizer(path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tiny_models import ADAPTERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -47,6 +49,7 @@ EAGLE: dict[str, object] = {
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
 }
+LORA: dict[str, object] = {"enable_lora": True, "lora_backend": "torch_native", "max_loras_per_batch": 3}
 EXTRA_BUFFER: dict[str, object] = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 64}
 
 CASES = (
@@ -80,6 +83,13 @@ CASES = (
         model="llama",
         engine=_engine(16_384, 1, chunked_prefill_size=2048, context_length=4096),
         mix={"scale": 12, "longest": 3840, "longest_answer": 96},
+    ),
+    Case(
+        name="llama-lora",
+        model="llama",
+        engine=_engine(1024, 1, **LORA),
+        mix={"adapters": tuple(ADAPTERS)},
+        environment={"SGLANG_UNPINNED_MEMORY": "1"},
     ),
     Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
     Case(

@@ -42,13 +42,14 @@ CLASSES: dict[str, tuple[str, ...]] = {
     f"{MEMORY}/allocator/paged.py": ("PagedTokenToKVPoolAllocator",),
     f"{MEMORY}/allocator/swa.py": ("SWATokenToKVPoolAllocator",),
     f"{MEMORY}/allocator/mamba.py": ("MambaSlotAllocator",),
+    "sglang/srt/lora/lora_registry.py": ("LoRARef",),
     f"{MEMORY}/memory_pool.py": ("HybridReqToTokenPool", "MambaPool", "ReqToTokenPool"),
 }
 """What is compared: classes by file."""
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     f"{MEMORY}/registry.py": ("register_radix_cache_backend", "default_radix_cache_factory"),
     "sglang/srt/disaggregation/kv_events.py": ("kv_event_namespace_seed", "namespaced_block_hash"),
-    "sglang/srt/runtime_context.py": ("mamba_checkpoint_grid",),
+    "sglang/srt/runtime_context.py": ("get_lora", "mamba_checkpoint_grid"),
 }
 POSITIONAL = {"EvictResult"}
 """The backend names no field of these, and any change matters."""

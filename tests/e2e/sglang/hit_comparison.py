@@ -56,7 +56,7 @@ def hits(case: Case, seed: int, *, builtin: bool) -> list[int]:
     while wave := mix.wave():
         submitted = []
         for request in wave:
-            req = scheduler.submit(list(request.prompt), request.new_tokens, *request.namespace)
+            req = scheduler.submit(list(request.prompt), request.new_tokens, *request.namespace[:2])
             cache.touch_prefix(RadixKey(req.full_untruncated_fill_ids, req.extra_key, cache_salt=req.cache_salt))
             submitted.append(req)
         while scheduler.waiting or scheduler.running or scheduler.prefilling:

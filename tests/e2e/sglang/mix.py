@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Namespace = tuple[str | None, str | None]
-"""`extra_key` and `cache_salt` of a request."""
+Namespace = tuple[str | None, str | None, str | None]
+"""`extra_key`, `cache_salt` and LoRA adapter of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class MixSettings:
     longest_answer: int = 48
     aborts: bool = True
     namespaces: bool = True
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters, which requests ask for or not. Prompts are then continued with any, so that all have the same."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Mix:
         draw, longest = self._random, self.settings.longest
         namespace = self._namespace()
         kind = draw.choices(("head", "continue", "branch", "again"), (3, 4, 2, 1))[0]
-        mine = [text for owner, text in self._spoken if owner == namespace]
+        mine = [text for owner, text in self._spoken if owner == namespace or self.settings.adapters]
         if kind == "head" or not mine:
             prompt = draw.choice(self._heads) + self._tokens(draw.randint(1, 90))
         elif kind == "continue":
@@ -114,9 +116,12 @@ class Mix:
         )
 
     def _namespace(self) -> Namespace:
-        if not self.settings.namespaces:
-            return (None, None)
-        return self._random.choices(((None, None), ("a", None), (None, "s"), ("a", "s")), (12, 2, 1, 1))[0]
+        extra_key = salt = adapter = None
+        if self.settings.namespaces:
+            extra_key, salt = self._random.choices(((None, None), ("a", None), (None, "s"), ("a", "s")), (12, 2, 1, 1))[0]
+        if self.settings.adapters:
+            adapter = self._random.choice((None, *self.settings.adapters))
+        return extra_key, salt, adapter
 
 
 def _shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -82,6 +82,8 @@ def served(
     engine = {**ENGINE, "model_path": str(model), **case.engine, **cache.engine}
     if case.has_draft:
         engine["speculative_draft_model_path"] = str(tiny_models.saved_draft(options.models))
+    if "adapters" in case.mix:
+        engine["lora_paths"] = {name: str(tiny_models.saved_adapter(options.models, name)) for name in tiny_models.ADAPTERS}
     if options.tp > 1:
         engine["tp_size"] = options.tp
     mix = {**case.mix, "aborts": not options.no_aborts}

@@ -72,6 +72,7 @@ class Client:
             rid=name,
             extra_key=apart + (request.namespace[0] or "") or None,
             cache_salt=request.namespace[1],
+            lora_path=request.namespace[2],
             stream=request.abort == "running",
         )
         answer: dict[str, Any] = {"output_ids": [], "meta_info": {}}
@@ -88,6 +89,7 @@ def _row(request: Request, answer: dict[str, Any]) -> dict[str, object]:
     told = answer["meta_info"]
     return {
         "number": request.number,
+        "adapter": request.namespace[2],
         "prompt_tokens": len(request.prompt),
         "known_tokens": request.known_tokens,
         "cached_tokens": told.get("cached_tokens", 0),

@@ -1,4 +1,4 @@
-"""A server of two ranks, one of which is stopped or killed while it serves: it must end in bounded time and say why.
+"""A server of two ranks, one of which is stopped or killed while it serves: it must end in bounded time and name that rank.
 
 `python server_stopped_rank.py --source ../../..`, run by the engine's python. A server that hangs is worse than one that ends:
 what has ended is started anew.
@@ -23,8 +23,8 @@ from server_staleness import Client
 RANKS = 2
 WATCHDOG_S = 20
 SIGNS = re.compile(
-    r"lost another one, which died|are not all there: a rank hangs|Subprocess \S+ \(pid=\d+\) crashed|watchdog timeout"
-    r"|Connection (closed|reset) by peer|Timed out waiting"
+    r"rank \d+ \(process \d+\)|lost another one, which died|are not all there: a rank hangs"
+    r"|Subprocess \S+ \(pid=\d+\) crashed|watchdog timeout|Connection (closed|reset) by peer|Timed out waiting"
 )
 """What says that a rank is gone: of this library, of SGLang's watchdogs, of gloo."""
 
@@ -41,8 +41,12 @@ def schedulers(server: subprocess.Popen[bytes]) -> dict[int, int]:
     return found
 
 
-def seconds_to_the_end(server: subprocess.Popen[bytes], client: Client, how: signal.Signals, bound_s: float) -> float | None:
-    """Send the signal to the last rank while a request runs; None if the server still runs after the bound."""
+def seconds_to_the_end(
+    server: subprocess.Popen[bytes], client: Client, how: signal.Signals, bound_s: float
+) -> tuple[float | None, int]:
+    """Send the signal to the last rank while a request runs. Seconds until the server ended, None if it still runs after the
+    bound; and the rank's process.
+    """
     draw = random.Random(2)
     prompt = [draw.randrange(VOCABULARY) for _ in range(300)]
     client.ask([prompt])
@@ -64,10 +68,10 @@ def seconds_to_the_end(server: subprocess.Popen[bytes], client: Client, how: sig
     os.kill(ranks[RANKS - 1], how)
     while time.monotonic() < start + bound_s:
         if server.poll() is not None:
-            return time.monotonic() - start
+            return time.monotonic() - start, ranks[RANKS - 1]
         time.sleep(0.2)
     os.kill(ranks[RANKS - 1], signal.SIGKILL)
-    return None
+    return None, ranks[RANKS - 1]
 
 
 def said(log: Path) -> list[str]:
@@ -88,18 +92,21 @@ def main() -> int:
     failed = 0
     for how in (signal.SIGSTOP, signal.SIGKILL):
         arguments: dict[str, object] = {"watchdog_timeout": WATCHDOG_S}
+        process = 0
         folder = work / how.name
         folder.mkdir(exist_ok=True)
         server, address = started(model, cache, folder, options, ranks=RANKS, **arguments)
         try:
-            ended = seconds_to_the_end(server, Client(address), how, options.bound)
+            ended, process = seconds_to_the_end(server, Client(address), how, options.bound)
         finally:
             server.kill()
             server.wait(60)
         signs = said(folder / f"server.{cache.name}.log")
-        failed += ended is None or not signs
+        is_named = any(f"rank {RANKS - 1} (process {process})" in line for line in signs)
+        failed += ended is None or not is_named
         after = "still runs" if ended is None else f"ended after {ended:.0f} s"
-        print(f"{how.name} to rank {RANKS - 1}: the server {after}, and said {len(signs)} times what is wrong", flush=True)
+        named = "names the rank" if is_named else "does not name the rank"
+        print(f"{how.name} to rank {RANKS - 1}: the server {after}, its log {named}", flush=True)
         for line in signs[:6]:
             print(f"    {line}", flush=True)
     return 1 if failed else 0

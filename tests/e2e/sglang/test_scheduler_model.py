@@ -15,10 +15,12 @@ import os
 import sys
 import time
 import warnings
+from array import array
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +42,9 @@ with warnings.catch_warnings():
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache
     from unified_tree.controllers.sglang.device_pools import FULL, STATE, DevicePools
     from unified_tree.controllers.sglang.engine_mover import EngineMover
+    from unified_tree.controllers.sglang.kv_events import namespace_parts
     from unified_tree.controllers.sglang.layer_gate import LayerGate
+    from unified_tree.controllers.sglang.plugin import adapter_versions
     from unified_tree.controllers.sglang.running_states import RunningStates
     from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
 
@@ -355,6 +359,19 @@ def test_a_prompt_longer_than_the_pool_waits_and_disturbs_nobody(scheduler: Sche
     scheduler.submit(list(range(300)), 2)
     finish(scheduler)
     assert scheduler.counts.finished == 1
+
+
+def test_an_adapter_of_other_weights_is_another_namespace(scheduler: Scheduler, tmp_path: Path) -> None:
+    adapter, keys = SimpleNamespace(lora_id="f" * 32, lora_name="red", lora_path=str(tmp_path)), list[str]()
+    for weights in (b"first", b"second"):
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+        scheduler.cache._adapters = adapter_versions([adapter])
+        extra_keys = (None, "x", adapter.lora_id, f"x{adapter.lora_id}")
+        keys += [scheduler.cache._tree_key(array("q", [1, 2]), 2, extra_key, "salt").namespace for extra_key in extra_keys]
+    scheduler.cache._adapters = {}
+    assert keys[:2] == keys[4:6], "not theirs"
+    assert len({*keys[2:4], *keys[6:]}) == 4
+    assert [namespace_parts(key) for key in keys[:4]] == [namespace_parts(key) for key in keys[4:]], "events name them alike"
 
 
 def test_namespaces_are_apart(scheduler: Scheduler) -> None:

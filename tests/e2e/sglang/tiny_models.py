@@ -129,6 +129,32 @@ def saved_draft(parent: Path) -> Path:
     return folder
 
 
+RANK, ADAPTED = 4, ("q_proj", "k_proj", "v_proj", "o_proj")
+ADAPTERS = {"red": 11, "blue": 12}
+"""LoRA adapters by name, each with the seed of its weights."""
+
+
+def saved_adapter(parent: Path, name: str) -> Path:
+    """The folder of a random LoRA adapter of rank 4 for the Llama, strong enough to change what is generated."""
+    folder = parent / f"llama-lora-{name}"
+    if not (folder / "adapter_config.json").exists():
+        import torch
+        from safetensors.torch import save_file
+
+        generator = torch.Generator().manual_seed(ADAPTERS[name])
+        weights = {}
+        for key, weight in model("llama").named_parameters():
+            if key.split(".")[-2] in ADAPTED:
+                stem = f"base_model.model.{key.removesuffix('.weight')}"
+                for part, shape in (("A", (RANK, weight.shape[1])), ("B", (weight.shape[0], RANK))):
+                    weights[f"{stem}.lora_{part}.weight"] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": list(ADAPTED), "bias": "none"}
+        (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "llama"}, indent=1))
+    return folder
+
+
 def model(name: str, *, seed: int = 2, **changes: object) -> Any:
     """The model itself, as transformers runs it."""
     import torch

@@ -22,6 +22,7 @@ from rank_scripts import (
     random_run_over_new_group,
     simulated_server_with_a_fault,
     simulated_servers,
+    stop_under_watch,
 )
 from rank_workers import Died, RankWorkers
 
@@ -98,6 +99,16 @@ def test_a_rank_that_stops_with_its_connections_open(workers: RankWorkers) -> No
     assert results[3] == Died(9)
     assert any(kind == "RankTimeoutError" for _, kind, *_ in results[:3])
     assert all(f"time-out of {SHORT_S} s" in text for _, _, text, *_ in results[:3])
+
+
+def test_a_watch_names_the_rank_that_stops(workers: RankWorkers, tmp_path: Path) -> None:
+    results = workers.run(stop_under_watch, 3, stops=1, store=str(tmp_path / "watched"), who=1, timeout_s=SHORT_S)
+    assert results[1] == Died(9)
+    for text, lines in (results[0], results[2]):
+        assert lines[0].startswith("rank 1 (process "), lines
+        assert "has not answered for 1.2 s: it is stopped, or hangs" in lines[0]
+        assert "Start the ranks anew together" in text
+    assert any("Rank 1 (process " in text for text, _ in (results[0], results[2])), "an error that waited says it too"
 
 
 @pytest.mark.parametrize("ranks", [4, 2])  # in an order that has few workers started again
@@ -178,11 +189,22 @@ class LoneGroup:
         return self.work
 
 
-def started(work: SlowWork | None) -> Any:
+class LateRank:
+    """A watch that knows who is late."""
+
+    sent = 0
+
+    def late(self) -> str:
+        """See RankWatch."""
+        return "rank 1 (process 5) is late"
+
+
+def started(work: SlowWork | None, watch: Any = None) -> Any:
     from unified_tree.controllers.ranks.gloo_reduction import GlooReduction
 
     group: Any = LoneGroup(work)
-    reduction = GlooReduction(group, timeout_s=1, join_timeout_s=3.5, clock=lambda: 0 if work is None else work.now_ns)
+    clock = lambda: 0 if work is None else work.now_ns  # noqa: E731
+    reduction = GlooReduction(group, timeout_s=1, join_timeout_s=3.5, clock=clock, watch=watch)
     reduction.start(np.arange(4, dtype=np.uint8))
     return reduction
 
@@ -206,6 +228,15 @@ def test_what_fails_after_the_time_out_was_too_late(elapsed_ns: int, error: type
         reduction.finish()
     assert caught.type is error
     assert ("Connection closed by peer" in str(caught.value)) == (error is RankError)
+
+
+@pytest.mark.parametrize("work", [SlowWork(done_after=1000), SlowWork(done_after=0, fails=True)], ids=["late", "gone"])
+def test_errors_name_the_rank_that_a_watch_knows(work: SlowWork) -> None:
+    watch = LateRank()
+    reduction = started(work, watch)
+    assert watch.sent == 1
+    with pytest.raises(RankError, match=r"\. Rank 1 \(process 5\) is late\. Start the ranks anew together"):
+        reduction.finish()
 
 
 def test_who_lost_a_rank_lets_go_of_the_group() -> None:

@@ -18,6 +18,7 @@ GIVEN: dict[str, Any] = {
     "policy": "lru",
     "host": {"pages": {"full": 10}},
     "write_policy": "write_back",
+    "rank_timeout_s": 12,
     "store": {
         "engine": "file",
         "directory": "somewhere",
@@ -36,6 +37,7 @@ READ = Settings(
         weights_version="7",
         prefetch={"min_tokens": 3},
     ),
+    rank_timeout_s=12,
 )
 
 
@@ -57,7 +59,7 @@ def test_settings_are_read_from_yaml(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ([1], f"{VARIABLE} must be a mapping, not \\[1\\]"),
-        ({"hots": {}}, f"{VARIABLE}: there is no setting 'hots'; there are policy, host, write_policy, store"),
+        ({"hots": {}}, f"{VARIABLE}: there is no setting 'hots'; there are policy, host, write_policy, store, rank_timeout_s"),
         ({"host": 3}, "host must be a mapping, not 3"),
         ({"host": {"ratoi": 3}}, "host: there is no setting 'ratoi'; there are ratio, gib, pages"),
         ({"host": {"ratio": 2, "gib": 1}}, "host: give one of ratio, gib and pages, not ratio and gib"),

@@ -68,7 +68,7 @@ def test_nothing_is_offered_before_all_workers_have_saved_it() -> None:
     side.begin(request, "")
     request.blocks = [[1, 2, 3]]
     request.computed = 8
-    plan = side.plan([ScheduledRequest(request_id="a", end_tokens=8, blocks=request.blocks)])
+    plan = side.plan([ScheduledRequest(request_id="a", end_tokens=8, block_table=lambda: request.blocks)])
     report = StepReport()
     report.add(plan.saves[0].job_id)
     assert side.matched_tokens(request, 0) == 0
@@ -78,11 +78,35 @@ def test_nothing_is_offered_before_all_workers_have_saved_it() -> None:
     assert side.matched_tokens(request, 0) == 8
 
 
+def test_a_step_that_fills_no_block_reads_neither_tokens_nor_tables() -> None:
+    read: list[slice] = []
+
+    class Tokens(list[int]):
+        def __getitem__(self, part: Any) -> Any:
+            read.append(part)
+            return super().__getitem__(part)
+
+    side = EngineModel("full", 0).side
+    request = Request("a", "", Tokens([1] * (3 * PAGE)), 1)
+    side.begin(request, "")
+    for end in range(1, 3 * PAGE + 1):
+        tables: list[int] = []
+
+        def table(tables: list[int] = tables) -> list[list[int]]:
+            tables.append(1)
+            return [[1, 2, 3]]
+
+        plan = side.plan([ScheduledRequest(request_id="a", end_tokens=end, block_table=table)])
+        assert len(plan.saves) == len(tables) == (end % PAGE == 0)
+        side.matched_tokens(request, 0)
+    assert read == [slice(0, 3 * PAGE)], "the prompt is read once"
+
+
 def test_a_save_of_tokens_that_were_thrown_away_is_discarded() -> None:
     side = EngineModel("full", 0).side
     request = Request("a", "", [1] * 7, 1)
     side.begin(request, "")
-    plan = side.plan([ScheduledRequest(request_id="a", end_tokens=8, blocks=[[1, 2]])])
+    plan = side.plan([ScheduledRequest(request_id="a", end_tokens=8, block_table=lambda: [[1, 2]])])
     report = StepReport()
     report.add(plan.saves[0].job_id)
     side.complete(report)
