@@ -70,9 +70,10 @@ class Retired:
         parent = node.parent
         if node is self._at:
             self._advance(node)
-        elif parent is not None and parent.parent is not None and self.has(node):
-            if parent.first_child is node and node.next_sibling is None:
-                self._unlocked.appendleft(parent)
+            return
+        is_only_child = parent is not None and parent.first_child is node and node.next_sibling is None
+        if parent is not None and parent.parent is not None and is_only_child and self.has(node):
+            self._unlocked.appendleft(parent)
 
     def step(self, state: TreeState, freed: Freed) -> None:
         """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
