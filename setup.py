@@ -52,7 +52,11 @@ HOT = (
     "token_bytes",
 )
 
-NATIVE = ("controllers/pools/row_copy", "controllers/storage/file/bucket_scan")
+NATIVE = {
+    "page_flags": "unified_tree/page_flags.c",
+    "controllers/pools/row_copy": "controllers/pools/row_copy.c",
+    "controllers/storage/file/bucket_scan": "controllers/storage/file/bucket_scan.c",
+}
 
 
 def extensions() -> list[Any]:
@@ -61,7 +65,7 @@ def extensions() -> list[Any]:
     editable = "editable_wheel" in sys.argv or "develop" in sys.argv
     if editable or os.environ.get("UNIFIED_TREE_PURE") or shutil.which(compiler) is None:
         return []
-    native = [Extension(f"unified_tree.{name.replace('/', '.')}", [f"{name}.c"]) for name in NATIVE]
+    native = [Extension(f"unified_tree.{name.replace('/', '.')}", [source]) for name, source in NATIVE.items()]
     found = [*native, *hot_modules()]
     for extension in found:
         extension.optional = True

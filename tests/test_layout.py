@@ -89,6 +89,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     assert {name for name in names if not name.endswith((".so", ".pyd"))} == {
         *modules(),
         "unified_tree/py.typed",
+        "unified_tree/page_flags.pyi",
         "unified_tree/controllers/pools/row_copy.pyi",
         "unified_tree/controllers/storage/file/bucket_scan.pyi",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 INT64: Final = np.dtype(np.int64)
 INT64_BYTES: Final = 8
 HIGH_BYTE: Final = 7 if sys.byteorder == "little" else 0
-ONE: Final = Struct("=q")
 FEW_BYTES: Final = 16_384
 """Up to here a strided slice of bytes is faster than a reduction, whose call alone costs a microsecond."""
 
@@ -21,13 +19,3 @@ def any_negative(data: bytes, begin: int = 0) -> bool:
     if len(data) - begin <= FEW_BYTES:
         return not data[begin + HIGH_BYTE :: INT64_BYTES].isascii()  # where a sign bit is set
     return bool(np.minimum.reduce(np.frombuffer(data, INT64, -1, begin)) < 0)
-
-
-def run_start(data: bytes) -> int:
-    """The first of the integers if they are consecutive, else -1. Cost: O(1) for most arrays that are not consecutive."""
-    size = len(data) - INT64_BYTES
-    first: int = ONE.unpack_from(data)[0]
-    if ONE.unpack_from(data, size)[0] - first != size // INT64_BYTES:
-        return -1
-    run = np.arange(first, first + size // INT64_BYTES + 1, dtype=INT64)
-    return first if data == run.tobytes() else -1

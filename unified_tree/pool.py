@@ -224,11 +224,11 @@ class PageLedger:
 
     def acquire(self, pages: bytes) -> None:
         """Mark these pages, which were checked, as the tree's."""
-        self._owned.add_bytes(pages)
+        self._owned.add(pages)
 
     def release(self, pages: bytes) -> None:
         """Mark these pages as free."""
-        self._owned.discard_bytes(pages)
+        self._owned.discard(pages)
 
     def claim(self, ids: NDArray[np.int64]) -> None:
         """Mark these pages, which were checked, as a transfer's until it ends."""

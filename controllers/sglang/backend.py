@@ -129,6 +129,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             self._tiers.close()
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy)
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
+        self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool
         self._pools = DevicePools(
             self.token_to_kv_pool_allocator,
@@ -477,8 +478,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         return len(self._pools.names(name)) - self._evictable(name)
 
     def full_evictable_size(self) -> int:
-        """Full-attention tokens that eviction could free now."""
-        return self._evictable(FULL) * self.page_size
+        """Full-attention tokens that eviction could free now. SGLang asks several times a step."""
+        return self._full_pool.evictable_pages * self.page_size
 
     evictable_size = full_evictable_size
 
@@ -507,7 +508,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def total_size(self) -> tuple[int, int]:
         """Full-attention tokens and window tokens in the tree."""
         windows = self._tree_pools[WINDOW].used_pages if self._has_windows else 0
-        return self._tree_pools[FULL].used_pages * self.page_size, windows * self.page_size
+        return self._full_pool.used_pages * self.page_size, windows * self.page_size
 
     def supports_swa(self) -> bool:
         """Whether windows are cached."""

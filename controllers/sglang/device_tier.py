@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-CUT_TOKENS, CUT_SHARE = 16, 256
+CUT_TOKENS, CUT_SHARE = 32, 256
 """A leaf is cut to what is needed, but to no less than so many tokens and this part of its pool: a call frees room for some
 steps."""
 

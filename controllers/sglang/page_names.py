@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from unified_tree.errors import PageError
+from unified_tree.page_set import PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ class PageNames:
         self._table = torch.zeros(FIRST_CAPACITY, dtype=torch.int64, device=device)
         self._free = np.arange(FIRST_CAPACITY, dtype=np.int64)[::-1].copy()  # a stack
         self._free_count = FIRST_CAPACITY
-        self._is_used = np.zeros(FIRST_CAPACITY, np.bool_)
+        self._used = PageSet(FIRST_CAPACITY)
         self.capacity = FIRST_CAPACITY
         self._is_on_cpu = self._table.device.type == "cpu"
         self._rows = self._table.numpy() if self._is_on_cpu else None
@@ -57,7 +58,7 @@ class PageNames:
             self._grow(count)
         self._free_count -= count
         names = self._free[self._free_count : self._free_count + count].copy()
-        self._is_used[names] = True
+        self._used.add(names)
         if self._rows is not None:
             self._rows[names] = pages.numpy()
         else:
@@ -72,9 +73,9 @@ class PageNames:
 
     def release(self, names: NDArray[np.int64]) -> None:
         """Let names be used again. Raises PageError, with nothing changed, for one that is not in use."""
-        if b"\0" in self._is_used.take(names).tobytes():  # cheaper than a reduction
+        if not self._used.all_are(names, members=True):
             raise PageError(f"a page's name was released twice, or never given, among {names[:8].tolist()}")
-        self._is_used[names] = False
+        self._used.discard(names)
         self._free[self._free_count : self._free_count + names.size] = names
         self._free_count += names.size
 
@@ -89,11 +90,12 @@ class PageNames:
         size = max(2 * before, before + count)
         table = self._table.new_zeros(size)
         table[:before] = self._table
-        free, is_used = np.empty(size, np.int64), np.zeros(size, np.bool_)
-        is_used[:before] = self._is_used
+        free = np.empty(size, np.int64)
         added = size - before
         free[:added] = np.arange(size - 1, before - 1, -1)
         free[added : added + self._free_count] = self._free[: self._free_count]
-        self._table, self._free, self._free_count, self._is_used = table, free, self._free_count + added, is_used
+        self._table, self._free, self._free_count = table, free, self._free_count + added
+        self._used.grow(size)
+        self._used.cover(size)
         self.capacity = size
         self._rows = table.numpy() if self._is_on_cpu else None

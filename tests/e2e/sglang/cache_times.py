@@ -10,6 +10,8 @@ from pathlib import Path
 def table(runs: list[tuple[str, str, int]], work: Path) -> str:
     """One line for each case and cache, then the methods that take the most time. Only caches of one table can be compared.
 
+    The clock's own share of each call, which a method that does nothing shows, is subtracted.
+
     The steps are batches of prefill and decode; their rate is also given for each mix, in the order of the mixes.
     """
     lines = [
@@ -38,13 +40,15 @@ def table(runs: list[tuple[str, str, int]], work: Path) -> str:
                 batches[f"{kind} count"] += count
                 batches[f"{kind} seconds"] += spent
                 batches[f"{kind} rows"] += rows
-        total = sum(seconds.values())
+        clock = seconds.pop("nothing") / calls["nothing"]
+        spent_in = {name: max(0.0, spent - calls[name] * clock) for name, spent in seconds.items()}
+        total = sum(spent_in.values())
         steps = batches["decode count"] + batches["prefill count"]
         lines.append(
             f"{case}, {cache}: {1e6 * total / requests:.0f} | {1e6 * total / max(1, steps):.0f} | "
             f"{steps / wall:.1f} ({', '.join(rates)}) | "
             f"{batches['decode rows'] / max(1, batches['decode count']):.1f} | {total / wall:.1%}"
         )
-        for name, spent in seconds.most_common(8):
+        for name, spent in sorted(spent_in.items(), key=lambda item: -item[1])[:8]:
             lines.append(f"    {name}: {calls[name]:,} calls, {1e6 * spent / calls[name]:.1f} us a call")
     return "\n".join(lines)

@@ -75,6 +75,12 @@ CASES = (
         mix={"waves": 2, "at_once": 500, "longest_answer": 96},
         share=0.25,
     ),
+    Case(
+        name="llama-long",
+        model="llama",
+        engine=_engine(16_384, 1, chunked_prefill_size=2048, context_length=4096),
+        mix={"scale": 12, "longest": 3840, "longest_answer": 96},
+    ),
     Case(name="llama-eagle", model="llama", engine=_engine(1024, 1, **WINDOWS, **EAGLE), has_draft=True),
     Case(
         name="llama-eagle-page16",
@@ -84,6 +90,12 @@ CASES = (
         has_draft=True,
     ),
     Case(name="mellum", model="mellum", engine=_engine(1024, 1, swa_full_tokens_ratio=0.5, **WINDOWS)),
+    Case(
+        name="mellum-long",
+        model="mellum",
+        engine=_engine(16_384, 1, swa_full_tokens_ratio=0.5, chunked_prefill_size=2048, context_length=4096, **WINDOWS),
+        mix={"scale": 12, "longest": 3840, "longest_answer": 96},
+    ),
     Case(
         name="mellum-small",
         model="mellum",

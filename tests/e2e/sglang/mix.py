@@ -29,6 +29,8 @@ class MixSettings:
     waves: int = 12
     at_once: int = 6
     vocabulary: int = 512
+    scale: int = 1
+    """How many times as long the parts of prompts are."""
     longest: int = 320
     longest_answer: int = 48
     aborts: bool = True
@@ -80,7 +82,7 @@ class Mix:
         return max((_shared(request.prompt, text) for text in [*self._seen.get(request.namespace, ()), *others]), default=0)
 
     def _tokens(self, length: int) -> tuple[int, ...]:
-        return tuple(self._random.randrange(self.settings.vocabulary) for _ in range(length))
+        return tuple(self._random.randrange(self.settings.vocabulary) for _ in range(length * self.settings.scale))
 
     def _request(self) -> Request:
         draw, longest = self._random, self.settings.longest

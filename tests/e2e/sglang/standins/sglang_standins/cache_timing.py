@@ -1,7 +1,9 @@
 """Measures the time that the scheduler spends in its prefix cache, whatever the cache is.
 
 Off unless SGLANG_CACHE_TIMING names a file. The public methods of the cache object are wrapped; a method that another one calls
-counts as part of the outer one. Totals are written whenever the cache is emptied, and start anew then.
+counts as part of the outer one. Times are those that the scheduler's thread ran, without what other work on the machine took.
+Before each batch a method that does nothing is called, too: what that takes is the clock's own share of each call, and is to
+be subtracted. Totals are written whenever the cache is emptied, and start anew then.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ METHODS = (
     "prefetch_from_storage", "take_events", "finish", "evictable_size", "full_evictable_size", "swa_evictable_size",
     "mamba_evictable_size", "protected_size", "full_protected_size", "swa_protected_size", "mamba_protected_size",
 )  # fmt: skip
+
+
+NOTHING = "nothing"
+"""The method that does nothing."""
 
 
 class Totals:
@@ -45,13 +51,13 @@ class Totals:
             if self._inside:
                 return call(*args, **kwargs)
             self._inside = True
-            start = time.perf_counter()
+            start = time.thread_time()
             try:
                 return call(*args, **kwargs)
             finally:
                 total = self.methods.setdefault(name, [0, 0.0])
                 total[0] += 1
-                total[1] += time.perf_counter() - start
+                total[1] += time.thread_time() - start
                 self._inside = False
 
         return measured
@@ -89,7 +95,10 @@ def register() -> None:
         cache.reset = totals.emptying(cache.reset)
         return cache
 
+    nothing = totals.timed(NOTHING, lambda: None)
+
     def counted(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        nothing()
         start = time.perf_counter()
         kind = "decode" if batch.forward_mode.is_decode() else "prefill"
         try:
