@@ -63,17 +63,24 @@ class Retired:
         self._unlocked.append(node)
 
     def removed(self, node: Node) -> None:
-        """A node is about to leave the tree: move the walk on if it is at that node."""
+        """A node is about to leave the tree: move the walk on if it is at that node, else have it look at the parent again.
+
+        The walk may have passed the parent because it had this child, which an eviction takes as well as the walk.
+        """
+        parent = node.parent
         if node is self._at:
             self._advance(node)
+            return
+        is_only_child = parent is not None and parent.first_child is node and node.next_sibling is None
+        if parent is not None and parent.parent is not None and is_only_child and self.has(node):
+            self._unlocked.appendleft(parent)
 
     def step(self, state: TreeState, freed: Freed) -> None:
         """Look at one node, and delete it if nothing on it is locked. Cost: O(components + log n)."""
         if self._unlocked:
             node = self._unlocked.popleft()
-            parent = node.parent
-            if parent is not None and _delete(state, node, freed) and parent.parent is not None:
-                self._unlocked.appendleft(parent)
+            if node.parent is not None:
+                _delete(state, node, freed)
             return
         at = self._at
         if at is None:

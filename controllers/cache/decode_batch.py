@@ -166,11 +166,11 @@ class DecodeBatch:
         before = []
         try:
             for row in due:
-                before.append((row.lease, dict(row.lease.save_pages)))
+                before.append((row, dict(row.lease.save_pages)))
                 row.lease._grow_states(int(after[row.index]))
         except BaseException:
-            for lease, saves in before:
-                lease._restore_states(saves)
+            for row, saves in before:
+                row.restore_states(saves)
             self._device.free_all(taken)
             raise
         for row in due:

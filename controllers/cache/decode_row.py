@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -57,6 +59,11 @@ class DecodeRow:
     def plan(self) -> None:
         """Something has changed the lease: work out at which lengths it has something of its own to do."""
         self._batch.plan(self)
+
+    def restore_states(self, saves: Mapping[int, int]) -> None:
+        """Have the pages for saved states that there were."""
+        if self._states is not None:
+            self._states.restore(saves)
 
     def leave(self) -> None:
         """The lease was released."""

@@ -337,7 +337,7 @@ class Lease:
             self._row.plan()
 
     def _grow_states(self, length_tokens: int) -> None:
-        """Find pages for the states to be saved up to a length; whatever is raised, `_restore_states` undoes it."""
+        """Find pages for the states to be saved up to a length; whatever is raised, `StatePages.restore` undoes it."""
         states = self._states
         if states is None or states.running is None:
             return
@@ -348,11 +348,6 @@ class Lease:
                 states.allocate_saves(due)
         if self.save_output and length > self.prompt_tokens:
             states.follow_output(length, self.committed, self.computed)
-
-    def _restore_states(self, saves: Mapping[int, int]) -> None:
-        """Have the pages for saved states that there were before `_grow_states`."""
-        if self._states is not None:
-            self._states.restore(saves)
 
     def _states_grown(self) -> None:
         """Pages for states were found: free those that none of them needs any more."""

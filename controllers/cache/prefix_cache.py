@@ -1,8 +1,8 @@
 """The prefix cache of a scheduler: leases over the tree and the page pools.
 
 A request's life: `acquire` matches and locks; `allocate` provides pages before computing; `commit` publishes what was computed
-and swaps duplicates for the tree's pages; `truncate` removes rejected draft tokens; `release` ends it. Every page belongs at
-any moment to the free list, the tree or exactly one lease.
+and swaps duplicates for the tree's pages; `truncate` removes rejected draft tokens; `release` ends it. A `batch` takes the
+decode steps of many leases at once. Every page belongs at any moment to the free list, the tree or exactly one lease.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ MIN_PRIORITY = -(1 << 63)
 
 
 class PrefixCache:
-    """A prefix cache on device, with an optional host tier and store. Not thread-safe: one thread makes all calls. Prompts
-    resume at a *boundary*, a length one can resume from: every required component is cached there.
+    """A prefix cache on device, with an optional host tier and store. Not thread-safe: one thread makes all calls. A scheduler
+    calls it for each lease, or for many that decode together, as a `batch`. Prompts resume at a *boundary*, a length one can
+    resume from: every required component is cached there.
 
     Args:
         components: the kinds of state; a composition's `components`.
