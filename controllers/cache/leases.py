@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.errors import LeaseError, TransferError
 
@@ -34,7 +34,7 @@ class Leases:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._open)
 
-    def require(self, lease: Lease) -> None:
+    def require(self, lease: Any) -> None:  # unchecked: compiled code would refuse in its own words
         """Raise LeaseError for a lease that was released, or belongs to another cache."""
         try:
             if lease in self._open:
