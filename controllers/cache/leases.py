@@ -34,7 +34,7 @@ class Leases:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._open)
 
-    def require(self, lease: Any) -> None:  # unchecked: compiled code would refuse in its own words
+    def require(self, lease: Any) -> None:  # any object, so that compiled code raises LeaseError too
         """Raise LeaseError for a lease that was released, or belongs to another cache."""
         try:
             if lease in self._open:
