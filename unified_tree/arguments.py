@@ -1,6 +1,7 @@
 """Checks of callers' arguments, made before anything is changed.
 
 Schedulers compute with arrays, so numpy's integers and floats are accepted like Python's. A bool or a NaN is not a number here.
+What is checked here is annotated as Any or object: compiled code raises a bare TypeError for a narrower type.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def items(values: Any, name: str, error: type[UnifiedTreeError]) -> list[Any]:
     return list(values)
 
 
-def checked_boundary(boundary: Boundary) -> Boundary:
+def checked_boundary(boundary: Any) -> Boundary:
     """`boundary` with plain integers. Raises StaleBoundaryError for anything that is not a Boundary."""
-    if type(boundary) is Boundary and type(boundary[0]) is type(boundary[1]) is int:
+    if isinstance(boundary, Boundary) and type(boundary[0]) is type(boundary[1]) is int:
         return boundary
     try:
         node, length = boundary
@@ -84,14 +85,14 @@ def checked_key(key: object) -> None:
         raise InvalidKeyError(f"a whole key is needed, not one without its first {key.begin} elements")
 
 
-def checked_limit(key: Key, limit: int | None) -> int:
+def checked_limit(key: Key, limit: Any) -> int:
     """How many of a key's elements count; None for all. Raises InvalidKeyError unless that is an integer."""
     if limit is None:
         return key.length
     return max(0, min(integer(limit, "limit", InvalidKeyError, minimum=-MAX_INTEGER), key.length))
 
 
-def checked_resident(tier: Tier) -> None:
+def checked_resident(tier: object) -> None:
     """Raise UnifiedTreeError for storage, whose pages no node holds."""
     if tier is Tier.STORAGE:
         raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")

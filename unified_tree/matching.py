@@ -34,10 +34,11 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     position = start.end * width - base
     node = start
     while position < stop:
+        at_once = min(stop - position, STRETCH_BYTES)  # longer edges are not compared here and again where they differ
         child = None
         if node.child_index is None:  # few children: one whose whole edge agrees, else one whose first page does
             child = node.first_child
-            while child is not None and not has_at(data, position, child.edge):
+            while child is not None and not (len(child.edge) <= at_once and has_at(data, position, child.edge)):
                 child = child.next_sibling
         agrees = child is not None
         if child is None:
@@ -45,11 +46,14 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
             if child is None:
                 break
         edge = child.edge
-        after = position + len(edge)
-        if after > stop or not (agrees or has_at(data, position, edge)):
-            return child, (base + position + _common_bytes(data, edge, position, stop, page)) // width
+        if not agrees and node.child_index is not None:
+            agrees = len(edge) <= at_once and has_at(data, position, edge)
+        if not agrees:
+            common = _common_bytes(data, edge, position, stop, page)
+            if common < len(edge):
+                return child, (base + position + common) // width
         node = child
-        position = after
+        position += len(edge)
     return node, (base + position) // width
 
 

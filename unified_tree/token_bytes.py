@@ -52,12 +52,11 @@ def as_view(tokens: Any) -> bytes | memoryview:
     """The tokens' bytes where they are, if the tokens are contiguous native int64; else as `as_bytes`, which may raise."""
     try:
         view = memoryview(tokens)
+        if view.ndim == 1 and view.itemsize == INT64_BYTES and view.format in INT64_FORMATS:
+            return view.toreadonly().cast("B")
     except (TypeError, ValueError, BufferError):
-        return as_bytes(tokens)
-    is_int64 = view.format in INT64_FORMATS and view.itemsize == INT64_BYTES
-    if not (is_int64 and view.ndim == 1 and view.nbytes and view.c_contiguous):
-        return as_bytes(tokens)
-    return view.toreadonly().cast("B")
+        pass  # no buffer, or one that is empty or not contiguous
+    return as_bytes(tokens)
 
 
 def require_tokens(data: bytes | memoryview, begin: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.errors import LeaseError, TransferError
 
@@ -37,7 +37,7 @@ class Leases:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._open)
 
-    def require(self, lease: Lease) -> None:
+    def require(self, lease: Any) -> None:  # any object, so that compiled code raises LeaseError too
         """Raise LeaseError for a lease that was released, or belongs to another cache."""
         try:
             if lease in self._open:
