@@ -3,9 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
-# What compiling can change, with half of the simulation's lives: the tree with its policies and the page allocator, under all that drives them, and the C modules.
+# What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
-    tests/unit/host tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
+    tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
     tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py
 # A file is one worker's, which starts its servers once; `tests/conftest.py` puts the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder

@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import EffectKind
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
-    from unified_tree.controllers.transfer_engines import Completion, TransferEngine
+    from unified_tree.controllers.transfer_engines import TransferEngine
     from unified_tree.effect import Effect
 
 WITHOUT_COMPLETION = "the engine said that it had ended, and gave no completion"
@@ -87,7 +87,7 @@ class OpenTransfers:
         counters: CacheCounters,
         finished: Callable[[OpenTransfer, str | None], None],
     ) -> None:
-        self._engine = engine
+        self._engine: Any = engine  # of another package, maybe: compiled code would refuse in its own words what it reports
         self._ranks = ranks
         self._counters = counters
         self._finished = finished
@@ -169,7 +169,7 @@ class OpenTransfers:
             if opened is not None:
                 self._end(opened, _said(completion))
 
-    def _expected(self, completion: Completion) -> OpenTransfer | None:
+    def _expected(self, completion: Any) -> OpenTransfer | None:
         """The transfer of a completion, which has left the engine; None for an unexpected completion, which is counted."""
         opened = self._in_engine.get(completion.ticket)
         if opened is None:
@@ -257,7 +257,7 @@ class OpenTransfers:
             self._finish(self._open[ticket], outcomes.get(self._open[ticket], UNKNOWN))
 
 
-def _said(completion: Completion) -> str | None:
+def _said(completion: Any) -> str | None:
     """Why a transfer failed, in words, whatever an engine of another package puts there."""
     error: object = completion.error
     return error if error is None or isinstance(error, str) else repr(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from unified_tree.arguments import integer
 from unified_tree.controllers.transfer_engines.progress import Progress
@@ -34,8 +34,8 @@ class Ledger:
 
     __slots__ = ("_order", "_recent", "_remembered", "completions", "open")
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
-        self._remembered = integer(remembered, "remembered", ConfigurationError, minimum=1)
+    def __init__(self, remembered: Any = REMEMBERED) -> None:  # unchecked: compiled code would refuse in its own words
+        self._remembered: int = integer(remembered, "remembered", ConfigurationError, minimum=1)
         self.open: dict[int, Progress] = {}
         self.completions: list[Completion] = []
         self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
