@@ -83,7 +83,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        if cut_pages is not None and pool.is_path and not state.is_gated and not state.retired.has(victim.node):
+        if cut_pages is not None and pool.is_path and not state.is_gated:
             going = max(count - freed.page_counts[i], cut_pages)
             if victim.page_count > going:  # the value and its place in the order are the lower half's
                 split(state, victim.node, victim.node.end - going * state.page_size)

@@ -113,7 +113,9 @@ class TrackedRequest:
             prompt = self.prompt = Key(self._tokens(0, self.prompt_tokens), self.namespace)
         if length <= prompt.length:
             return prompt.prefix(length)
-        return Key.from_elements(prompt.data + self._tokens(prompt.length, length).tobytes(), self.namespace, bigram=False)
+        return Key.from_elements(
+            bytes(prompt.data) + self._tokens(prompt.length, length).tobytes(), self.namespace, bigram=False
+        )
 
     def _tokens(self, begin: int, end: int) -> NDArray[np.int64]:
         return np.fromiter(self.request.all_token_ids[begin:end], np.int64)
