@@ -11,9 +11,10 @@ import pytest
 from replay_rows import GIB, figures, host_of, page_counts, wrong_bytes
 from replay_rows import row_of as run
 
-from unified_tree import Boundary, Tier, UnifiedTree
+from unified_tree import Boundary, Tier
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
+from unified_tree.controllers.cache import page_tables
 from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.controllers.pools import PagePair
 from unified_tree.controllers.replay import row_tiers
@@ -175,13 +176,13 @@ def test_a_wrong_copy_of_one_component_is_seen(component: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("host_gib", [None, 60.0])
 def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = UnifiedTree.pages
+    original = page_tables.collect
 
-    def turned(self: UnifiedTree, boundary: Boundary, component: str, tier: Tier = Tier.DEVICE) -> Any:
-        ids = original(self, boundary, component, tier)
-        return ids[::-1].copy() if component == "full" and tier is Tier.DEVICE else ids
+    def turned(state: Any, locks: Any, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
+        ids = np.frombuffer(b"".join(original(state, locks, boundary, component, tier)), np.int64)
+        return [(ids[::-1] if component == "full" else ids).tobytes()]
 
-    monkeypatch.setattr(UnifiedTree, "pages", turned)
+    monkeypatch.setattr(page_tables, "collect", turned)
     assert wrong_bytes(run(plan_of(host_gib=host_gib))) > 0
 
 
