@@ -19,14 +19,18 @@ from typing import Any
 from setuptools import Extension, setup
 
 HOT = (
+    "arguments",
     "children",
+    "controllers/cache/admission",
     "controllers/cache/decode_row",
     "controllers/cache/lease",
     "controllers/cache/lease_locks",
     "controllers/cache/lease_tokens",
+    "controllers/cache/leases",
     "controllers/cache/page_table",
     "controllers/cache/page_tables",
     "controllers/cache/publication",
+    "controllers/cache/resources",
     "controllers/cache/state_pages",
     "controllers/host/backup_queue",
     "controllers/host/hybrid_cache_controller",
