@@ -130,17 +130,18 @@ class PageTables:
     def grow(self, page_count: int) -> dict[str, int]:
         """Grow every table to `page_count` pages; returns how many are new, by component.
 
-        Raises OutOfPagesError with nothing changed. Cost: O(new pages), and O(log n) a victim.
+        Raises OutOfPagesError; then nothing is changed, but pages may have been evicted where there is no memory for tables.
+        Cost: O(new pages), and O(log n) a victim.
         """
         needs = self.needs(page_count)
         if needs:
-            self._device.check(needs)
+            self._device.reserve(needs)
             try:
                 for name in needs:
                     self._tables[name].cover(page_count)
             except MemoryError as error:
                 raise OutOfPagesError(f"there is no memory for page tables of {page_count} pages") from error
-            for name, ids in self._device.allocate_all(needs).items():
+            for name, ids in self._device.take(needs).items():
                 self._tables[name].put(page_count - ids.size, ids)
         return needs
 

@@ -98,6 +98,10 @@ class TierPages:
     def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
         """Reserve and allocate in several pools, all or nothing. Raises OutOfPagesError with nothing changed."""
         self.reserve(needs)
+        return self.take(needs)
+
+    def take(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+        """Allocate in several pools what was reserved, all or nothing. Raises OutOfPagesError if there is no memory."""
         taken: dict[str, NDArray[np.int64]] = {}
         try:
             for name, count in needs.items():

@@ -11,7 +11,7 @@ import pytest
 from replay_rows import GIB, figures, host_of, page_counts, wrong_bytes
 from replay_rows import row_of as run
 
-from unified_tree import Boundary, Tier
+from unified_tree import Boundary, Tier, matching
 from unified_tree.components import composition_for
 from unified_tree.controllers import WritePolicy
 from unified_tree.controllers.cache import page_tables
@@ -176,7 +176,7 @@ def test_a_wrong_copy_of_one_component_is_seen(component: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("host_gib", [None, 60.0])
 def test_pages_handed_out_in_the_wrong_order_are_seen(host_gib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = page_tables.collect
+    original = matching.collect
 
     def turned(state: Any, locks: Any, boundary: Boundary, component: str, tier: Tier) -> list[bytes]:
         ids = np.frombuffer(b"".join(original(state, locks, boundary, component, tier)), np.int64)
