@@ -5,7 +5,7 @@ locked child. So taking a lock stops at the first path node that is locked alrea
 locked one by one: the receipt lists the values, each value its receipts, and a split extends both.
 
 A lock ends at a node's end and splits the node if necessary; the lower part keeps the id. The receipt of a boundary inside the
-node therefore has a new name for it. The old name stays valid until the receipt is released.
+node therefore has a new name for it. Both names stay valid while the receipt locks a path up to the boundary.
 """
 
 from __future__ import annotations

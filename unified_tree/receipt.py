@@ -102,8 +102,8 @@ class Receipt:
     """A lock on what a boundary needs on one tier, until it is released, once.
 
     Attributes:
-        boundary: what was locked, by a name that stays valid until the release. It differs from the given one if the lock had
-            to split a node.
+        boundary: what was locked, by a name that stays valid while a path is locked up to it. It differs from the given one if
+            the lock had to split a node.
         old_name: the given one, which stays valid as long.
         tier: which tier's pages are locked.
         paths, values: what is locked, by component index: the deepest node of a counted path, or the single values. Internal.
@@ -154,6 +154,7 @@ class Receipt:
     def release(self, component: str | None = None) -> None:
         """Release one component early, or all that is still locked.
 
+        The boundary can become stale once no path that is still locked reaches it; an optional path may end before it.
         Raises ReceiptError if it was released before. Cost: as the lock.
         """
         if self._locks is None:

@@ -57,7 +57,8 @@ class Resumability:
 
     def is_pending(self, node: Node) -> bool:
         """Whether a node waits to be updated. Cost: O(1)."""
-        return node.is_dirty or (node.parent is not None and node.parent.cursor is not None)
+        parent = node.parent
+        return node.is_dirty or (parent is not None and (parent.cursor is not None or parent.again))
 
     def update(self, node: Node, *, lost_window: bool = False) -> None:
         """A value of `node` was added or removed: update the node's own marks, and queue affected nodes. Cost: O(components).

@@ -152,9 +152,9 @@ class TreeState:
     def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
         """Give `node` a value it lacks. The pages were checked; a sharer's device value takes none."""
         value = Value(node, component, tier, pages, self.clock, priority)
-        other = node.device[component] if tier else node.host[component]
-        if other is not None:
-            value.run_pages = other.run_pages
+        on_host = node.host[component]
+        if on_host is not None:  # the device value keeps the run of both
+            value.run_pages = on_host.run_pages
         node.set_value(component, tier, value)
         if tier:
             self.host_value_count += 1
@@ -195,12 +195,12 @@ class TreeState:
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
         node.set_value(component, tier, None)
-        other = node.device[component] if tier else node.host[component]
-        if other is not None:
-            other.run_pages = value.run_pages
         if tier:
             self.host_value_count -= 1
         else:
+            on_host = node.host[component]
+            if on_host is not None:
+                on_host.run_pages = value.run_pages
             for sharer in self.sharers_of[component]:
                 shared = node.device[sharer]
                 if shared is not None:

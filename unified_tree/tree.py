@@ -157,8 +157,8 @@ class UnifiedTree:
         overwritten.
 
         With Tier.HOST the boundary must be covered over device and host together. The host values along it are locked; values
-        on device alone are not. While its path is locked the boundary stays valid, under the given name and as
-        `Receipt.boundary`, whatever is split or evicted around it.
+        on device alone are not. While a path is locked up to the boundary, the boundary stays valid, under the given name and
+        as `Receipt.boundary`, whatever is split or evicted around it.
 
         Args:
             components: lock only these, and the paths they depend on; then only the paths' coverage is checked.

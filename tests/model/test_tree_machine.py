@@ -78,7 +78,8 @@ class Hold(Named):
     """A receipt that is out, and what it pins; whole while none of its components was released.
 
     Attributes:
-        nameable: it pins the path up to the boundary; one on host does not where the path is on device alone.
+        nameable: it pins a path up to the boundary. One on host does not where the path is on device alone; what is left
+            of one may be an optional path that ends above.
     """
 
     receipt: Receipt
@@ -293,6 +294,7 @@ class TreeMachine(RuleBasedStateMachine):
             receipt.release(name)
             hold.whole = False
             pins -= {pin for pin in pins if pin.component == name}
+            hold.nameable &= self.pins_end(hold, paths)
             with pytest.raises(ReceiptError):
                 receipt.release(name)
             return
@@ -301,6 +303,12 @@ class TreeMachine(RuleBasedStateMachine):
             receipt.release()
         self.receipts.remove(hold)
         self.model.pins = [other for other in self.model.pins if other is not pins]
+
+    def pins_end(self, hold: Hold, paths: set[str]) -> bool:
+        """Whether a path is still pinned up to the boundary."""
+        tier, place = hold.receipt.tier, hold.text.place(hold.boundary.length)
+        held = self.model.held[tier]
+        return any(name in held and Pin(tier, name, held[name].get(place, -1)) in hold.pins for name in paths)
 
     @precondition(lambda self: self.receipts and self.boundaries)
     @rule(seed=SEEDS)
@@ -340,9 +348,10 @@ class TreeMachine(RuleBasedStateMachine):
             self.tree.lock(hold.receipt.boundary).release()
 
     def check_names(self) -> None:
-        """What is locked, backed up or loaded has the pages and the tokens of the boundary that was named."""
+        """What is locked, backed up or loaded has the pages and the tokens of the boundary that was named. A name that
+        nothing keeps valid may be stale, but names nothing else."""
         for hold in self.receipts:
-            if not hold.retired and hold.nameable:
+            if not hold.retired and (hold.nameable or not refuses(partial(self.tree.key_of, hold.boundary))):
                 self.check_name(hold, sure=hold.whole and hold.receipt.tier is DEVICE)
         self.flying = [(effect, named) for effect, named in self.flying if effect in {f.effect for f in self.model.flights}]
         for _, named in self.flying:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from grove import Grove
-from kinds import FULL, MAMBA, SETS, swa
+from grove import Grove, key
+from kinds import FULL, MAMBA, OWN_DRAFT, SETS, swa
+from numpy.typing import NDArray
 
 from unified_tree import Boundary, Component, StaleBoundaryError, Tier
 
@@ -73,3 +74,28 @@ def test_a_load_of_a_boundary_inside_a_node_arrives() -> None:
     pin.release()
     plain.check()
     grove.check()
+
+
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST])
+@pytest.mark.parametrize("draft", [{}, {"draft": np.array([2, 3])}], ids=["draft ends above", "draft goes on"])
+def test_a_name_holds_as_long_as_a_path_is_locked_up_to_it(draft: dict[str, NDArray[np.int64]], tier: Tier) -> None:
+    """The random machine (500 steps of the seed "draft q26") took a name for valid after `full` had been released early and
+    the draft that stayed locked ended above."""
+    grove = Grove([FULL, OWN_DRAFT])
+    put = grove.tree.transfers.graft if tier else grove.tree.insert
+    put(key("ab"), {"full": np.array([1]), "draft": np.array([1])})
+    inside = Boundary(put(key("abcdef"), {"full": np.array([2, 3]), **draft}).boundary.node, 4)
+    receipt = grove.tree.lock(inside, tier)
+    receipt.release("full")
+    grove.evict(9, tier=tier)
+    grove.check()
+    for name in (inside, receipt.boundary):
+        if draft:
+            assert grove.tree.pages(name, "draft", tier).tolist() == [1, 2]
+        else:
+            with pytest.raises(StaleBoundaryError):
+                grove.tree.pages(name, "draft", tier)
+    receipt.release()
+    grove.evict(9, tier=tier)
+    assert grove.tree.node_count == 0
+    assert not grove.tree.locks.renamed
