@@ -39,14 +39,14 @@ class DecodeBatch:
     """Leases whose tokens are allocated together; `PrefixCache.batch` makes one.
 
     A lease enters a free row with `add` and stays there until `remove` or its release. All calls of the cache take it as ever.
-    Arrays that are given or returned "by row" have one entry for each of `rows`.
+    Arrays that are given or returned "by row" have one entry for each of `rows`; an integer stands for all of them.
 
     Attributes:
         max_leases: how many rows there are.
         max_tokens: the longest lease, in tokens.
         lengths: how many tokens each row has pages for, int64 [max_leases], 0 in a free row; a read-only view.
         tables: by component, the page ids, int64 [max_leases, pages of max_tokens]; read-only views. What lies behind a
-            row's length means nothing. -1 before a window.
+            row's length means nothing. -1 before a window. A component in shared pages has its owner's table.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -138,8 +138,8 @@ class DecodeBatch:
         Args:
             tokens: of each lease, or an array of integers by row.
 
-        Returns the new entries of `tables`, for the components that got any; a mirror of the tables on a device needs no more
-        between commits.
+        Returns the new entries of `tables`, for the components that got any. A mirror of the tables on a device needs no more,
+        as long as no lease enters or makes a call of its own, and what lies before a window is not looked at.
 
         Does for each lease what `PrefixCache.allocate` does; a saved state gets no page, though, if the pool is short when its
         length is passed. Raises OutOfPagesError, or LeaseError for a lease that would grow beyond `max_tokens` or has given up
@@ -190,7 +190,7 @@ class DecodeBatch:
         counts = -(after // -self._layout.page_size)
         return all(self._device.fits(name, rows.missing_count(counts)) for name, rows in self._tables.items())
 
-    def advance(self, lengths: NDArray[np.integer[Any]] | None = None) -> None:
+    def advance(self, lengths: NDArray[np.integer[Any]] | int | None = None) -> None:
         """Report that all tokens that have pages are computed, or the first `lengths` by row.
 
         Does for each lease what `PrefixCache.advance` does. Raises LeaseError, with nothing changed, for more tokens than a
@@ -213,11 +213,12 @@ class DecodeBatch:
         for row in due:
             row.lease._advance(int(computed[row.index]))
 
-    def truncate(self, lengths: NDArray[np.integer[Any]]) -> None:
+    def truncate(self, lengths: NDArray[np.integer[Any]] | int) -> None:
         """Remove the tokens from these lengths by row on, which were never committed (rejected draft tokens).
 
-        Does for each lease what `PrefixCache.truncate` does. Raises LeaseError, with nothing changed, for tokens that were
-        committed, and for more than there are. Cost: a few array operations over the rows, and O(pages freed).
+        Does for each lease what `PrefixCache.truncate` does. Call it before `advance`, which gives window pages back. Raises
+        LeaseError, with nothing changed, for tokens that were committed, and for more than there are. Cost: a few array
+        operations over the rows, and O(pages freed).
         """
         after = self._by_row(lengths, "lengths")
         wrong = (after > self._lengths) | (after < np.minimum(self._plans[COMMITTED], self._lengths))
