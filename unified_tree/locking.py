@@ -10,10 +10,10 @@ node therefore has a new name for it. Both names stay valid while the receipt lo
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from unified_tree.errors import ReceiptError, StaleBoundaryError
+from unified_tree.arguments import checked_boundary, items
+from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
 from unified_tree.matching import deepest_boundary, path_reach, window_values
 from unified_tree.node import Node, Tier, Value
 from unified_tree.receipt import Boundary, Receipt
@@ -38,15 +38,20 @@ class Locks:
         self.renamed: dict[Boundary, tuple[Node, int]] = {}
         self._last_serial = 0
 
-    def acquire(self, boundary: Boundary, tier: Tier, components: Collection[str] | None) -> Receipt:
+    def acquire(self, boundary: Any, tier: Tier, components: Any) -> Receipt:
         """See UnifiedTree.lock."""
-        return self.lock(boundary, tier, self.indices(components, tier))
+        return self.lock(checked_boundary(boundary), tier, self._indices(components, tier))
 
-    def indices(self, components: Collection[str] | None, tier: Tier) -> tuple[int, ...] | None:
+    def move_to(self, receipt: Receipt, boundary: Any, components: Any) -> None:
+        """See Receipt.move."""
+        self.move(receipt, checked_boundary(boundary), self._indices(components, receipt.tier))
+
+    def _indices(self, components: Any, tier: Tier) -> tuple[int, ...] | None:
         """The components whose values are locked for those named, by index; None for all."""
         if components is None:
             return None
-        return tuple([self._locked_as(self._state.index[name], tier) for name in components])
+        names = items(components, "components", UnifiedTreeError)
+        return tuple([self._locked_as(self._state.index_of(name), tier) for name in names])
 
     def lock(self, boundary: Boundary, tier: Tier, wanted: tuple[int, ...] | None) -> Receipt:
         """As `acquire`, with components by index: those that have pages of their own on the tier; paths need not be named."""
@@ -84,7 +89,7 @@ class Locks:
             self.renamed[boundary] = (node, self.renamed.get(boundary, (node, 0))[1] + 1)
 
     def move(self, receipt: Receipt, boundary: Boundary, wanted: tuple[int, ...] | None) -> None:
-        """See Receipt.move; components by index, as for `lock`."""
+        """As `move_to`, with components by index, as for `lock`."""
         state = self._state
         node, length = self.locate(boundary, Tier.DEVICE, wanted)
         if node is not None and length < node.end:

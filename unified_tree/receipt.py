@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unified_tree.errors import ReceiptError
 from unified_tree.node import ROOT_ID, NodeId, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -134,18 +132,18 @@ class Receipt:
         """A split divided a locked value: its upper half is locked too."""
         self.values[value.component].append(value)
 
-    def move(self, boundary: Boundary, components: Collection[str] | None = None) -> None:
+    def move(self, boundary: Any, components: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
         """Lock what another boundary needs on device instead, without a moment in which what both need is not locked.
 
         Args:
-            components: as for UnifiedTree.lock.
+            boundary, components: as for UnifiedTree.lock.
 
         Raises StaleBoundaryError, with nothing changed, if the boundary is not covered any more, and ReceiptError if the
         receipt was released or locks another tier. Cost: as the lock and the release of what only one of both needs.
         """
         if self._locks is None or self.tier is not Tier.DEVICE:
             raise ReceiptError(f"{self} cannot move to {boundary}")
-        self._locks.move(self, boundary, self._locks.indices(components, self.tier))
+        self._locks.move_to(self, boundary, components)
 
     def close(self) -> None:
         """Nothing is locked any more."""

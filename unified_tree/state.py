@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -114,9 +114,9 @@ class TreeState:
         self.path_can_strand = self.is_gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
 
-    def index_of(self, component: str) -> int:
+    def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
         """A component's index. Raises UnifiedTreeError for an unknown one."""
-        i = self.index.get(component)
+        i = self.index.get(component) if isinstance(component, str) else None
         if i is None:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
         return i

@@ -167,9 +167,7 @@ class UnifiedTree:
         Cost: O(nodes not locked yet); a path that is locked already costs its first node. May split the boundary's node.
         """
         checked_resident(tier)
-        for name in components or ():
-            self._state.index_of(name)
-        return self._locks.acquire(checked_boundary(boundary), tier, components)
+        return self._locks.acquire(boundary, tier, components)
 
     def unlock(self, receipt: Receipt) -> None:
         """Release a receipt. Raises ReceiptError if it was released before or belongs to another tree."""

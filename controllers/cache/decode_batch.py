@@ -39,14 +39,14 @@ class DecodeBatch:
     """Leases whose tokens are allocated together; `PrefixCache.batch` makes one.
 
     A lease enters a free row with `add` and stays there until `remove` or its release. All calls of the cache take it as ever.
-    Arrays that are given or returned "by row" have one entry for each of `rows`.
+    Arrays that are given or returned "by row" have one entry for each of `rows`; an integer stands for all of them.
 
     Attributes:
         max_leases: how many rows there are.
         max_tokens: the longest lease, in tokens.
         lengths: how many tokens each row has pages for, int64 [max_leases], 0 in a free row; a read-only view.
         tables: by component, the page ids, int64 [max_leases, pages of max_tokens]; read-only views. What lies behind a
-            row's length means nothing. -1 before a window.
+            row's length means nothing. -1 before a window. A component in shared pages has its owner's table.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -71,21 +71,24 @@ class DecodeBatch:
         self._layout = layout = resources.layout
         self._device = resources.device
         self._open_leases = leases
-        self._numbers = np.zeros((2, max_leases), np.int64)
+        names = (*layout.paths, *(name for name, _ in layout.windows))
+        try:
+            self._numbers = np.zeros((2, self.max_leases), np.int64)
+            self._plans = np.full((5, self.max_leases), NEVER, np.int64)
+            self._tables = {name: TableRows(self.max_leases, layout.pages(self.max_tokens)) for name in names}
+            self._is_taken = np.zeros(self.max_leases, np.int64)
+            self._taken: list[DecodeRow | None] = [None] * self.max_leases
+            self._free = list(range(self.max_leases - 1, -1, -1))
+        except (MemoryError, ValueError) as error:  # numpy has two ways to say so
+            raise LeaseError(f"there is no memory for {max_leases} leases of {max_tokens} tokens: {error}") from error
         self._lengths, self._computed = self._numbers[LENGTH], self._numbers[COMPUTED]
-        self._plans = np.full((5, max_leases), NEVER, np.int64)
-        page_count = layout.pages(self.max_tokens)
-        self._tables = {name: TableRows(max_leases, page_count) for name in (*layout.paths, *(w for w, _ in layout.windows))}
-        self._taken: list[DecodeRow | None] = [None] * max_leases
-        self._free = list(range(max_leases - 1, -1, -1))
-        self._rows = np.empty(0, np.int64)
-        self._is_taken = np.zeros(max_leases, np.int64)
+        self._rows = self._find_rows()
         self.lengths = _read_only(self._lengths)
         self.tables: Mapping[str, NDArray[np.int64]] = {name: _read_only(rows.ids) for name, rows in self._tables.items()}
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The rows that have a lease, ascending; an array that never changes."""
+        """The rows that have a lease, ascending; a read-only array that never changes."""
         return self._rows
 
     @property
@@ -112,7 +115,7 @@ class DecodeBatch:
         index = self._free.pop()
         row = self._taken[index] = lease._join(self, index)
         self._is_taken[index] = 1
-        self._rows = self._is_taken.nonzero()[0]
+        self._rows = self._find_rows()
         self.plan(row)
         return index
 
@@ -123,7 +126,7 @@ class DecodeBatch:
         """
         self._open_leases.require(lease)
         index = lease.row
-        row = None if index is None else self._taken[index]
+        row = None if index is None or index >= self.max_leases else self._taken[index]
         if row is None or row.lease is not lease:
             raise LeaseError(f"{lease} is not in this batch")
         lease._leave()
@@ -135,8 +138,8 @@ class DecodeBatch:
         Args:
             tokens: of each lease, or an array of integers by row.
 
-        Returns the new entries of `tables`, for the components that got any; a mirror of the tables on a device needs no more
-        between commits.
+        Returns the new entries of `tables`, for the components that got any. A mirror of the tables on a device needs no more,
+        as long as no lease enters or makes a call of its own, and what lies before a window is not looked at.
 
         Does for each lease what `PrefixCache.allocate` does; a saved state gets no page, though, if the pool is short when its
         length is passed. Raises OutOfPagesError, or LeaseError for a lease that would grow beyond `max_tokens` or has given up
@@ -177,11 +180,17 @@ class DecodeBatch:
             row.lease._states_grown()
 
     def can_allocate(self, tokens: NDArray[np.integer[Any]] | int = 1) -> bool:
-        """Whether every pool has enough free and evictable pages for `allocate` now; see PrefixCache.can_allocate."""
-        counts = -((self._lengths + self._by_row(tokens, "tokens")) // -self._layout.page_size)
-        return all(self._device.fits(name, rows.missing(counts).rows.size) for name, rows in self._tables.items())
+        """Whether every pool has enough free and evictable pages for `allocate` now; see PrefixCache.can_allocate.
 
-    def advance(self, lengths: NDArray[np.integer[Any]] | None = None) -> None:
+        Raises LeaseError for a lease that would grow beyond `max_tokens`.
+        """
+        after = self._lengths + self._by_row(tokens, "tokens")
+        for row in self._at(after > self.max_tokens):
+            self.require_room(row.lease, int(after[row.index]))
+        counts = -(after // -self._layout.page_size)
+        return all(self._device.fits(name, rows.missing_count(counts)) for name, rows in self._tables.items())
+
+    def advance(self, lengths: NDArray[np.integer[Any]] | int | None = None) -> None:
         """Report that all tokens that have pages are computed, or the first `lengths` by row.
 
         Does for each lease what `PrefixCache.advance` does. Raises LeaseError, with nothing changed, for more tokens than a
@@ -204,11 +213,12 @@ class DecodeBatch:
         for row in due:
             row.lease._advance(int(computed[row.index]))
 
-    def truncate(self, lengths: NDArray[np.integer[Any]]) -> None:
+    def truncate(self, lengths: NDArray[np.integer[Any]] | int) -> None:
         """Remove the tokens from these lengths by row on, which were never committed (rejected draft tokens).
 
-        Does for each lease what `PrefixCache.truncate` does. Raises LeaseError, with nothing changed, for tokens that were
-        committed, and for more than there are. Cost: a few array operations over the rows, and O(pages freed).
+        Does for each lease what `PrefixCache.truncate` does. Call it before `advance`, which gives window pages back. Raises
+        LeaseError, with nothing changed, for tokens that were committed, and for more than there are. Cost: a few array
+        operations over the rows, and O(pages freed).
         """
         after = self._by_row(lengths, "lengths")
         wrong = (after > self._lengths) | (after < np.minimum(self._plans[COMMITTED], self._lengths))
@@ -227,30 +237,34 @@ class DecodeBatch:
         """Where the state of the last `tokens` tokens of each lease lies, as token indices into the component's pool: page id
         times page size, plus the place in the page.
 
-        Returns int64 by row, or [row, token] if `tokens` is more than one, which no row may be shorter than.
+        Returns int64 by row, or [row, token] if `tokens` is more than one; -1 for a token that a window has passed. Raises
+        LeaseError if a row is shorter.
         """
-        rows = self._tables.get(self._layout.owner_of.get(component, component))
+        rows = self._tables.get(self._layout.owner_of.get(component, "")) if isinstance(component, str) else None
         if rows is None:
             raise LeaseError(f"there is no page table for {component!r}; there are {', '.join(self._tables)}")
+        tokens = integer(tokens, "tokens", LeaseError, minimum=1)
         size, taken = self._layout.page_size, self._rows
         at = self._lengths.take(taken) - 1
-        if tokens != 1:
-            at = at[:, None] + np.arange(1 - integer(tokens, "tokens", LeaseError, minimum=1), 1)
-            taken = taken[:, None]
-        if at.size and at.min() < 0:
+        if at.size and at.min() < tokens - 1:
             raise LeaseError(f"some lease is shorter than {tokens} tokens")
+        if tokens != 1:
+            at = at[:, None] + np.arange(1 - min(tokens, self.max_tokens), 1)
+            taken = taken[:, None]
         if size == 1:
             return rows.at(taken, at)
         pages, places = np.divmod(at, size)
         found = rows.at(taken, pages)
         found *= size
         found += places
+        if tokens != 1:  # the last token is in every window
+            np.maximum(found, -1, out=found)
         return found
 
     def _by_row(self, given: Any, name: str) -> NDArray[np.int64]:
         """What was given for each of `rows`, for all rows."""
         if isinstance(given, int | np.integer):
-            return self._is_taken * integer(given, name, LeaseError)
+            return self._is_taken * min(integer(given, name, LeaseError), NEVER - 1)
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or given.shape != self._rows.shape:
             raise LeaseError(f"{name} must be an integer, or an array of {self._rows.size} of them, not {given!r}")
         if given.size and (given.min() < 0 or given.max() >= NEVER):
@@ -258,6 +272,11 @@ class DecodeBatch:
         found = np.zeros(self.max_leases, np.int64)
         found[self._rows] = given
         return found
+
+    def _find_rows(self) -> NDArray[np.int64]:
+        rows = self._is_taken.nonzero()[0]
+        rows.flags.writeable = False
+        return rows
 
     def _due(self, lengths: NDArray[np.int64], plan: int) -> list[DecodeRow]:
         """The rows whose leases have something of their own to do at these lengths."""
@@ -300,7 +319,7 @@ class DecodeBatch:
         """The lease of a row has left."""
         self._taken[index] = None
         self._is_taken[index] = 0
-        self._rows = self._is_taken.nonzero()[0]
+        self._rows = self._find_rows()
         self._numbers[:, index] = 0
         self._plans[:, index] = NEVER
         for rows in self._tables.values():

@@ -488,9 +488,10 @@ class Lease:
         if self._states is not None:
             self._states.free()
         self._locks.release()
-        if self._row is not None:
-            self._row.leave()
-            self._row = None
+        row = self._row
+        if row is not None:
+            self._leave()
+            row.leave()
         self.cache = None
 
     def __enter__(self) -> Lease:

@@ -346,9 +346,10 @@ class PrefixCache:
 
         Args:
             max_leases: how many rows.
-            max_tokens: the longest lease in it; each row has room for so many tokens' page ids.
+            max_tokens: the longest lease in it; each row has room for so many tokens' page ids. Memory is used as far as rows
+                are written.
 
-        Raises LeaseError for other than positive integers.
+        Raises LeaseError for other than positive integers, and if there is no memory for so many.
         """
         return DecodeBatch(self._resources, self._leases, max_leases, max_tokens)
 

@@ -73,6 +73,10 @@ class TableRows:
         rows = (sizes > self._sizes).nonzero()[0]
         return _cells(rows, self._sizes.take(rows), sizes.take(rows))
 
+    def missing_count(self, sizes: NDArray[np.int64]) -> int:
+        """How many places `missing` finds. Cost: does not depend on how many."""
+        return int(np.maximum(sizes - self._sizes, 0).sum())
+
     def append(self, cells: Cells, ids: NDArray[np.int64]) -> NewPages:
         """Fill missing places."""
         self._flat[self._offsets.take(cells.rows) + cells.pages] = ids
