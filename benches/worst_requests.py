@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benches.contestants import ROOT
+from benches.serving_scenarios import CHUNK_TOKENS, TRACES
 from benches.shapes import FULL, Int64s, window
 from benches.worst_case import Call, WorstCase
 from unified_tree import Key
@@ -21,12 +19,10 @@ from unified_tree.controllers import PrefixCache
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.workload import Request
 
-CHUNK_TOKENS = 8192
 WINDOW_TOKENS = 512
 LONG_TOKENS = 100_000
 MAX_TURNS = 40
 MAX_ANSWER_TOKENS = 100
-TRACES = Path(os.environ.get("UNIFIED_TREE_TRACES", ROOT.parent / "shared" / "traces"))
 TRACE = TRACES / "kv-cache-tester" / "claude_code.runs.jsonl.gz"
 
 

@@ -37,13 +37,14 @@ class KnownPrefixes:
     """The known prefixes of one tree, by the node at whose end each ends.
 
     Args:
-        capacity: how many are kept; the one not used for longest goes first. Each takes 8 bytes a page, and 65 bytes for each
-            page that no other has.
+        max_pages: how many pages those that are kept have in all; the one not used for longest goes first, the latest stays
+            however long it is. A page takes 8 bytes, and 65 more unless another prefix has it, too.
     """
 
-    def __init__(self, tree: UnifiedTree, capacity: int) -> None:
+    def __init__(self, tree: UnifiedTree, max_pages: int) -> None:
         self._tree = tree
-        self._capacity = capacity
+        self._max_pages = max_pages
+        self._pages = 0
         self._by_node: OrderedDict[NodeId, KnownPrefix] = OrderedDict()
 
     def __len__(self) -> int:
@@ -51,10 +52,12 @@ class KnownPrefixes:
 
     def add(self, boundary: Boundary, prefix: KnownPrefix) -> None:
         """Keep what is known up to a boundary that ends a node."""
+        before = self._by_node.pop(boundary.node, None)
         self._by_node[boundary.node] = prefix
-        self._by_node.move_to_end(boundary.node)
-        if len(self._by_node) > self._capacity:
-            self._by_node.popitem(last=False)
+        self._pages += len(prefix.digests) - (0 if before is None else len(before.digests))
+        while self._pages > self._max_pages and len(self._by_node) > 1:
+            _, oldest = self._by_node.popitem(last=False)
+            self._pages -= len(oldest.digests)
 
     def longest(self, boundary: Boundary, weights_version: str) -> KnownPrefix:
         """The longest known prefix of a boundary, which must not be stale; an empty one if none is known.

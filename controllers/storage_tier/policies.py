@@ -79,8 +79,8 @@ class PersistPolicy:
         bytes_per_s: maximum write rate; None for no limit.
         max_open: boundaries that are written at a time, and locked meanwhile.
         batch_pages: pages per write.
-        known_pages: how many pages are remembered as stored.
-        known_prefixes: of how many prefixes the digests are kept, so that what continues one is hashed from its end on.
+        known_pages: how many pages are remembered as stored; and of how many the digests are kept by prefix, so that what
+            continues one is hashed from its end on.
         recheck_s: after how long a remembered page is queried again; a store evicts unread pages, even the beginning of a long
             prefix.
     """
@@ -90,11 +90,10 @@ class PersistPolicy:
     bytes_per_s: float | None = None
     batch_pages: int = 64
     known_pages: int = 1 << 18
-    known_prefixes: int = 1024
     recheck_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if min(self.max_waiting, self.max_open, self.batch_pages, self.known_pages, self.known_prefixes) < 1:
-            raise ConfigurationError("max_waiting, max_open, batch_pages, known_pages and known_prefixes are one or more")
+        if min(self.max_waiting, self.max_open, self.batch_pages, self.known_pages) < 1:
+            raise ConfigurationError("max_waiting, max_open, batch_pages and known_pages are one or more")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
             raise ConfigurationError(f"bytes_per_s must be positive or None, not {self.bytes_per_s}")
