@@ -34,10 +34,12 @@ class FreePages(Protocol):
     @property
     def page_count(self) -> int | None:
         """Pages in the pool; None for no limit."""
+        ...
 
     @property
     def free_pages(self) -> int:
         """How many pages can be allocated now without an eviction."""
+        ...
 
 
 class DevicePages(Protocol):
@@ -52,12 +54,14 @@ class DevicePages(Protocol):
     @property
     def allocators(self) -> Mapping[str, FreePages]:
         """The free list of each pool, by component."""
+        ...
 
     def reserve(self, needs: Mapping[str, int]) -> None:
         """See TierPages.reserve."""
 
     def allocate_all(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
         """See TierPages.allocate_all."""
+        ...
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """See TierPages.free_all."""
