@@ -54,6 +54,7 @@ HOT = (
     "line",
     "locking",
     "matching",
+    "miss",
     "node",
     "node_table",
     "open_effects",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
-    from unified_tree.miss import Miss, MissCause
+    from unified_tree.miss import Miss
     from unified_tree.receipt import Boundary, Match
 
 
@@ -145,7 +145,7 @@ class Lease:
         self.failure: str | None = None
         self.misses: list[Miss] = []
         self.flight: Flight | None = None
-        self.admitted: tuple[Match, tuple[MissCause, str | None]] | None = None
+        self.admitted: tuple[Match, tuple[int, str | None]] | None = None
 
     @property
     def length(self) -> int:

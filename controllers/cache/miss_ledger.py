@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.causes import misses
+from unified_tree.causes import LOAD_FAILED, misses
 from unified_tree.controllers.cache.in_flight import InFlight
-from unified_tree.miss import Miss, MissCause
+from unified_tree.miss import Miss
+from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
@@ -56,14 +57,14 @@ class MissLedger:
         lease.flight = self.in_flight.begin(key, max(found.known.length, lease.committed))
 
     def _add(self, miss: Miss) -> None:
-        cause, begin, end, eviction, detail = miss
-        count = end - begin
-        self.tokens[cause] += count
+        code, eviction, detail = miss.code, miss.eviction, miss.detail
+        count = miss.end - miss.begin
+        self.tokens[code] += count
         if eviction is not None:
             pool = (eviction.component, eviction.tier)
             self.evicted[pool] = self.evicted.get(pool, 0) + count
         if detail is not None:
-            kind = (cause, detail)
+            kind = (miss.cause, detail)
             self.details[kind] = self.details.get(kind, 0) + count
 
     def published(self, lease: Lease) -> None:
@@ -90,6 +91,6 @@ class MissLedger:
     def load_failed(self, lease: Lease, tokens: int) -> None:
         """The load of a lease failed, and these tokens before those that it computes are not there after all."""
         first = lease.compute_from
-        miss = Miss(MissCause.LOAD_FAILED, first - tokens, first, None, None)
+        miss = Miss(LOAD_FAILED, first - tokens, first, None, None)
         lease.misses = [miss, *lease.misses]
         self._add(miss)
