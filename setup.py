@@ -37,8 +37,12 @@ HOT = (
     "controllers/host/load",
     "controllers/host/open_transfers",
     "controllers/host/page_allocator",
+    "controllers/host/tier_pages",
+    "controllers/transfer_engines/guarded_engine",
     "controllers/transfer_engines/ledger",
+    "controllers/transfer_engines/null_engine",
     "controllers/transfer_engines/progress",
+    "controllers/transfer_engines/transfer",
     "cost",
     "effect",
     "evicting",
@@ -64,6 +68,7 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
+    "transfers",
 )
 
 NATIVE = {
