@@ -38,9 +38,7 @@ HOT = (
     "controllers/host/open_transfers",
     "controllers/host/page_allocator",
     "controllers/host/tier_pages",
-    "controllers/transfer_engines/guarded_engine",
     "controllers/transfer_engines/ledger",
-    "controllers/transfer_engines/null_engine",
     "controllers/transfer_engines/progress",
     "controllers/transfer_engines/transfer",
     "cost",
@@ -68,7 +66,6 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
-    "transfers",
 )
 
 NATIVE = {

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
-
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ CANCELLED = "cancelled"
 CLOSED = "the engine was closed"
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class GuardedEngine(ABC):
     """A TransferEngine over a ledger.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
-
 from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 
@@ -14,7 +12,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.transfer import Transfer
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class NullEngine(GuardedEngine):
     """A TransferEngine whose transfers, of any component, end at the next `poll` or wait.
 
