@@ -367,7 +367,11 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def path_device_indices(self, node: Boundary) -> torch.Tensor:
         """The full-attention slots from the root to a boundary, int64 [length], in device memory."""
-        return self._rows.path_slots(node)
+        return self._rows.path_slots(node, node.length)
+
+    def prefix_device_indices(self, req: Any) -> torch.Tensor:
+        """The full-attention slots of a request's matched prefix, int64 [prefix_len], in device memory."""
+        return self._rows.path_slots(req.last_node, req.prefix_len)
 
     def root_node_handle(self, extra_key: str | None = None) -> Boundary:
         """The boundary of length zero, which is the same in every namespace."""
@@ -381,7 +385,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Evict at least so many tokens, window tokens and states, or as many as can go; their slots are free at once."""
         start = time.perf_counter()
         full, windows, states = self._device.evict_tokens(params.num_tokens, params.swa_num_tokens, params.mamba_num)
-        self.update_eviction_metrics(full, start)
+        if self.metrics_collector is not None:
+            self.update_eviction_metrics(full, start)
         return EvictResult(full, windows, states)
 
     def _evictable(self, name: str) -> int:

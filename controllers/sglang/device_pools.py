@@ -217,7 +217,7 @@ class DevicePools:
         if self._has_windows:
             self._settle_windows(offered, result, copies)
         elif copies:
-            self._free_full(self._slots(offered.pages[:copies]))
+            self._free_full(offered.pages[:copies])
         if copies:
             self.full.release(offered.full[:copies])
         return kept
@@ -227,7 +227,7 @@ class DevicePools:
         freed = offered.freed
         self._free_run(offered, range(freed.start), copies)
         if freed and copies > freed.start:
-            self._free_full(self._slots(offered.pages[freed.start : min(copies, freed.stop)]))
+            self._free_full(offered.pages[freed.start : min(copies, freed.stop)])
         begin = freed.stop
         for kept in _kept_windows(offered, result):
             self._free_run(offered, range(begin, kept.start), copies)
@@ -241,9 +241,9 @@ class DevicePools:
             return
         new = min(max(copies, run.start), run.stop)
         if run.start < new:
-            slots = self._slots(offered.pages[run.start : new])
-            self._free_windows_of(slots)
-            self._free_full(slots)
+            pages = offered.pages[run.start : new]
+            self._free_windows_of(self._slots(pages))
+            self._free_full(pages)
         if new < run.stop:
             self._free_windows_of(self._slots(offered.pages[new : run.stop]))
         first = len(offered.full) - len(offered.windows)
@@ -256,9 +256,9 @@ class DevicePools:
         windows = offered.windows[run.start - first : run.stop - first]
         new = min(max(copies, run.start), run.stop)
         if run.start < new:
-            slots = self._slots(offered.pages[run.start : new])
-            self._map(slots, None)
-            self._free_full(slots)
+            pages = offered.pages[run.start : new]
+            self._map(self._slots(pages), None)
+            self._free_full(pages)
             self.attach(kept[run.start : new], windows[: new - run.start])
         if new < run.stop:
             self._hold(offered.full[new : run.stop], windows[new - run.start :])
@@ -284,20 +284,19 @@ class DevicePools:
             self._free_windows(windows)
         full = freed.get(FULL)
         if full is not None and len(full):
-            slots = self.slots_of(full)
             if self._has_windows:
                 self._detach(full)
-            self._free_full(slots)
+            self._free_full(self.full.pages(full))
             self.full.release(full)
         states = freed.get(STATE)
         if states is not None and len(states):
             self._state_allocator.free(self.state_slots(states))
             self.states.release(states)
 
-    def _free_full(self, slots: Numbers) -> None:
+    def _free_full(self, pages: Numbers) -> None:
         """Free full pages whose windows are gone. (SGLang's `free_full_segment` looks up on the device whether they are.)"""
-        if len(slots):
-            self._full_allocator.free_segment(self._tensor(slots), start_pos=0)
+        if len(pages):
+            self._full_allocator.free_page_ids(self._tensor(pages))
 
     def _free_windows_of(self, slots: Numbers) -> None:
         """Free the windows of whole pages of full slots, which have no mapping from then on."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
+from unified_tree.insert_plan import plan_insert
+from unified_tree.inserting import Insertion
 from unified_tree.node import Tier
 from unified_tree.receipt import NOWHERE, Boundary, Receipt
 
@@ -54,6 +56,7 @@ class RequestRows:
         tiers: Tiers | None,
     ) -> None:
         self._tree = tree
+        self._tree_state = tree.state
         self._size: int = tree.page_size
         self._pools = pools
         self._keys = keys
@@ -143,7 +146,10 @@ class RequestRows:
         if state is not None and state.length == end:
             states[STATE] = {end: pools.name_state(state.slot)}
         tokens = key if key.length == end else key.prefix(end)
-        result = self._tree.insert(tokens, pages, states, after=after, priority=req.priority or 0)
+        priority: int = req.priority or 0
+        plan = plan_insert(self._tree_state, tokens, pages, states, after, (), priority)
+        assert plan is not None, "nothing is published without a whole page"
+        result = Insertion(self._tree_state, plan).run()
         kept = pools.settle(offered, result)
         if len(kept):
             self._write(row, begin, kept)
@@ -165,9 +171,9 @@ class RequestRows:
 
     def _lock(self, req: Any, at: Boundary) -> None:
         """Let a request's lock keep what is there up to a boundary, instead of what it kept."""
-        lock = req.lock
-        receipt = None if lock is None else lock.receipt
-        if isinstance(receipt, Receipt):
+        lock: Any = req.lock
+        receipt: Any = None if lock is None else lock.receipt
+        if lock is not None and isinstance(receipt, Receipt):
             receipt.move_to_present(at)
             lock.node, lock.swa_released = receipt.boundary, False
         else:
@@ -181,12 +187,14 @@ class RequestRows:
             self._attach_windows(boundary)
             self._tiers.controller.committed(boundary)
 
-    def path_slots(self, boundary: Boundary) -> torch.Tensor:
-        """The full-attention slots from the root to a boundary, int64 [length], in device memory."""
+    def path_slots(self, boundary: Boundary, length: int) -> torch.Tensor:
+        """The first `length` of the full-attention slots from the root to a boundary, int64 [length], in device memory."""
         names = self._names(boundary, FULL)
         if self._tiers is not None:
             self._attach_windows(boundary)
-        return self._pools.path_slots(names)
+        assert length <= boundary.length, (length, boundary)
+        slots = self._pools.path_slots(names)
+        return slots if length == boundary.length else slots[:length]
 
     def _names(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """The names of a boundary's pages, those that are being loaded included."""

@@ -201,7 +201,7 @@ def free_twice(patch: pytest.MonkeyPatch) -> None:
 
     def twice(self: DevicePools, freed: Any) -> None:
         if FULL in freed:
-            self._free_full(self.slots_of(freed[FULL])) if not self._has_windows else None
+            self._free_full(self.full.pages(freed[FULL])) if not self._has_windows else None
         free(self, freed)
 
     patch.setattr(DevicePools, "free", twice)
