@@ -100,6 +100,17 @@ def test_pages_from_host_are_the_right_ones(name: str, write_policy: str) -> Non
     assert counts.loaded_tokens or write_policy == "selective"
 
 
+@pytest.mark.parametrize("write_policy", [None, "back"])
+@pytest.mark.parametrize("name", CASES)
+def test_pages_whose_numbers_cannot_be_read_are_named(
+    name: str, write_policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where reading a number would wait for the device."""
+    monkeypatch.setattr(backend, "is_in_host_memory", lambda _: False)
+    counts = mix(CASES[name], write_policy, seed=5)
+    assert counts.cached_tokens > 0.05 * counts.prompt_tokens
+
+
 @pytest.mark.parametrize("name", ["full", "swa16", "mamba_extra"])
 def test_a_host_tier_is_forgotten_with_the_rest(name: str) -> None:
     assert mix(CASES[name], "through", flush=True).flushes == 1

@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, lists
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import ConfigurationError
+from unified_tree import ConfigurationError, StaleBoundaryError
 
 
 def test_a_path_is_evicted_from_its_leaves() -> None:
@@ -140,6 +140,22 @@ def test_the_front_of_a_cut_leaf_keeps_its_recency() -> None:
     grove.match("abcd")
     for page in (103, 102, 101, 100):
         assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
+
+
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, DRAFT]])
+def test_a_boundary_behind_a_cut_is_stale_and_stays_so(kinds: list[Any]) -> None:
+    grove = Grove(kinds)
+    end = grove.put("abcdef").boundary
+    inside = grove.match("abcd").device
+    grove.tree.evict({"full": 1}, cut_pages=1)
+    grove.check()
+    assert grove.put("abcdef").boundary.length == 6
+    with pytest.raises(StaleBoundaryError):
+        grove.tree.lock(end)
+    if kinds == [FULL]:
+        grove.tree.lock(inside).release()
+    assert grove.match("abcd").device.length == 4
+    grove.check()
 
 
 @pytest.mark.parametrize("kinds", [[FULL, swa(2)], [FULL, MAMBA]])
