@@ -31,9 +31,11 @@ from unified_tree.errors import (
 )
 from unified_tree.eviction_policy import AdmissionPolicy, EvictionPolicy, PolicyFactory, RestoreCost
 from unified_tree.explain import Explanation, Loss
+from unified_tree.ghosts import Eviction
 from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
+from unified_tree.miss import Miss, MissCause
 from unified_tree.node import NodeId, PageId, Tier, Value
 from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.policies import POLICIES, policy_names
@@ -57,6 +59,7 @@ __all__ = [
     "EffectError",
     "EffectKind",
     "EvictResult",
+    "Eviction",
     "EvictionPolicy",
     "Explanation",
     "GraftResult",
@@ -68,6 +71,8 @@ __all__ = [
     "LinkError",
     "Loss",
     "Match",
+    "Miss",
+    "MissCause",
     "NodeId",
     "OutOfPagesError",
     "PageError",

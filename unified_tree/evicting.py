@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.matching import once_boundary_from
 from unified_tree.node import PAGE_ID_BYTES, Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
-from unified_tree.resumability import run_holder
+from unified_tree.resumability import covered_pages, run_holder
 from unified_tree.splitting import split
 
 if TYPE_CHECKING:
+    from unified_tree.ghosts import Eviction
+    from unified_tree.node import Node
     from unified_tree.state import TreeState
 
 
@@ -77,6 +80,7 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int
 def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, cut_pages: int | None) -> None:
     """Free `count` pages of one pool, retired nodes first, or as many as can be."""
     pool = state.pools(tier)[i]
+    eviction: Eviction | None = None
     while freed.page_counts[i] < count:
         if state.retired.is_pending and _reclaim_some(state, i, count, freed):
             continue
@@ -90,22 +94,24 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if cut_pages is not None and pool.is_path and not state.is_gated:
             going = min(going, max(count - freed.page_counts[i], cut_pages))
         is_whole = going == victim.page_count
-        if not is_whole and not _is_alone(state, victim):  # the value and its place in the order are the lower half's
+        if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
             split(state, victim.node, victim.node.end - going * state.page_size)
             is_whole = True
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
-        if is_whole:
-            remove_victim(state, victim, freed)
-        else:
+        if not is_whole:
             freed.add_pages(i, tier, state.shorten(victim, going))
             freed.deleted_nodes += 1
+            continue
+        if eviction is None and state.ghosts is not None:
+            eviction = state.ghosts.eviction(i, tier)
+        remove_victim(state, victim, freed, eviction)
 
 
-def _is_alone(state: TreeState, victim: Value) -> bool:
-    """Whether nothing else is at the node of a victim on device, and nothing on host at all."""
-    if state.host_value_count or victim.copying:
+def _can_shorten(state: TreeState, victim: Value) -> bool:
+    """Whether a cut needs no node for what goes: nothing remembers that, and the victim is all that its leaf has."""
+    if state.ghosts is not None or state.host_value_count or victim.copying:
         return False
     return all(value is None or value is victim for value in victim.node.device)
 
@@ -131,21 +137,42 @@ def reclaim(state: TreeState, node_limit: int) -> EvictResult:
     return freed.result()
 
 
-def remove_victim(state: TreeState, value: Value, freed: Freed) -> None:
-    """Remove a value and what depends on it. Cost: O(components log n), and `settle_limit` nodes of deferred work."""
+def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Eviction | None) -> None:
+    """Remove a value and what depends on it. Cost: O(components log n), and `settle_limit` nodes of deferred work.
+
+    Args:
+        eviction: what is remembered of it; None without a memory.
+    """
     node = value.node
-    freed.add(state.remove(value))
-    if state.is_path[value.component] and state.lacks_path(node):
+    is_path = state.is_path[value.component]
+    boundary_from = once_boundary_from(state, node) if is_path and state.is_gated and eviction is not None else 0
+    gone = state.remove(value)
+    freed.add(gone)
+    if is_path and state.lacks_path(node):
         for tier in (Tier.DEVICE, Tier.HOST):
             for other in node.values(tier):
                 if other is not None:
                     freed.add(state.remove(other))
-        state.delete(node)
+        state.delete(node, eviction, boundary_from)
         freed.deleted_nodes += 1
     else:
         freed.tombstones += 1
+        if eviction is not None and state.is_gated:
+            for each in gone:
+                _note_eviction(state, node, each, eviction)
         state.resumability.update(node, lost_window=_lost_window(state, value))
     state.resumability.settle_share()
+
+
+def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Eviction) -> None:
+    """Remember that a node lost a window or a state for good."""
+    i = value.component
+    if not state.is_path[i] and state.components[i].required and covered_pages(node, i) < value.page_count:
+        if node.evicted is None:
+            node.evicted = {}
+        before = node.evicted.get(i)
+        if before is None or before[1] < value.page_count:
+            node.evicted[i] = (eviction, value.page_count)
 
 
 def _lost_window(state: TreeState, gone: Value) -> bool:

@@ -49,7 +49,7 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
         if not agrees and node.child_index is not None:
             agrees = len(edge) <= at_once and has_at(data, position, edge)
         if not agrees:
-            common = _common_bytes(data, edge, position, stop, page)
+            common = common_bytes(data, edge, position, stop, page)
             if common < len(edge):
                 return child, (base + position + common) // width
         node = child
@@ -65,7 +65,7 @@ def has_at(data: bytes | memoryview, position: int, edge: bytes) -> bool:
     return after <= len(data) and edge.startswith(data[position:after])
 
 
-def _common_bytes(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
+def common_bytes(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
     """How many bytes of `edge`, in whole pages, agree with `data` at `position`. The first page is known to agree.
 
     Goes on by a long stretch at a time, and bisects the one that differs: each byte is compared about once, without a copy.
@@ -102,6 +102,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
         return _MISS
+    known = record(Boundary, (node.id, length))
     path_node, path_length = device_node, device_length = node, length
     if state.host_value_count:  # else every node's paths are on device
         path_node, path_length = path_reach(state, node, length, device_only=False)
@@ -121,12 +122,12 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
-    return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at))
+    return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
 
 
 STRETCH_BYTES: Final = 1 << 18
 """How much of a long edge is compared at a time: so much that the calls cost next to nothing, and little is compared twice."""
-_MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, ())
+_MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, (), NOWHERE)
 
 
 def path_reach(state: TreeState, node: Node, length: int, *, device_only: bool) -> tuple[Node, int]:
@@ -153,7 +154,42 @@ def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: 
     return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
 
 
-def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool) -> Boundary:
+def once_boundary(state: TreeState, node: Node, length: int) -> int:
+    """The longest length at or above (node, length) at which a request could have resumed if nothing had been evicted.
+
+    Cost: O(nodes passed and of windows).
+    """
+    return _boundary_above(state, node, length, device_only=False, once=True).length
+
+
+def once_boundary_from(state: TreeState, node: Node) -> int:
+    """The smallest length in a node such that a request could have resumed from there and from all behind it, had nothing been
+    evicted; beyond the node's end if there is none. Cost: O(nodes of the windows).
+    """
+    start, end = node.start, node.end
+    first = start + 1
+    for i in state.required_points:
+        if node.device[i] is None and node.host[i] is None and (node.evicted is None or i not in node.evicted):
+            return end + 1
+        first = end
+    for i, window in state.required_windows:
+        reached, at = end, node
+        while reached > max(0, start + state.page_size - window):  # from here on nothing in the node lacks a window
+            parent = at.parent
+            if parent is None or reached > at.end:
+                break
+            covered = covered_tokens(state, at, i, device_only=False)
+            if at.evicted is not None and i in at.evicted:
+                covered = max(covered, at.evicted[i][1] * state.page_size)
+            reached = min(reached, max(parent.end, at.end - covered))
+            if reached > parent.end:
+                break
+            at = parent
+        first = max(first, reached + window if reached else 0)
+    return first
+
+
+def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Boundary:
     """As `deepest_boundary`, where the first try failed.
 
     How far each window is known to be covered is kept from try to try, so that no node is looked at twice for a window.
@@ -163,11 +199,13 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
         retry: Node | None = None
         for i in state.required_points:
             if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
+                if once and length == node.end and node.evicted is not None and i in node.evicted:
+                    continue
                 retry = node.parent
                 break
         else:
             for scan in scans:
-                retry = scan.gap(state, node, length, device_only)
+                retry = scan.gap(state, node, length, device_only, once)
                 if retry is not None:
                     break
         if retry is None:
@@ -188,7 +226,7 @@ class _WindowScan:
         self.at: Node | None = None
         self.reached = 0
 
-    def gap(self, state: TreeState, node: Node, length: int, device_only: bool) -> Node | None:
+    def gap(self, state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Node | None:
         """As `window_gap`. Lengths are tried in descending order."""
         at = self.at
         if at is None or self.reached >= length:
@@ -199,7 +237,10 @@ class _WindowScan:
             parent = at.parent
             if parent is None:
                 break
-            first = max(parent.end, at.end - covered_tokens(state, at, self.component, device_only))
+            covered = covered_tokens(state, at, self.component, device_only)
+            if once and at.evicted is not None and self.component in at.evicted:
+                covered = max(covered, at.evicted[self.component][1] * state.page_size)
+            first = max(parent.end, at.end - covered)
             if first >= self.reached:
                 self.at = None
                 return parent

@@ -22,6 +22,8 @@ from unified_tree.order import Ranked
 if TYPE_CHECKING:
     from unified_tree.children import ChildIndex, SiblingPlace
     from unified_tree.effect import Effect
+    from unified_tree.ghosts import Eviction
+    from unified_tree.line import Line
     from unified_tree.receipt import Receipt
 
 NodeId = NewType("NodeId", int)
@@ -141,6 +143,8 @@ class Node:
             there, over device and host.
         nearest_boundary: the smallest `end` of a resumable node in this subtree, NO_BOUNDARY if there is none.
         sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
+        line: names its prefix for the memory of evictions; None without one.
+        evicted: windows and states that went from its end for good, by component index, with the pages they had; None for none.
         is_dirty, cursor, again: bookkeeping under way; see Resumability.
     """
 
@@ -152,10 +156,12 @@ class Node:
         "device",
         "edge",
         "end",
+        "evicted",
         "first_child",
         "host",
         "id",
         "is_dirty",
+        "line",
         "nearest_boundary",
         "next_sibling",
         "parent",
@@ -185,6 +191,8 @@ class Node:
         self.is_dirty = False
         self.cursor: Node | None = None
         self.again = False
+        self.line: Line | None = None
+        self.evicted: dict[int, tuple[Eviction, int]] | None = None
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
         """Put a value, or a tombstone, in its place. Cost: O(components)."""

@@ -45,6 +45,7 @@ class Match(NamedTuple):
         path_length: how far the required path components reach over device and host, the others ignored.
         save_at: lengths at which the next prefill should save states and windows, so that the next prompt with this prefix
             hits: where this key branches off from the tree.
+        known: how far the tree's nodes know this key, whatever they still have of it.
     """
 
     device: Boundary
@@ -53,6 +54,7 @@ class Match(NamedTuple):
     rebuild_tokens: int
     path_length: int
     save_at: tuple[int, ...]
+    known: Boundary
 
 
 class InsertResult(NamedTuple):

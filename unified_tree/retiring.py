@@ -43,6 +43,8 @@ class Retired:
         if namespace is None:
             table, state.roots = state.roots, {}
             self.age += 1
+            if state.ghosts is not None:
+                state.ghosts.retired(table, None)
         else:
             table = {}
             for name in ((namespace, False), (namespace, True)):
@@ -50,6 +52,8 @@ class Retired:
                 if root is not None:
                     root.is_retired = True
                     table[name] = root
+                if state.ghosts is not None:
+                    state.ghosts.retired({} if root is None else {name: root}, name)
         if table:
             self._tables.append(table)
 
@@ -118,5 +122,5 @@ def _delete(state: TreeState, node: Node, freed: Freed) -> bool:
         if node.values(value.tier)[value.component] is value:  # else it went with its owner
             freed.add(state.remove(value))
     freed.deleted_nodes += 1
-    state.delete(node)
+    state.delete(node, None, 0)
     return True

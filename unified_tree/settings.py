@@ -6,10 +6,13 @@ from dataclasses import dataclass, fields
 
 from unified_tree.errors import ConfigurationError
 
+MAY_BE_ZERO = ("ghost_bytes", "faded_ghosts")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """Bounds that trade one call's time for another's; none changes which prompts hit. All are integers of one or more.
+    """Bounds that trade one call's time for another's, or memory for what can be told of a miss; none changes what prompts hit.
+    All are integers, of one or more but where it says 0.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
@@ -17,15 +20,19 @@ class TreeSettings:
         max_listed_children: children of a node that are only a list; more get a table.
         cost_steps: how many nodes the cost-aware policy goes up to find the boundary (a length one can resume from) before a
             state or window; beyond that it uses the distance so far.
+        ghost_bytes: host memory for what was evicted, by which misses are told apart; 0 for none, and then no causes of misses.
+        faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
     """
 
     settle_limit: int = 16
     evict_reclaim_limit: int = 32
     max_listed_children: int = 8
     cost_steps: int = 64
+    ghost_bytes: int = 64 << 20
+    faded_ghosts: int = 1 << 16
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            number = getattr(self, field.name)
-            if type(number) is not int or number < 1:
-                raise ConfigurationError(f"{field.name} must be an integer of one or more, not {number!r}")
+            number, least = getattr(self, field.name), 0 if field.name in MAY_BE_ZERO else 1
+            if type(number) is not int or number < least:
+                raise ConfigurationError(f"{field.name} must be an integer of {least} or more, not {number!r}")

@@ -34,6 +34,7 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
     for length in lengths:
         assert length % state.page_size == 0
         piece = state.new_node(parent, edge[(parent.end - begin) * width : (length - begin) * width], length)
+        piece.line = node.line
         pieces.append(piece)
         parent = piece
     replace(top, node, pieces[0], page_bytes)
@@ -50,8 +51,24 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         for part in (*pieces, node):
             for i in range(len(state.components)):
                 state.note_copies(part, i)
+    if node.evicted is not None:
+        _divide_evicted(state, node, pieces)
     state.resumability.cut(pieces, node)
     return pieces
+
+
+def _divide_evicted(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:
+    """What is remembered of windows that went is divided as they would be."""
+    assert node.evicted is not None
+    for i, (eviction, count) in list(node.evicted.items()):
+        for part in (node, *reversed(pieces)):
+            own = (part.end - part.start) // state.page_size
+            if part.evicted is None:
+                part.evicted = {}
+            part.evicted[i] = (eviction, min(count, own))
+            count -= own
+            if count <= 0 or i in state.points:
+                break
 
 
 def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
+from unified_tree.ghosts import Ghosts
 from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.eviction_policy import EvictionPolicy
+    from unified_tree.ghosts import Eviction
     from unified_tree.settings import TreeSettings
 
 PolicyMaker = Callable[[int, Tier], "EvictionPolicy"]
@@ -51,6 +53,7 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
+        ghosts: what was evicted; None if nothing is remembered.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -61,6 +64,7 @@ class TreeState:
         page_counts: tuple[Mapping[str, int], Mapping[str, int]],
         policy: PolicyMaker,
         settings: TreeSettings,
+        time_s: Callable[[], float],
     ) -> None:
         self.components = tuple(components)
         self.page_size = page_size
@@ -81,6 +85,9 @@ class TreeState:
         self.last_node_id = NodeId(0)
         self.retired = Retired()
         self.resumability = Resumability(self, settings.settle_limit)
+        self.ghosts: Ghosts | None = None
+        if settings.ghost_bytes:
+            self.ghosts = Ghosts(settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
@@ -139,7 +146,10 @@ class TreeState:
     def grow(self, parent: Node, edge: bytes, end: int) -> Node:
         """A new leaf under a node that has no child that begins with the same page. Cost: O(1)."""
         node = self.new_node(parent, edge, end)
-        attach(parent, node, self.first_page_bytes(node), self.settings.max_listed_children)
+        page_bytes = self.first_page_bytes(node)
+        attach(parent, node, page_bytes, self.settings.max_listed_children)
+        if self.ghosts is not None:
+            node.line = self.ghosts.line_of_leaf(parent, edge, end, page_bytes)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
@@ -147,6 +157,8 @@ class TreeState:
         root = self.roots.get(name)
         if root is None:
             root = self.roots[name] = Root(name, len(self.components), self.retired.age)
+            if self.ghosts is not None:
+                root.line = self.ghosts.line_of_root(name)
         return root
 
     def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
@@ -156,6 +168,8 @@ class TreeState:
         if on_host is not None:  # the device value keeps the run of both
             value.run_pages = on_host.run_pages
         node.set_value(component, tier, value)
+        if node.evicted is not None and component in node.evicted and node.evicted[component][1] <= value.page_count:
+            del node.evicted[component]
         if tier:
             self.host_value_count += 1
         if self.is_path[component]:
@@ -318,10 +332,17 @@ class TreeState:
         """Whether a required path component of this node is on no tier, so that no prefix can pass through it."""
         return any(node.device[i] is None and node.host[i] is None for i in self.required_paths)
 
-    def delete(self, node: Node) -> None:
-        """Delete a node without values and children. Cost: O(log siblings)."""
+    def delete(self, node: Node, eviction: Eviction | None, boundary_from: int) -> None:
+        """Delete a node without values and children. Cost: O(log siblings).
+
+        Args:
+            eviction: why; None if its namespace was invalidated.
+            boundary_from: see `matching.once_boundary_from`.
+        """
         parent = node.parent
         assert parent is not None and node.first_child is None
+        if self.ghosts is not None:
+            self.ghosts.remember(node, self.first_page_bytes(node), eviction, boundary_from)
         self.retired.removed(node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
@@ -330,6 +351,14 @@ class TreeState:
         node.parent = None
         if isinstance(parent, Root) and parent.first_child is None and self.roots.get(parent.name) is parent:
             del self.roots[parent.name]
+            if self.ghosts is not None:
+                self.ghosts.root_left(parent)
+
+    def release(self) -> None:
+        """Cut the references between the parts of a deleted tree; the garbage collector does not see these cycles."""
+        self.nodes.release()
+        if self.ghosts is not None:
+            self.ghosts.release()
 
     def first_page_bytes(self, node: Node) -> int:
         """How many bytes of a node's edge its first page is."""

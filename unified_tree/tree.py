@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unified_tree import evicting, matching
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer
+from unified_tree.causes import misses
 from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
@@ -26,6 +28,7 @@ from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
+from unified_tree.miss import MissCause
 from unified_tree.node import Tier
 from unified_tree.policies import policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
+    from unified_tree.miss import Miss
     from unified_tree.pool import Pool
     from unified_tree.receipt import EvictResult, Match, Receipt
 
@@ -60,6 +64,7 @@ class UnifiedTree:
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
         host_page_counts: host pages by component, likewise.
         settings: every bound, with its default.
+        time_s: the clock by which evictions are remembered, in seconds; one that never goes back.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, UnifiedTree
@@ -80,6 +85,7 @@ class UnifiedTree:
         page_counts: Mapping[str, int] | None = None,
         host_page_counts: Mapping[str, int] | None = None,
         settings: TreeSettings | None = None,
+        time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         components = validate_components(components, page_size)
         validate_page_counts(page_counts or {}, components)
@@ -90,10 +96,10 @@ class UnifiedTree:
             return factory(lambda value: restore_cost(self._state, component, tier, value))
 
         counts = (page_counts or {}, host_page_counts or {})
-        self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings())
+        self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings(), time_s)
         self._locks = Locks(self._state)
         self.transfers = Transfers(self._state, self._locks)
-        weakref.finalize(self, self._state.nodes.release).atexit = False
+        weakref.finalize(self, self._state.release).atexit = False
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -302,6 +308,29 @@ class UnifiedTree:
         if integer(begin, "begin", InvalidKeyError) > length:
             raise InvalidKeyError(f"a tail from element {begin} on was asked of {boundary}")
         return matching.key_of(node, length, begin)
+
+    def misses(
+        self,
+        key: Key,
+        match: Match,
+        resumed: int | None = None,
+        *,
+        unloaded: tuple[MissCause, str | None] = (MissCause.LOAD_REFUSED, None),
+    ) -> list[Miss]:
+        """Why the tokens of a prompt have to be computed: for each the one cause, ascending and without gaps.
+
+        Args:
+            match: of the whole key, made just before with a limit of its length less one.
+            resumed: how many tokens need not be computed; by default what the match found on device.
+            unloaded: why what lies on host was not loaded.
+
+        Empty if nothing is remembered (`TreeSettings.ghost_bytes` of 0). Changes nothing. Cost: O(1) where little is known
+        behind the hit; else as a match.
+        """
+        checked_key(key)
+        if self._state.ghosts is None or not key.length:
+            return []
+        return misses(self._state, key, match, match.device.length if resumed is None else resumed, unloaded, 0, None)
 
     def explain(self, key: Key) -> Explanation:
         """Which component lost how much of this key, on which tier. Changes nothing. Cost: a few matches."""

@@ -7,11 +7,12 @@ running a few tokens again; and a later one that is partly on host and is loaded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.matching import match
+from unified_tree.miss import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
     from unified_tree.receipt import Match
+
+LOAD_FAILED: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_FAILED, None)
+NO_ROOM: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_REFUSED, "room")
+TOO_DEAR: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_REFUSED, "cost")
 
 
 class Admission:
@@ -48,12 +53,17 @@ class Admission:
         save_output: bool = False,
         may_load: bool = True,
         may_rebuild: bool = True,
+        refused: tuple[MissCause, str | None] = LOAD_FAILED,
     ) -> Lease:
         """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
+
+        Args:
+            refused: why it may not load.
 
         If this raises, all locks and pages taken before are released.
         """
         parts = self._resources
+        parts.note_beneficiary(key.namespace)
         point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
@@ -94,14 +104,20 @@ class Admission:
         except (OutOfPagesError, TransferError) as error:
             if not loads:
                 raise
-            parts.counters.count_drop(
-                "no room to load" if isinstance(error, OutOfPagesError) else "load beside a cancelled one"
-            )
+            is_short = isinstance(error, OutOfPagesError)
+            parts.counters.count_drop("no room to load" if is_short else "load beside a cancelled one")
             return self.admit(
-                key, checkpoints, priority=priority, save_output=save_output, may_load=False, may_rebuild=may_rebuild
+                key,
+                checkpoints,
+                priority=priority,
+                save_output=save_output,
+                may_load=False,
+                may_rebuild=may_rebuild,
+                refused=NO_ROOM if is_short else LOAD_FAILED,
             )
         if not loads and parts.controller is not None:
             parts.controller.hit(lease.boundary)
+        lease.admitted = (found, TOO_DEAR if may_load else refused)
         return lease
 
     def _is_worth_loading(self, found: Match, compute_from: int) -> bool:

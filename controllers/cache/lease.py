@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
     from unified_tree.controllers.cache.generations import Generation
+    from unified_tree.controllers.cache.in_flight import Flight
     from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
     from unified_tree.keys import Key
-    from unified_tree.receipt import Boundary
+    from unified_tree.miss import Miss, MissCause
+    from unified_tree.receipt import Boundary, Match
 
 
 LENGTH: Final = 0
@@ -71,6 +73,10 @@ class Lease:
         tokens: those of the prompt, and those committed behind it.
         failure: why its load back failed; it can only be released then. None if nothing failed.
         generation: the weights version that its namespace was in when it was acquired.
+        misses: why each of its prompt's tokens from `compute_from` on has to be computed, ascending and without gaps; empty if
+            the tree remembers no evictions, and for leases that are no requests.
+        flight: its prompt among those that are being computed; None once it is published. Internal, as is `admitted`: the match
+            that it was admitted by, and why what the host has was not loaded.
     """
 
     __slots__ = (
@@ -79,15 +85,18 @@ class Lease:
         "_resources",
         "_row",
         "_states",
+        "admitted",
         "boundary",
         "cache",
         "cached_tokens",
         "committed",
         "compute_from",
         "failure",
+        "flight",
         "generation",
         "host_tokens",
         "load",
+        "misses",
         "priority",
         "prompt_tokens",
         "save_at",
@@ -134,6 +143,9 @@ class Lease:
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
+        self.misses: list[Miss] = []
+        self.flight: Flight | None = None
+        self.admitted: tuple[Match, tuple[MissCause, str | None]] | None = None
 
     @property
     def length(self) -> int:
@@ -317,6 +329,7 @@ class Lease:
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
         length = self.length
+        self._resources.note_beneficiary(self.tokens.namespace)
         if length_tokens > length:
             self._require_state(length_tokens)
             if self._row is not None:
@@ -421,6 +434,8 @@ class Lease:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
             self._publish_stops(publication, end)
+        if self.flight is not None:
+            self._resources.ledger.published(self)
         self._advance(publication.length)
 
     def _publish_stops(self, publication: Publication, end: int) -> None:
@@ -444,6 +459,7 @@ class Lease:
                 assert point is not None
                 if tree.pool(point).component.required:
                     self._resources.counters.count_drop("state not saved where it was due")
+                    self._resources.ledger.note_unsaved(self, length, "not saved where it was due")
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""
@@ -483,6 +499,8 @@ class Lease:
 
     def _end(self) -> None:
         """Free its private pages and release its locks."""
+        if self.flight is not None:
+            self._resources.ledger.ended(self)
         self._abandon_load()
         self.tables.free()
         if self._states is not None:

@@ -17,6 +17,7 @@ from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.layout import CacheLayout
 from unified_tree.controllers.cache.lease import Lease
 from unified_tree.controllers.cache.leases import Leases
+from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.controllers.cache.publication import checked_publication
 from unified_tree.controllers.cache.resources import CacheResources
 from unified_tree.controllers.cache.stats import CacheCounters, CacheStats
@@ -122,6 +123,7 @@ class PrefixCache:
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()
+        self.ledger = MissLedger(self.tree.state)
         self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller: HybridCacheController | None = None
         if host is not None:
@@ -133,11 +135,12 @@ class PrefixCache:
             device=self.device,
             controller=self.controller,
             counters=self.counters,
+            ledger=self.ledger,
             draft_tokens=draft_tokens,
         )
         self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._resources = resources
-        self._leases = Leases(self.controller, self.counters)
+        self._leases = Leases(self.controller, self.counters, self.ledger)
         self._closed = False
         if storage is not None:
             self.attach_storage(storage)
@@ -252,8 +255,12 @@ class PrefixCache:
                 lease._grow(reserve_tokens)
             if not self.ranks.is_single_rank:
                 self.ranks.record(f"{key.length} {lease.boundary} {lease.compute_from}")
+            in_store = 0
             if self.storage is not None and request is not None:
+                in_store = self.storage.prefetcher.requests.due_pages(request) * self.page_size
                 lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
+            if self.ledger.is_on:
+                self.ledger.book(lease, key, in_store)
         except BaseException:
             self.release(lease)
             raise

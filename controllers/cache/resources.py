@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout
+    from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.host.tier_pages import TierPages
@@ -21,10 +22,11 @@ class CacheResources:
         device: the device pools.
         controller: moves state between device and host; None without a host tier.
         counters: counts events.
+        ledger: books why tokens had to be computed.
         draft_tokens: see PrefixCache.
     """
 
-    __slots__ = ("controller", "counters", "device", "draft_tokens", "layout", "locks", "state", "tree")
+    __slots__ = ("controller", "counters", "device", "draft_tokens", "layout", "ledger", "locks", "state", "tree")
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class CacheResources:
         device: TierPages,
         controller: HybridCacheController | None,
         counters: CacheCounters,
+        ledger: MissLedger,
         draft_tokens: int,
     ) -> None:
         self.tree = tree
@@ -43,4 +46,11 @@ class CacheResources:
         self.device = device
         self.controller = controller
         self.counters = counters
+        self.ledger = ledger
         self.draft_tokens = draft_tokens
+
+    def note_beneficiary(self, namespace: str) -> None:
+        """What is evicted from now on makes room for a namespace."""
+        ghosts = self.state.ghosts
+        if ghosts is not None:
+            ghosts.beneficiary = namespace

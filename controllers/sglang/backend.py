@@ -50,6 +50,7 @@ from unified_tree.controllers.sglang.running_states import RunningStates
 from unified_tree.controllers.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
 from unified_tree.receipt import NOWHERE, Boundary
+from unified_tree.settings import TreeSettings
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
@@ -141,7 +142,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Forget everything. SGLang clears its allocators itself."""
         if self._tiers is not None:
             self._tiers.close()
-        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy)
+        settings = TreeSettings(ghost_bytes=0)  # SGLang asks for no causes of misses
+        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool

@@ -64,6 +64,12 @@ class FoundPrefix:
         """Whether `stop` was called; a job checks it before each call of the store, because another thread may set it."""
         return self._is_stopped
 
+    @property
+    def longest_pages(self) -> int:
+        """The longest prefix that can be restored, as far as the look-up has come; 0 if there is none."""
+        found = np.flatnonzero(self.lengths)
+        return int(found[-1]) if found.size else 0
+
     def keys(self, access: PoolAccess, begin: int, end: int) -> list[bytes]:
         """The keys of a pool's pages [begin, end)."""
         return pool_keys(self.digests[begin:end], access.stored.format_digest)

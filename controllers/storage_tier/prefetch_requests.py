@@ -98,6 +98,11 @@ class PrefetchRequests:
         prefetch = self._open.get(request)
         return self._outcomes.get(request, 0) if prefetch is None else prefetch.tokens
 
+    def due_pages(self, request: Hashable) -> int:
+        """How long a prefix a store would still bring for a request, as far as is known; 0 if its prefetch has ended."""
+        prefetch = self._open.get(request)
+        return 0 if prefetch is None or prefetch.found is None else prefetch.found.longest_pages
+
     def stop_waiting(self, request: Hashable) -> int:
         """Stop waiting for a request's prefetch. What has been read so far is still grafted, for later requests.
 

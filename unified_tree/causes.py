@@ -1,0 +1,227 @@
+"""The causes of a miss: for each token of a prompt that has to be computed, exactly one reason.
+
+The tokens behind a hit are divided from the front. What lies on host was not loaded. What could once have been resumed from, in
+nodes or behind them in ghosts, was evicted: the *deepest* such length decides, for had it stayed, everything up to there would
+have been a hit. What is known behind it was never saved. The rest is new, or known elsewhere, or forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from unified_tree.matching import common_bytes, match, once_boundary, walk
+from unified_tree.miss import Miss, MissCause
+from unified_tree.receipt import record
+
+if TYPE_CHECKING:
+    from unified_tree.ghosts import Eviction, Ghost, Ghosts
+    from unified_tree.keys import Key
+    from unified_tree.line import Line
+    from unified_tree.node import Node, Root
+    from unified_tree.receipt import Match
+    from unified_tree.state import TreeState
+
+NEVER_SEEN: Final = MissCause.NEVER_SEEN
+DIVERGED: Final = MissCause.DIVERGED
+EVICTED: Final = MissCause.EVICTED
+NEVER_SAVED: Final = MissCause.NEVER_SAVED
+OTHER_NAMESPACE: Final = MissCause.OTHER_NAMESPACE
+OTHER_WEIGHTS: Final = MissCause.OTHER_WEIGHTS
+PAGE_REMAINDER: Final = MissCause.PAGE_REMAINDER
+SAVE_GRID: Final = MissCause.SAVE_GRID
+IN_FLIGHT: Final = MissCause.IN_FLIGHT
+PREFETCH_GIVEN_UP: Final = MissCause.PREFETCH_GIVEN_UP
+LAST_TOKEN: Final = MissCause.LAST_TOKEN
+UNKNOWN: Final = MissCause.UNKNOWN
+
+
+class Known:
+    """How far a key is known along one root, in nodes and in ghosts.
+
+    Attributes:
+        trail: the ghosts behind the last node, and how far the key agrees with each.
+        line, length: where it ends.
+        has_faded: more was known, which has faded.
+    """
+
+    __slots__ = ("has_faded", "length", "line", "trail")
+
+    def __init__(self, ghosts: Ghosts, key: Key, line: Line, length: int, limit: int, page_size: int) -> None:
+        """Follow the ghosts from a length of a line up to `limit`. Cost: O(ghosts passed), and one comparison of tokens."""
+        data, width, trail = key.data, key.width_bytes, None
+        page_bytes, stop = page_size * width, limit * width
+        self.has_faded = False
+        while length < limit:
+            ghost = ghosts.find(line, length, data, length * width, page_bytes)
+            if ghost is None:
+                break
+            tokens = ghost.edge
+            if tokens is None:
+                self.has_faded = True
+                break
+            common = common_bytes(data, tokens, length * width, stop, page_bytes)
+            length += common // width
+            line = ghost.line
+            if trail is None:
+                trail = []
+            trail.append((ghost, length))
+        self.trail: list[tuple[Ghost, int]] | None = trail
+        self.line = line
+        self.length = length
+
+
+def misses(
+    state: TreeState,
+    key: Key,
+    found: Match,
+    resumed: int,
+    unloaded: tuple[MissCause, str | None],
+    in_store: int,
+    in_flight: Callable[[Key, int], int] | None,
+) -> list[Miss]:
+    """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
+
+    Args:
+        key: the whole prompt.
+        found: its match, made just before with a limit of its length less one.
+        resumed: how many tokens need not be computed.
+        unloaded: why what the host has was not loaded, if it was not.
+        in_store: up to which length a store was about to bring the prompt when the request waited no longer.
+        in_flight: up to which length another request computes a key now that the tree knows up to a length.
+
+    Cost: O(1) where little is known behind the hit; else as a match.
+    """
+    ghosts, size, count = state.ghosts, state.page_size, key.length
+    assert ghosts is not None
+    if found.known.length and state.nodes.get(found.known.node) is None:  # evicted since, to make room for this very request
+        found = match(state, key, count - 1, touch=False)
+    whole = (count - 1) // size * size
+    at = resumed
+    parts: list[Miss] = []
+    if at < found.reachable.length:
+        at = _add(parts, unloaded[0], at, found.reachable.length, None, unloaded[1])
+    length = found.known.length
+    node: Node | None = state.nodes.get(found.known.node) if length else None
+    line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
+    if at < in_store:
+        at = _add(parts, PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
+    ended = length
+    if line is not None:
+        known = Known(ghosts, key, line, length, whole, size)
+        ended, line = known.length, known.line
+        if at < ended:
+            at = _known_but_lost(state, node, length, known, at, parts)
+    if at < whole:
+        is_forgotten = line is not None and known.has_faded
+        computed = 0 if in_flight is None else min(in_flight(key, ended), whole)
+        if at < computed:
+            at = _add(parts, IN_FLIGHT, at, computed, None, None)
+        if at < whole and (ghosts.former or ghosts.has_others((key.namespace, key.bigram))):
+            at = _elsewhere(state, ghosts, key, at, whole, parts)
+        limit = whole if not state.required_points else (count - 1) // state.save_grid_tokens * state.save_grid_tokens
+        if at < limit:
+            cause = NEVER_SEEN
+            if is_forgotten:
+                cause = UNKNOWN
+            elif ended and line is not None and line.end > ended:
+                cause = DIVERGED
+            at = _add(parts, cause, at, limit, None, None)
+        if at < whole:
+            at = _add(parts, SAVE_GRID, at, whole, None, None)
+    if at < count - 1:
+        at = _add(parts, PAGE_REMAINDER, at, count - 1, None, None)
+    _add(parts, LAST_TOKEN, at, count, None, None)
+    return parts
+
+
+def _add(parts: list[Miss], cause: MissCause, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> int:
+    """Append a part; returns its end."""
+    parts.append(record(Miss, (cause, begin, end, eviction, detail)))
+    return end
+
+
+def _known_but_lost(state: TreeState, node: Node | None, length: int, known: Known, at: int, parts: list[Miss]) -> int:
+    """What is known behind a hit was evicted, or never saved. Returns where that ends."""
+    once, eviction = _once(state, node, length, known, at)
+    end = min(once, length)
+    if at < end:
+        at = _add(parts, EVICTED, at, end, eviction, None)
+    for ghost, reached in known.trail or ():
+        end = min(reached, once)
+        if at < end:
+            at = _add(parts, EVICTED, at, end, ghost.eviction, None)
+    if at < known.length:
+        grid = known.length
+        if state.required_points:
+            grid = max(at, known.length // state.save_grid_tokens * state.save_grid_tokens)
+        if at < grid:
+            at = _add(parts, NEVER_SAVED, at, grid, None, known.line.last_unsaved(at, grid))
+        if at < known.length:
+            at = _add(parts, SAVE_GRID, at, known.length, None, None)
+    return at
+
+
+def _once(state: TreeState, node: Node | None, length: int, known: Known, at: int) -> tuple[int, Eviction | None]:
+    """The deepest length that could be resumed from before something was evicted, and what that was."""
+    trail = known.trail
+    if not state.is_gated:
+        return known.length, None
+    once, eviction = at, None
+    for ghost, reached in reversed(trail) if trail is not None else ():
+        if reached >= ghost.boundary_from:
+            once, eviction = reached, ghost.eviction
+            break
+    once, noted = known.line.last_lost(once, known.length)
+    if noted is not None:
+        eviction = noted
+    if once > length or node is None:
+        return once, eviction
+    evicted = once_boundary(state, node, length)
+    return (evicted, eviction_at(state, node, evicted)) if evicted > once else (once, eviction)
+
+
+def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
+    """The eviction by which a length at or above a node's end ceased to be a boundary. Cost: O(nodes of the windows)."""
+    at: Node | None = node
+    while at is not None and at.start >= length:
+        at = at.parent
+    reach = max([window for _, window in state.required_windows], default=1)
+    while at is not None and at.end > length - reach:
+        if at.evicted:
+            return max([eviction for eviction, _ in at.evicted.values()], key=_time)
+        at = at.parent
+    return None
+
+
+def _time(eviction: Eviction) -> float:
+    return eviction.at_s
+
+
+def _elsewhere(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int, parts: list[Miss]) -> int:
+    """What is known of a prompt under other weights, or in another namespace. Returns where that ends."""
+    name = (key.namespace, key.bigram)
+    for roots, lines in reversed(ghosts.former):
+        root, line = roots.get(name), lines.get(name)
+        if line is not None:
+            end = _reach(state, ghosts, key, root, line, whole)
+            if end > at:
+                return _add(parts, OTHER_WEIGHTS, at, end, None, None)
+    other = ghosts.other_namespace(name, key, state.page_size)
+    if other is not None:
+        line = ghosts.root_line(other)
+        if line is not None:
+            end = _reach(state, ghosts, key, state.roots.get(other), line, whole)
+            if end > at:
+                return _add(parts, OTHER_NAMESPACE, at, end, None, other[0])
+    return at
+
+
+def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: Line, limit: int) -> int:
+    """How far a key is known under a root."""
+    length = 0
+    if root is not None:
+        node, length = walk(state, key, root, limit)
+        if node.line is not None:
+            line = node.line
+    return Known(ghosts, key, line, length, limit, state.page_size).length

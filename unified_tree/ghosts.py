@@ -1,0 +1,346 @@
+"""Ghosts: a bounded memory of the prefixes that were evicted, so that a miss can be told from what was never seen.
+
+A node that leaves the tree leaves a `Ghost`: its tokens (the very bytes, so nothing is copied) and its `Eviction`. It hangs on
+the prefix behind which the node stood, by that prefix's line, its length and the ghost's first page. So a walk that has come to
+the end of the tree goes on through ghosts by one look-up and one comparison each, and a prefix that comes back finds what used
+to stand behind it.
+
+The memory is bounded twice. Beyond `max_bytes` of tokens the oldest ghosts *fade*: they only know that something stood there.
+Beyond `max_faded` these are forgotten. An eviction takes leaves before their parents, so what is forgotten first stood deepest.
+
+Costs: O(1) an eviction; O(1) a new leaf, and a comparison of what it brings back; a look-up and a comparison for each ghost
+that a walk passes. A line without ghosts costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+from unified_tree.line import Line, RootLine
+from unified_tree.matching import common_bytes
+from unified_tree.node import Root
+
+if TYPE_CHECKING:
+    from unified_tree.keys import Key
+    from unified_tree.node import Node, Tier
+
+GHOST_BYTES: Final = 448
+"""What a ghost takes besides its tokens, about: itself, its line and its place in two tables."""
+MAX_FORMER: Final = 8
+"""How many invalidations are remembered."""
+MAX_FIRST_PAGES: Final = 1 << 16
+"""Of how many first pages of prompts it is remembered in which namespaces they stood."""
+
+
+class Eviction:
+    """Why and when something went; one for all that one call evicted from one pool.
+
+    Attributes:
+        component: by index, whose pool was short.
+        tier: of that pool.
+        at_s: when, on the tree's clock.
+        beneficiary: the namespace for which room was made; None if nobody said.
+    """
+
+    __slots__ = ("at_s", "beneficiary", "component", "tier")
+
+    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None) -> None:
+        self.component = component
+        self.tier = tier
+        self.at_s = at_s
+        self.beneficiary = beneficiary
+
+
+@mypyc_attr(acyclic=True)
+class Ghost:
+    """A node that was evicted.
+
+    Attributes:
+        anchor: the line on which it hangs; None for one that is gone.
+        code: under which it hangs there.
+        line: the line of the node.
+        start, end: as of the node, in tokens.
+        edge: the node's tokens as bytes; None for one that has faded.
+        eviction: why it went; None if its namespace was invalidated.
+        boundary_from: a request could have resumed from this length and all behind it while all was there.
+        older, newer: its neighbours in its queue.
+    """
+
+    __slots__ = ("anchor", "boundary_from", "code", "edge", "end", "eviction", "line", "newer", "older", "start")
+
+    def __init__(self, line: Line, start: int, end: int, edge: bytes, eviction: Eviction | None, boundary_from: int) -> None:
+        self.anchor: Line | None = None
+        self.code = 0
+        self.line = line
+        self.start = start
+        self.end = end
+        self.edge: bytes | None = edge
+        self.eviction = eviction
+        self.boundary_from = boundary_from
+        self.older: Ghost | None = None
+        self.newer: Ghost | None = None
+
+
+class GhostQueue:
+    """Ghosts in the order in which they came."""
+
+    __slots__ = ("count", "newest", "oldest")
+
+    def __init__(self) -> None:
+        self.oldest: Ghost | None = None
+        self.newest: Ghost | None = None
+        self.count = 0
+
+    def append(self, ghost: Ghost) -> None:
+        """Add a ghost as the newest. Cost: O(1)."""
+        last = self.newest
+        ghost.older, ghost.newer = last, None
+        if last is None:
+            self.oldest = ghost
+        else:
+            last.newer = ghost
+        self.newest = ghost
+        self.count += 1
+
+    def remove(self, ghost: Ghost) -> None:
+        """Remove a ghost. Cost: O(1)."""
+        older, newer = ghost.older, ghost.newer
+        if older is None:
+            self.oldest = newer
+        else:
+            older.newer = newer
+        if newer is None:
+            self.newest = older
+        else:
+            newer.older = older
+        ghost.older = ghost.newer = None
+        self.count -= 1
+
+
+class Ghosts:
+    """The memory of one tree.
+
+    Args:
+        max_bytes: for ghosts with their tokens.
+        max_faded: ghosts without tokens.
+        is_gated: not every length is a boundary, so those that were are remembered.
+        time_s: the clock of evictions, in seconds.
+
+    Attributes:
+        clear, faded: the ghosts with their tokens, and those without.
+        size_bytes: what the former take.
+        forgotten: how many ghosts were forgotten.
+        former: the roots that were invalidated and their lines, the last invalidation last.
+        beneficiary: the namespace for which room is being made; whoever asks for pages sets it.
+    """
+
+    __slots__ = (
+        "_first_pages",
+        "_is_gated",
+        "_max_bytes",
+        "_max_faded",
+        "_roots",
+        "beneficiary",
+        "clear",
+        "faded",
+        "forgotten",
+        "former",
+        "size_bytes",
+        "time_s",
+    )
+
+    def __init__(self, max_bytes: int, max_faded: int, time_s: Callable[[], float], *, is_gated: bool) -> None:
+        self._max_bytes = max_bytes
+        self._max_faded = max_faded
+        self._is_gated = is_gated
+        self.time_s = time_s
+        self.clear = GhostQueue()
+        self.faded = GhostQueue()
+        self.size_bytes = 0
+        self.forgotten = 0
+        self.beneficiary: str | None = None
+        self._roots: dict[tuple[str, bool], RootLine] = {}
+        self._first_pages: dict[int, tuple[tuple[str, bool], tuple[str, bool]]] = {}
+        self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
+
+    def line_of_root(self, name: tuple[str, bool]) -> RootLine:
+        """The line of a new root, which may come and go while ghosts hang on it. Cost: O(1)."""
+        line = self._roots.get(name)
+        if line is None:
+            line = self._roots[name] = RootLine(name)
+        line.is_live = True
+        return line
+
+    def root_line(self, name: tuple[str, bool]) -> RootLine | None:
+        """The line of a root that may be gone; None if nothing is known of it."""
+        return self._roots.get(name)
+
+    def root_left(self, root: Root) -> None:
+        """A root lost its last child and leaves the tree."""
+        line = self._roots.get(root.name)
+        if line is not None and line is root.line:
+            line.is_live = False
+            if line.ghosts is None:
+                del self._roots[root.name]
+
+    def note_first_page(self, root: Root, page: bytes) -> None:
+        """A root has a new child that begins with a page. Cost: O(1)."""
+        code, name = hash(page), root.name
+        names = self._first_pages.get(code)
+        if names is None:
+            if len(self._first_pages) >= MAX_FIRST_PAGES:
+                del self._first_pages[next(iter(self._first_pages))]
+            self._first_pages[code] = (name, name)
+        elif names[0] != name:
+            self._first_pages[code] = (name, names[0])
+
+    def has_others(self, name: tuple[str, bool]) -> bool:
+        """Whether there are other roots than this one. Cost: O(1)."""
+        return len(self._roots) > (name in self._roots)
+
+    def other_namespace(self, name: tuple[str, bool], key: Key, page_size: int) -> tuple[str, bool] | None:
+        """Another root with a child that begins as a key does; None if none is remembered. Cost: O(1)."""
+        names = self._first_pages.get(hash(bytes(key.data[: page_size * key.width_bytes])))
+        if names is None:
+            return None
+        other = names[1] if names[0] == name else names[0]
+        return other if other != name and other[1] == name[1] else None
+
+    def retired(self, roots: dict[tuple[str, bool], Root], name: tuple[str, bool] | None) -> None:
+        """These roots were invalidated: all, or those of one name. Cost: O(1)."""
+        if name is None:
+            lines, self._roots = self._roots, {}
+        else:
+            line = self._roots.pop(name, None)
+            lines = {} if line is None else {name: line}
+        if roots or lines:
+            self.former.append((roots, lines))
+
+    def eviction(self, component: int, tier: Tier) -> Eviction:
+        """The record of an eviction that begins now."""
+        return Eviction(component, tier, self.time_s(), self.beneficiary)
+
+    def remember(self, node: Node, page_bytes: int, eviction: Eviction | None, boundary_from: int) -> None:
+        """A node is about to leave the tree. Cost: O(1), amortized over what fades."""
+        parent, line = node.parent, node.line
+        assert parent is not None and line is not None
+        edge = node.edge
+        ghost = Ghost(line, parent.end, node.end, edge, eviction, boundary_from)
+        self._hang(ghost, edge[:page_bytes])
+        self.clear.append(ghost)
+        self.size_bytes += len(edge) + GHOST_BYTES
+        while self.size_bytes > self._max_bytes:
+            oldest = self.clear.oldest
+            assert oldest is not None and oldest.edge is not None
+            self.clear.remove(oldest)
+            self.size_bytes -= len(oldest.edge) + GHOST_BYTES
+            oldest.edge = None
+            self.faded.append(oldest)
+            if self.faded.count > self._max_faded:
+                assert self.faded.oldest is not None
+                self.discard(self.faded.oldest)
+                self.forgotten += 1
+
+    def _hang(self, ghost: Ghost, first_page: bytes) -> None:
+        """Hang a ghost on the prefix behind which it stands."""
+        anchor = ghost.line.owner(ghost.start)
+        ghost.code = hash((ghost.start, first_page))
+        ghost.anchor = anchor
+        table = anchor.ghosts
+        if table is None:
+            table = anchor.ghosts = {}
+        before = table.get(ghost.code)
+        if before is not None:
+            self.discard(before)
+            table = anchor.ghosts = anchor.ghosts or {}
+        table[ghost.code] = ghost
+
+    def _unhang(self, ghost: Ghost) -> None:
+        anchor = ghost.anchor
+        assert anchor is not None and anchor.ghosts is not None
+        del anchor.ghosts[ghost.code]
+        if not anchor.ghosts:
+            anchor.ghosts = None
+            if isinstance(anchor, RootLine) and not anchor.is_live and self._roots.get(anchor.name) is anchor:
+                del self._roots[anchor.name]
+        ghost.anchor = None
+
+    def discard(self, ghost: Ghost) -> None:
+        """Forget a ghost. Cost: O(1)."""
+        self._unhang(ghost)
+        if ghost.edge is None:
+            self.faded.remove(ghost)
+        else:
+            self.clear.remove(ghost)
+            self.size_bytes -= len(ghost.edge) + GHOST_BYTES
+
+    def find(self, line: Line, length: int, data: bytes | memoryview, position: int, page_bytes: int) -> Ghost | None:
+        """The ghost behind a prefix that begins with the page at a position of a key's data. Cost: O(1)."""
+        table = line.owner(length).ghosts
+        return None if table is None else table.get(hash((length, bytes(data[position : position + page_bytes]))))
+
+    def line_of_leaf(self, parent: Node, edge: bytes, end: int, page_bytes: int) -> Line:
+        """The line of a new leaf; ghosts whose tokens it brings back are forgotten.
+
+        Cost: O(1), and a comparison of what comes back.
+        """
+        line, at = parent.line, parent.end
+        assert line is not None
+        if at == 0:
+            assert isinstance(parent, Root)
+            self.note_first_page(parent, edge[:page_bytes])
+        if line.end == at:  # nothing ever stood behind its parent
+            line.end = end
+            return line
+        position = 0
+        while position < len(edge):
+            ghost = self.find(line, at, edge, position, page_bytes)
+            if ghost is None:
+                break
+            tokens = ghost.edge
+            if tokens is None:
+                self.discard(ghost)
+                break
+            line = ghost.line
+            common = len(tokens)
+            if not edge.startswith(tokens, position):
+                common = common_bytes(edge, tokens, position, len(edge), page_bytes)
+            at += common // (len(tokens) // (ghost.end - ghost.start))
+            position += common
+            if self._is_gated and ghost.eviction is not None and at >= ghost.boundary_from:
+                line.note_lost(ghost.boundary_from, at, ghost.eviction)
+            if common < len(tokens):
+                self._cut(ghost, at, tokens[common:], page_bytes)
+            else:
+                self.discard(ghost)
+        if at == end:
+            return line
+        if at == line.end:
+            line.end = end
+            return line
+        return Line(line.owner(at), at, end)
+
+    def _cut(self, ghost: Ghost, start: int, rest: bytes, page_bytes: int) -> None:
+        """The front of a ghost is in the tree again: what remains of it hangs behind that."""
+        assert ghost.edge is not None
+        self._unhang(ghost)
+        self.size_bytes -= len(ghost.edge) - len(rest)
+        ghost.start, ghost.edge = start, rest
+        self._hang(ghost, rest[:page_bytes])
+
+    def release(self) -> None:
+        """Forget all, when the tree goes: lines and ghosts refer to each other."""
+        for queue in (self.clear, self.faded):
+            ghost = queue.oldest
+            while ghost is not None:
+                after = ghost.newer
+                if ghost.anchor is not None:
+                    ghost.anchor.ghosts = None
+                    ghost.anchor = None
+                ghost.older = ghost.newer = None
+                ghost = after
+            queue.oldest = queue.newest = None

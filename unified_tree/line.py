@@ -1,0 +1,116 @@
+"""Lines: names for prefixes that outlive their nodes.
+
+A node's id says which prefix it ends only while the node lives. A `Line` names the prefixes of one text, as far as some node
+ever had it. The first child of a node goes on along its parent's line, so a chat of many turns is one line; each other child
+begins a line of its own, which forks off where its parent ended. Both halves of a split are on the line of the node. So
+(line, length) names a prefix for ever, and a prefix has one name: that on the line that owns the length.
+
+What was evicted hangs on the prefix behind which it stood (see `ghosts`), whoever has that prefix later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+if TYPE_CHECKING:
+    from unified_tree.ghosts import Eviction, Ghost
+
+MAX_NOTES: Final = 16
+"""Lengths of one line at which something is noted, of each kind; the oldest note is forgotten."""
+
+
+@mypyc_attr(acyclic=True)
+class Line:
+    """One text, and where it forks off another.
+
+    Attributes:
+        parent: the line whose text it shares up to `fork`; None for that of a root.
+        fork: how many tokens are shared, -1 without a parent.
+        end: how long the text is known to be; what comes next decides whether it goes on along this line.
+        ghosts: what was evicted behind a prefix of this line, by a hash of the prefix's length and the first page behind it;
+            None for nothing.
+        unsaved: why no state was saved where one was due, by length; None for nothing.
+        lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
+            length the first, and the eviction; None for none.
+    """
+
+    __slots__ = ("end", "fork", "ghosts", "lost", "parent", "unsaved")
+
+    def __init__(self, parent: Line | None, fork: int, end: int) -> None:
+        self.parent = parent
+        self.fork = fork
+        self.end = end
+        self.ghosts: dict[int, Ghost] | None = None
+        self.unsaved: dict[int, str] | None = None
+        self.lost: dict[int, tuple[int, Eviction]] | None = None
+
+    def owner(self, length: int) -> Line:
+        """The line that owns a prefix of this one. Cost: O(forks behind it)."""
+        line = self
+        while length <= line.fork:
+            assert line.parent is not None
+            line = line.parent
+        return line
+
+    def note_unsaved(self, length: int, reason: str) -> None:
+        """Nothing was saved at a length where it was due."""
+        if self.unsaved is None:
+            self.unsaved = {}
+        elif len(self.unsaved) >= MAX_NOTES:
+            del self.unsaved[next(iter(self.unsaved))]
+        self.unsaved[length] = reason
+
+    def note_lost(self, first: int, last: int, eviction: Eviction) -> None:
+        """Boundaries were evicted, those at lengths from `first` to `last`, whose tokens came back without them."""
+        line: Line | None = self.owner(last)
+        while line is not None and last >= first:
+            if line.lost is None:
+                line.lost = {}
+            elif len(line.lost) >= MAX_NOTES:
+                del line.lost[next(iter(line.lost))]
+            line.lost[last] = (first, eviction)
+            last, line = min(last, line.fork), line.parent
+
+    def last_unsaved(self, after: int, up_to: int) -> str | None:
+        """Why nothing was saved at the greatest length in (after, up_to] of which that is known; None if there is none."""
+        line: Line | None = self
+        while line is not None and up_to > after:
+            found = [at for at in line.unsaved or () if max(after, line.fork) < at <= up_to]
+            if found:
+                assert line.unsaved is not None
+                return line.unsaved[max(found)]
+            up_to, line = min(up_to, line.fork), line.parent
+        return None
+
+    def last_lost(self, after: int, up_to: int) -> tuple[int, Eviction | None]:
+        """The last boundary in (after, up_to] that was evicted while its tokens came back, and how; else (after, None)."""
+        line: Line | None = self
+        while line is not None and up_to > after:
+            best, found = after, None
+            for last, (first, eviction) in (line.lost or {}).items():
+                end = min(last, up_to)
+                if end >= first and end > best:
+                    best, found = end, eviction
+            if found is not None:
+                return best, found
+            up_to, line = min(up_to, line.fork), line.parent
+        return after, None
+
+
+@mypyc_attr(acyclic=True)
+class RootLine(Line):
+    """The line of a root.
+
+    Attributes:
+        name: the root's.
+        is_live: the tree has the root.
+    """
+
+    __slots__ = ("is_live", "name")
+
+    def __init__(self, name: tuple[str, bool]) -> None:
+        super().__init__(None, -1, 0)
+        self.name = name
+        self.is_live = True
