@@ -141,8 +141,9 @@ class Lease:
 
     @property
     def misses(self) -> list[Miss]:
-        """Why its prompt's tokens from `compute_from` on have to be computed, ascending and without gaps. Empty if the tree keeps
-        no memory of evictions, and for a lease that is no request.
+        """Why its prompt's tokens from `compute_from` on have to be computed, ascending and without gaps.
+
+        Empty if the tree keeps no memory of evictions, and for a lease that is no request.
         """
         return [] if self._misses is None else self._misses.parts
 
