@@ -49,8 +49,10 @@ class Freed:
     def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
         """Pages that the tree has no more."""
         self._chunks.setdefault((tier, component), []).append(pages)
+        count = len(pages) // PAGE_ID_BYTES
+        self._state.pools(tier)[component].evicted_pages += count
         if tier is self._tier:
-            self.page_counts[component] += len(pages) // PAGE_ID_BYTES
+            self.page_counts[component] += count
 
     def by_name(self, tier: Tier) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Page ids freed on one tier, by component name."""
@@ -105,7 +107,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             freed.deleted_nodes += 1
             continue
         if eviction is None and state.ghosts is not None:
-            eviction = state.ghosts.eviction(i, tier)
+            eviction = state.ghosts.eviction(i, tier, pool.evicted_pages)
         remove_victim(state, victim, freed, eviction)
 
 

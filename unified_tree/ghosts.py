@@ -54,15 +54,17 @@ class Eviction:
         tier: of that pool.
         at_s: when, on the tree's clock.
         beneficiary: the namespace for which room was made; None if nobody said.
+        evicted_pages: how many pages had left that pool before.
     """
 
-    __slots__ = ("at_s", "beneficiary", "component", "tier")
+    __slots__ = ("at_s", "beneficiary", "component", "evicted_pages", "tier")
 
-    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None) -> None:
+    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None, evicted_pages: int) -> None:
         self.component = component
         self.tier = tier
         self.at_s = at_s
         self.beneficiary = beneficiary
+        self.evicted_pages = evicted_pages
 
 
 @mypyc_attr(acyclic=True)
@@ -230,9 +232,9 @@ class Ghosts:
         if roots or lines:
             self.former.append((roots, lines))
 
-    def eviction(self, component: int, tier: Tier) -> Eviction:
+    def eviction(self, component: int, tier: Tier, evicted_pages: int) -> Eviction:
         """The record of an eviction that begins now."""
-        return Eviction(component, tier, self.time_s(), self.beneficiary)
+        return Eviction(component, tier, self.time_s(), self.beneficiary, evicted_pages)
 
     def remember(self, node: Node, page_bytes: int, eviction: Eviction | None, boundary_from: int) -> None:
         """A node is about to leave the tree. Cost: O(1), amortized over what fades."""
