@@ -19,6 +19,7 @@ from typing import Any
 from setuptools import Extension, setup
 
 HOT = (
+    "ages",
     "arguments",
     "causes",
     "children",

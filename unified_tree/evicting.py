@@ -97,6 +97,10 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
             split(state, victim.node, victim.node.end - going * state.page_size)
             is_whole = True
+        if state.ghosts is not None and state.ages is not None:
+            if eviction is None:
+                eviction = state.ghosts.eviction(i, tier)
+            state.ages.evicted(victim, eviction.at_s)
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
@@ -104,8 +108,6 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             freed.add_pages(i, tier, state.shorten(victim, going))
             freed.deleted_nodes += 1
             continue
-        if eviction is None and state.ghosts is not None:
-            eviction = state.ghosts.eviction(i, tier)
         remove_victim(state, victim, freed, eviction)
 
 

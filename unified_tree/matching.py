@@ -117,7 +117,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         rebuild, rebuild_tokens = _rebuild(state, device, device_node, device_length)
         save_at = _branch_point(state, path_length, device.length)
     if touch:
-        state.clock += 1
+        state.tick()
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
@@ -290,17 +290,19 @@ def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> 
 
 def touch(state: TreeState, node: Node, length: int) -> None:
     """A boundary on device is used: as a match that ends there."""
-    state.clock += 1
+    state.tick()
     _touch(state, record(Boundary, (node.id, length)), node, length, Tier.DEVICE)
 
 
 def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
     """A match uses the deepest path node, the boundary's window and its state."""
-    now = state.clock
+    now, ages = state.clock, state.ages
     pools = state.pools(tier)
     for i in state.owned_paths[tier]:
         value = path_node.values(tier)[i]
         if value is not None:
+            if ages is not None:
+                ages.used(value)
             value.touch(path_length, now)
             pools[i].touched(value)
     if boundary.length == 0 or not (state.points or state.windows):
@@ -310,10 +312,15 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
     for i in state.owned_points[tier]:
         value = node.values(tier)[i] if node.end == boundary.length else None
         if value is not None:
+            if ages is not None:
+                ages.used(value)
             value.touch(boundary.length, now)
             pools[i].touched(value)
     for i, window in state.owned_windows[tier]:
-        for value in window_values(node, boundary.length, i, window, tier):
+        values = window_values(node, boundary.length, i, window, tier)
+        if ages is not None and values:
+            ages.used(values[0])
+        for value in values:
             value.touch(min(boundary.length, value.node.end), now)
             pools[i].touched(value)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.ages import Ages
 from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
@@ -53,7 +54,7 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
-        ghosts: what was evicted; None if nothing is remembered.
+        ghosts: what was evicted; None if nothing is remembered. `ages`: of what is used and evicted; None likewise.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -86,7 +87,9 @@ class TreeState:
         self.retired = Retired()
         self.resumability = Resumability(self, settings.settle_limit)
         self.ghosts: Ghosts | None = None
+        self.ages: Ages | None = None
         if settings.ghost_bytes:
+            self.ages = Ages(len(self.components), time_s)
             self.ghosts = Ghosts(settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
 
     def _group_components(self) -> None:
@@ -127,6 +130,12 @@ class TreeState:
         if i is None:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
         return i
+
+    def tick(self) -> None:
+        """An operation begins: what it uses or makes has a later stamp."""
+        self.clock += 1
+        if self.ages is not None:
+            self.ages.tick(self.clock)
 
     def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         """Page ids by component name, given by component index and as bytes in several parts."""
