@@ -47,10 +47,14 @@ class AgeCounter:
         """Count one age, in seconds. Cost: O(1)."""
         left: i64 = int(age_s * 1000)
         bucket: i64 = 0
+        while left >= 256 and bucket < 24:
+            left >>= 8
+            bucket += 8
         while left > 0 and bucket < LAST_BUCKET:
             left >>= 1
             bucket += 1
-        self.counts[bucket] += 1
+        before: i64 = self.counts[bucket]
+        self.counts[bucket] = before + 1
         self.total_s += age_s
 
 

@@ -168,13 +168,9 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
 
 def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Eviction) -> None:
     """Remember that a node lost a window or a state for good."""
-    i = value.component
-    if not state.is_path[i] and state.components[i].required and covered_pages(node, i) < value.page_count:
-        if node.evicted is None:
-            node.evicted = {}
-        before = node.evicted.get(i)
-        if before is None or before[1] < value.page_count:
-            node.evicted[i] = (eviction, value.page_count)
+    i, page_count = value.component, value.page_count
+    if state.is_gate[i] and covered_pages(node, i) < page_count:
+        node.note_lost(i, page_count, eviction)
 
 
 def _lost_window(state: TreeState, gone: Value) -> bool:

@@ -169,7 +169,7 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     start, end = node.start, node.end
     first = start + 1
     for i in state.required_points:
-        if node.device[i] is None and node.host[i] is None and (node.evicted is None or i not in node.evicted):
+        if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
             return end + 1
         first = end
     for i, window in state.required_windows:
@@ -179,8 +179,9 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
             if parent is None or reached > at.end:
                 break
             covered = covered_tokens(state, at, i, device_only=False)
-            if at.evicted is not None and i in at.evicted:
-                covered = max(covered, at.evicted[i][1] * state.page_size)
+            lost = at.lost_of(i)
+            if lost is not None:
+                covered = max(covered, lost.page_count * state.page_size)
             reached = min(reached, max(parent.end, at.end - covered))
             if reached > parent.end:
                 break
@@ -199,7 +200,7 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
         retry: Node | None = None
         for i in state.required_points:
             if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
-                if once and length == node.end and node.evicted is not None and i in node.evicted:
+                if once and length == node.end and node.lost_of(i) is not None:
                     continue
                 retry = node.parent
                 break
@@ -238,8 +239,9 @@ class _WindowScan:
             if parent is None:
                 break
             covered = covered_tokens(state, at, self.component, device_only)
-            if once and at.evicted is not None and self.component in at.evicted:
-                covered = max(covered, at.evicted[self.component][1] * state.page_size)
+            lost = at.lost_of(self.component) if once else None
+            if lost is not None:
+                covered = max(covered, lost.page_count * state.page_size)
             first = max(parent.end, at.end - covered)
             if first >= self.reached:
                 self.at = None

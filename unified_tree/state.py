@@ -41,6 +41,7 @@ class TreeState:
         required_paths, required_windows, required_points: the components that a boundary needs, by index; windows as (index,
             window in tokens).
         is_required_window: the same by component index.
+        is_gate: whether a component is one of these windows or points, by index.
         required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
@@ -111,6 +112,7 @@ class TreeState:
         window_of = dict(self.windows)
         gates = dict(self.required_windows)
         self.is_required_window = [i in gates for i in range(len(self.components))]
+        self.is_gate = [c.required and not c.coverage.is_path for c in self.components]
         self.shared_windows = tuple(
             SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
             for i, window in self.required_windows
@@ -177,8 +179,10 @@ class TreeState:
         if on_host is not None:  # the device value keeps the run of both
             value.run_pages = on_host.run_pages
         node.set_value(component, tier, value)
-        if node.evicted is not None and component in node.evicted and node.evicted[component][1] <= value.page_count:
-            del node.evicted[component]
+        if node.lost is not None:
+            lost = node.lost_of(component)
+            if lost is not None and lost.page_count <= value.page_count:
+                node.forget_lost(component)
         if tier:
             self.host_value_count += 1
         if self.is_path[component]:
