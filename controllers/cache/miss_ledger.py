@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.causes import misses
-from unified_tree.controllers.cache.in_flight import InFlight
+from mypy_extensions import i64
+
+from unified_tree.causes import LAST_TOKEN, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
+from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
@@ -51,19 +53,35 @@ class MissLedger:
         """Whether misses are booked: the tree remembers what it evicted."""
         return self._state.ghosts is not None
 
-    def book(self, key: Key, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int) -> list[Miss]:
-        """Book what a request has to compute, and return it; see `LeaseMisses` and `causes.misses`."""
-        parts = misses(self._state, key, found, compute_from, unloaded, in_store, self.in_flight.reach)
+    def book(
+        self, key: Key, count: int, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int
+    ) -> list[Miss]:
+        """Book what a request has to compute, and return what of that lies in pages; see `LeaseMisses` and `causes.misses`."""
+        parts = misses_in_pages(self._state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
         self._namespace = key.namespace
         for part in parts:
             self.add(part)
+        remainder: i64 = count - 1 - end_of_pages(self._state, count, compute_from)
+        if remainder > 0:
+            self._count(PAGE_REMAINDER, remainder)
+        self._count(LAST_TOKEN, 1)
         return parts
+
+    def parts(self, booked: list[Miss], count: int, compute_from: int) -> list[Miss]:
+        """All of what was booked for a prompt."""
+        parts = booked.copy()
+        add_end(parts, self._state, count, compute_from)
+        return parts
+
+    def _count(self, code: i64, tokens: i64) -> None:
+        before: i64 = self.tokens[code]
+        self.tokens[code] = before + tokens
 
     def add(self, miss: Miss) -> None:
         """Book one miss."""
-        code, eviction, detail = miss.code, miss.eviction, miss.detail
+        eviction, detail = miss.eviction, miss.detail
         count = miss.end - miss.begin
-        self.tokens[code] += count
+        self._count(miss.code, count)
         if eviction is not None:
             pool = (eviction.component, eviction.tier)
             self.evicted[pool] = self.evicted.get(pool, 0) + count
