@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.latency import LatencyCounter, LatencyStats
-from unified_tree.coverage import Point
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -184,7 +183,7 @@ class CacheStats:
                 protected=pool.protected_pages,
                 stranded=pool.stranded_pages,
                 page_bytes=pool.component.page_bytes,
-                page_tokens=1 if isinstance(pool.component.coverage, Point) else cache.page_size,
+                page_tokens=1 if pool.component.coverage.is_exact else cache.page_size,
                 victims=counters.victims.get((Tier.DEVICE, name), 0),
                 evicted_pages=counters.evicted_device_pages.get(name, 0),
                 policy_failures=pool.policy_failures,
