@@ -144,7 +144,7 @@ class CacheCollector:
                 pages.update({(pool, call, outcome.value): count for outcome, count in outcomes.items()})
         yield self._counter("storage_queries", "keys asked for, and of these present", asked, "pool", "answer")
         yield self._counter("storage_pages", "pages handed to the store's calls, by outcome", pages, "pool", "call", "outcome")
-        bad: Samples = {(pool,): count for pool, count in figures.quarantined.items()}
+        bad: Samples = {(pool,): figures.quarantined.get(pool, 0) for pool in figures.pools}
         yield self._counter("storage_quarantined", "pages that were not what had been put", bad, "pool")
         longest: Samples = {key: latency.longest_s for key, latency in figures.latencies.items()}
         yield self._histogram("storage_call_seconds", "calls of the store", figures.latencies.items(), "pool", "call")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -124,8 +124,8 @@ class CacheStats:
             rebuild windows.
         misses: the other prompt tokens, by the label of their `MissCause`: all causes, and they sum to `prompt_tokens` less
             `hit_tokens`. Empty if the tree remembers no evictions.
-        evicted_misses: of these the evicted ones, by component and tier of the pool that was short; `miss_details`: of all
-            these those with a detail, by cause and detail.
+        evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
+            `miss_details` of all misses those with a detail, by cause and detail.
         miss_memory: of what was evicted; None if the tree remembers no evictions.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
@@ -201,10 +201,16 @@ class CacheStats:
                 page_bytes=pool.component.page_bytes,
                 victims=counters.victims.get((Tier.HOST, name), 0),
             )
+        tiers: dict[Tier, Iterable[str]] = {Tier.DEVICE: pools, Tier.HOST: host_pools}
+        evicted = {
+            (name, tier.name.lower()): ledger.evicted.get((names.index(name), tier), 0)
+            for tier, of_tier in tiers.items()
+            for name in of_tier
+        }
         return cls(
             **{name: getattr(counters, name) for name in TOTALS},
             misses={cause.label: ledger.tokens[cause] for cause in MissCause} if ledger.is_on else {},
-            evicted_misses={(names[at], tier.name.lower()): count for (at, tier), count in ledger.evicted.items()},
+            evicted_misses=evicted if ledger.is_on else {},
             miss_details={(cause.label, detail): count for (cause, detail), count in ledger.details.items()},
             miss_memory=None if ghosts is None else MissMemoryStats.of(ghosts),
             nodes=tree.node_count,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from engine_metric_names import RECORDED, SOURCES
-from host_cells import HostPages
 from kinds import FULL, MAMBA, swa
+from metered_cache import metered_cache
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,10 +17,6 @@ from unified_tree import Component, Key, Path
 from unified_tree.controllers import HostTier, LoadCost, PrefixCache
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.metrics import CacheCollector
-from unified_tree.controllers.storage import MemoryStorage, StoredPool
-from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import StorageTier
-from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import ConfigurationError
 from unified_tree.miss_cause import MissCause
@@ -87,15 +83,7 @@ def test_a_cache_without_a_host_tier_and_without_limits() -> None:
 
 
 def test_a_store_is_exported_too() -> None:
-    memory = {"full": HostPages(1), "mamba": HostPages(1)}
-    pools = {
-        name: StoredPool(name=name, format_digest=name.encode().ljust(32), value_bytes=memory[name].value_bytes)
-        for name in memory
-    }
-    engine = MemoryStorage([*pools.values(), record_pool([pools["mamba"]], RECORDS)])
-    storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1")
-    tier = HostTier(page_counts={}, engine=NullEngine())
-    cache = PrefixCache([FULL, MAMBA], 2, host=tier, storage=storage)
+    cache = metered_cache()
     tokens = np.arange(8)
     with cache.acquire(Key(tokens)) as lease:
         cache.allocate(lease, 8)
@@ -113,6 +101,7 @@ def test_a_store_is_exported_too() -> None:
     assert samples["unified_tree_storage_call_seconds_sum", (("call", "put"), ("pool", "mamba"))] > 0
     assert samples["unified_tree_storage_call_seconds_count", (("call", "put"), ("pool", "mamba"))] == 1
     assert samples["unified_tree_storage_degraded", ()] == 0
+    assert samples["unified_tree_storage_quarantined_total", (("pool", "full"),)] == 0, "there before the first one"
     cache.close()
 
 
