@@ -1,4 +1,4 @@
-"""A prefill that had saved no window yet strands its own pages, and write-back took these for pages that can be evicted at once.
+"""A prefill that had saved no window yet strands its own pages. Write-back took these for pages that can be evicted at once.
 
 So nothing was copied, and the coldest boundary was evicted without a copy while the host was empty.
 """
