@@ -35,7 +35,8 @@ from unified_tree.ghosts import Eviction
 from unified_tree.grafting import GraftResult
 from unified_tree.invariants import Violation
 from unified_tree.keys import Key
-from unified_tree.miss import Miss, MissCause
+from unified_tree.miss import Miss
+from unified_tree.miss_cause import MissCause
 from unified_tree.node import NodeId, PageId, Tier, Value
 from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 from unified_tree.policies import POLICIES, policy_names

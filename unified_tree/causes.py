@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.matching import common_bytes, match, once_boundary, walk
-from unified_tree.miss import Miss, MissCause
-from unified_tree.receipt import record
+from unified_tree.miss import Miss
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost, Ghosts
@@ -22,18 +21,21 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Match
     from unified_tree.state import TreeState
 
-NEVER_SEEN: Final = MissCause.NEVER_SEEN
-DIVERGED: Final = MissCause.DIVERGED
-EVICTED: Final = MissCause.EVICTED
-NEVER_SAVED: Final = MissCause.NEVER_SAVED
-OTHER_NAMESPACE: Final = MissCause.OTHER_NAMESPACE
-OTHER_WEIGHTS: Final = MissCause.OTHER_WEIGHTS
-PAGE_REMAINDER: Final = MissCause.PAGE_REMAINDER
-SAVE_GRID: Final = MissCause.SAVE_GRID
-IN_FLIGHT: Final = MissCause.IN_FLIGHT
-PREFETCH_GIVEN_UP: Final = MissCause.PREFETCH_GIVEN_UP
-LAST_TOKEN: Final = MissCause.LAST_TOKEN
-UNKNOWN: Final = MissCause.UNKNOWN
+# The codes of MissCause, as constants that cost nothing to compare.
+NEVER_SEEN: Final = 0
+DIVERGED: Final = 1
+EVICTED: Final = 2
+NEVER_SAVED: Final = 3
+OTHER_NAMESPACE: Final = 4
+OTHER_WEIGHTS: Final = 5
+PAGE_REMAINDER: Final = 6
+SAVE_GRID: Final = 7
+LOAD_REFUSED: Final = 8
+LOAD_FAILED: Final = 9
+IN_FLIGHT: Final = 10
+PREFETCH_GIVEN_UP: Final = 11
+LAST_TOKEN: Final = 12
+UNKNOWN: Final = 13
 
 
 class Known:
@@ -47,9 +49,11 @@ class Known:
 
     __slots__ = ("has_faded", "length", "line", "trail")
 
-    def __init__(self, ghosts: Ghosts, key: Key, line: Line, length: int, limit: int, page_size: int) -> None:
+    def __init__(
+        self, ghosts: Ghosts, data: bytes | memoryview, width: int, line: Line, length: int, limit: int, page_size: int
+    ) -> None:
         """Follow the ghosts from a length of a line up to `limit`. Cost: O(ghosts passed), and one comparison of tokens."""
-        data, width, trail = key.data, key.width_bytes, None
+        trail = None
         page_bytes, stop = page_size * width, limit * width
         self.has_faded = False
         while length < limit:
@@ -76,7 +80,7 @@ def misses(
     key: Key,
     found: Match,
     resumed: int,
-    unloaded: tuple[MissCause, str | None],
+    unloaded: tuple[int, str | None],
     in_store: int,
     in_flight: Callable[[Key, int], int] | None,
 ) -> list[Miss]:
@@ -106,14 +110,13 @@ def misses(
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
     if at < in_store:
         at = _add(parts, PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
-    ended = length
-    if line is not None:
-        known = Known(ghosts, key, line, length, whole, size)
-        ended, line = known.length, known.line
+    ended, is_forgotten = length, False
+    if line is not None and (at < length or line.owner(length).ghosts is not None):
+        known = Known(ghosts, key.data, key.width_bytes, line, length, whole, size)
+        ended, line, is_forgotten = known.length, known.line, known.has_faded
         if at < ended:
             at = _known_but_lost(state, node, length, known, at, parts)
     if at < whole:
-        is_forgotten = line is not None and known.has_faded
         computed = 0 if in_flight is None else min(in_flight(key, ended), whole)
         if at < computed:
             at = _add(parts, IN_FLIGHT, at, computed, None, None)
@@ -135,9 +138,9 @@ def misses(
     return parts
 
 
-def _add(parts: list[Miss], cause: MissCause, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> int:
+def _add(parts: list[Miss], cause: int, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> int:
     """Append a part; returns its end."""
-    parts.append(record(Miss, (cause, begin, end, eviction, detail)))
+    parts.append(Miss(cause, begin, end, eviction, detail))
     return end
 
 
@@ -224,4 +227,4 @@ def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: 
         node, length = walk(state, key, root, limit)
         if node.line is not None:
             line = node.line
-    return Known(ghosts, key, line, length, limit, state.page_size).length
+    return Known(ghosts, key.data, key.width_bytes, line, length, limit, state.page_size).length

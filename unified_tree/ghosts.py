@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from unified_tree.int64 import INT64_BYTES
 from unified_tree.line import Line, RootLine
 from unified_tree.matching import common_bytes
 from unified_tree.node import Root
@@ -30,12 +31,21 @@ if TYPE_CHECKING:
 
 GHOST_BYTES: Final = 448
 """What a ghost takes besides its tokens, about: itself, its line and its place in two tables."""
+LONG_PAGE_BYTES: Final = 64
 MAX_FORMER: Final = 8
 """How many invalidations are remembered."""
 MAX_FIRST_PAGES: Final = 1 << 16
 """Of how many first pages of prompts it is remembered in which namespaces they stood."""
 
 
+def page_code(length: int, page: bytes) -> int:
+    """A hash of a length and the page behind it. Of a long page only the low bytes of its tokens count, which is faster; pages
+    that differ in no low byte take each other's place.
+    """
+    return hash((length, page if len(page) <= LONG_PAGE_BYTES else page[::INT64_BYTES]))
+
+
+@mypyc_attr(acyclic=True)
 class Eviction:
     """Why and when something went; one for all that one call evicted from one pool.
 
@@ -248,7 +258,7 @@ class Ghosts:
     def _hang(self, ghost: Ghost, first_page: bytes) -> None:
         """Hang a ghost on the prefix behind which it stands."""
         anchor = ghost.line.owner(ghost.start)
-        ghost.code = hash((ghost.start, first_page))
+        ghost.code = page_code(ghost.start, first_page)
         ghost.anchor = anchor
         table = anchor.ghosts
         if table is None:
@@ -281,7 +291,13 @@ class Ghosts:
     def find(self, line: Line, length: int, data: bytes | memoryview, position: int, page_bytes: int) -> Ghost | None:
         """The ghost behind a prefix that begins with the page at a position of a key's data. Cost: O(1)."""
         table = line.owner(length).ghosts
-        return None if table is None else table.get(hash((length, bytes(data[position : position + page_bytes]))))
+        if table is None:
+            return None
+        page = data[position : position + page_bytes]
+        if not isinstance(page, bytes):
+            page = bytes(page)
+        ghost = table.get(page_code(length, page))
+        return ghost if ghost is None or ghost.edge is None or ghost.edge.startswith(page) else None
 
     def line_of_leaf(self, parent: Node, edge: bytes, end: int, page_bytes: int) -> Line:
         """The line of a new leaf; ghosts whose tokens it brings back are forgotten.

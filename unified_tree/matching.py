@@ -102,7 +102,6 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
         return _MISS
-    known = record(Boundary, (node.id, length))
     path_node, path_length = device_node, device_length = node, length
     if state.host_value_count:  # else every node's paths are on device
         path_node, path_length = path_reach(state, node, length, device_only=False)
@@ -122,6 +121,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
+    known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
 
 

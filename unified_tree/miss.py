@@ -2,68 +2,47 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction
 
-
-class MissCause(IntEnum):
-    """Why a token of a prompt was computed. Each has exactly one cause.
-
-    NEVER_SEEN: no prompt with this prefix was served, as far as is remembered.
-    DIVERGED: the prefix up to `Miss.begin` was seen, but other tokens came behind it.
-    EVICTED: it could have been resumed from; `Miss.eviction` says which pool was short, when, and for whom.
-    NEVER_SAVED: the path is there (or was), but no window or state was ever saved at or behind these tokens.
-    OTHER_NAMESPACE: the same tokens are known in another namespace.
-    OTHER_WEIGHTS: they were known before the namespace was invalidated.
-    PAGE_REMAINDER: the end of a prompt that fills no whole page.
-    SAVE_GRID: behind the last length at which a state can be saved.
-    LOAD_REFUSED: on host, but not loaded: `Miss.detail` says whether that would have cost more, or found no room.
-    LOAD_FAILED: on host, but a load of it failed.
-    IN_FLIGHT: another request computes these tokens now.
-    PREFETCH_GIVEN_UP: a store had them, but the request waited no longer.
-    LAST_TOKEN: the last token of a prompt is always computed.
-    UNKNOWN: evicted too long ago to be remembered.
-    """
-
-    NEVER_SEEN = 0
-    DIVERGED = 1
-    EVICTED = 2
-    NEVER_SAVED = 3
-    OTHER_NAMESPACE = 4
-    OTHER_WEIGHTS = 5
-    PAGE_REMAINDER = 6
-    SAVE_GRID = 7
-    LOAD_REFUSED = 8
-    LOAD_FAILED = 9
-    IN_FLIGHT = 10
-    PREFETCH_GIVEN_UP = 11
-    LAST_TOKEN = 12
-    UNKNOWN = 13
-
-    @property
-    def label(self) -> str:
-        """Its name as metrics and pages show it."""
-        return self.name.lower()
+CAUSES: Final = tuple(MissCause)
 
 
-class Miss(NamedTuple):
+@mypyc_attr(acyclic=True)
+class Miss:
     """The tokens [begin, end) of a prompt, computed for one reason.
 
     Attributes:
+        code: of the cause, as an integer.
         eviction: for EVICTED.
         detail: for NEVER_SAVED why nothing was saved, None if nothing was due; for LOAD_REFUSED and OTHER_NAMESPACE see there.
     """
 
-    cause: MissCause
-    begin: int
-    end: int
-    eviction: Eviction | None
-    detail: str | None
+    __slots__ = ("begin", "code", "detail", "end", "eviction")
+
+    def __init__(self, code: int, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> None:
+        self.code = code
+        self.begin = begin
+        self.end = end
+        self.eviction = eviction
+        self.detail = detail
+
+    @property
+    def cause(self) -> MissCause:
+        """The reason."""
+        return CAUSES[self.code]
 
     @property
     def tokens(self) -> int:
         """How many tokens."""
         return self.end - self.begin
+
+    def __repr__(self) -> str:
+        detail = "" if self.detail is None else f", {self.detail}"
+        return f"Miss({self.cause.name}, [{self.begin}, {self.end}){detail})"

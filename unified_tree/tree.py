@@ -28,7 +28,7 @@ from unified_tree.inserting import Insertion
 from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
-from unified_tree.miss import MissCause
+from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 from unified_tree.policies import policy_factory
 from unified_tree.receipt import NOWHERE, Boundary, InsertResult

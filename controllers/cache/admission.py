@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from unified_tree import causes
 from unified_tree.controllers.cache.lease import Lease, LeaseOwner
 from unified_tree.errors import OutOfPagesError, TransferError
 from unified_tree.matching import match
-from unified_tree.miss import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.resources import CacheResources
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from unified_tree.keys import Key
     from unified_tree.receipt import Match
 
-LOAD_FAILED: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_FAILED, None)
-NO_ROOM: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_REFUSED, "room")
-TOO_DEAR: Final[tuple[MissCause, str | None]] = (MissCause.LOAD_REFUSED, "cost")
+LOAD_FAILED: Final[tuple[int, str | None]] = (causes.LOAD_FAILED, None)
+NO_ROOM: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "room")
+TOO_DEAR: Final[tuple[int, str | None]] = (causes.LOAD_REFUSED, "cost")
 
 
 class Admission:
@@ -53,7 +53,7 @@ class Admission:
         save_output: bool = False,
         may_load: bool = True,
         may_rebuild: bool = True,
-        refused: tuple[MissCause, str | None] = LOAD_FAILED,
+        refused: tuple[int, str | None] = LOAD_FAILED,
     ) -> Lease:
         """A lease at the best candidate; see PrefixCache.acquire. The arguments were checked, but for the ids of the tokens.
 
@@ -117,7 +117,7 @@ class Admission:
             )
         if not loads and parts.controller is not None:
             parts.controller.hit(lease.boundary)
-        lease.admitted = (found, TOO_DEAR if may_load else refused)
+        lease._admitted_by(found, TOO_DEAR if may_load else refused)
         return lease
 
     def _is_worth_loading(self, found: Match, compute_from: int) -> bool:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
+from unified_tree.ghosts import page_code
 from unified_tree.matching import common_bytes
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
 
 
+@mypyc_attr(acyclic=True)
 class Flight:
     """One prompt under way.
 
     Attributes:
-        key: the prompt's.
+        namespace, bigram, data, width_bytes, length: of its key.
         code: under which it is found; 0 while it has no whole page to publish.
     """
 
-    __slots__ = ("code", "key")
+    __slots__ = ("bigram", "code", "data", "length", "namespace", "width_bytes")
 
     def __init__(self, key: Key) -> None:
-        self.key = key
+        self.namespace = key.namespace
+        self.bigram = key.bigram
+        self.data = key.data
+        self.width_bytes = key.width_bytes
+        self.length = key.length
         self.code = 0
 
 
@@ -44,28 +52,34 @@ class InFlight:
         """
         if not self._flights:
             return 0
-        flight = self._flights.get(self._code(key, length))
-        if flight is None or flight.key.namespace != key.namespace or flight.key.bigram != key.bigram:
-            return 0
         width, size = key.width_bytes, self._page_size
-        page_bytes, whole = size * width, min(key.length, flight.key.length) // size * size
-        ours, theirs = bytes(key.data[: whole * width]), bytes(flight.key.data[: whole * width])
-        if not ours.startswith(theirs[: length * width]):
+        flight = self._flights.get(_code(key.data, length * width, size * width, length))
+        if flight is None or flight.namespace != key.namespace or flight.bigram != key.bigram:
             return 0
-        return length + common_bytes(ours, theirs[length * width :], length * width, len(ours), page_bytes) // width
+        whole = min(key.length, flight.length) // size * size
+        ours, theirs = bytes(key.data[: whole * width]), bytes(flight.data[: whole * width])
+        end = (length + size) * width
+        if not ours.startswith(theirs[:end]):
+            return 0
+        common = common_bytes(ours, theirs[length * width :], length * width, len(ours), size * width)
+        return length + common // width
 
     def begin(self, key: Key, length: int) -> Flight | None:
         """A prompt will be computed from `length` on; None if it fills no whole page there."""
+        if length + self._page_size > key.length:
+            return None
         flight = Flight(key)
-        return flight if self.move(flight, length) else None
+        self.move(flight, length)
+        return flight
 
     def move(self, flight: Flight, length: int) -> bool:
         """The tree knows a prompt up to `length` now; whether it is still under way. Cost: O(1)."""
-        self.end(flight)
-        key = flight.key
-        if length + self._page_size > key.length:
+        if flight.code:
+            self.end(flight)
+        if length + self._page_size > flight.length:
             return False
-        flight.code = self._code(key, length)
+        width = flight.width_bytes
+        flight.code = _code(flight.data, length * width, self._page_size * width, length)
         self._flights[flight.code] = flight
         return True
 
@@ -75,6 +89,7 @@ class InFlight:
             del self._flights[flight.code]
         flight.code = 0
 
-    def _code(self, key: Key, length: int) -> int:
-        width = key.width_bytes
-        return hash((length, bytes(key.data[length * width : (length + self._page_size) * width])))
+
+def _code(data: bytes | memoryview, position: int, page_bytes: int, length: int) -> int:
+    page = data[position : position + page_bytes]
+    return page_code(length, page if isinstance(page, bytes) else bytes(page))

@@ -140,7 +140,7 @@ class PrefixCache:
         )
         self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._resources = resources
-        self._leases = Leases(self.controller, self.counters, self.ledger)
+        self._leases = Leases(self.controller, self.counters)
         self._closed = False
         if storage is not None:
             self.attach_storage(storage)
@@ -259,8 +259,7 @@ class PrefixCache:
             if self.storage is not None and request is not None:
                 in_store = self.storage.prefetcher.requests.due_pages(request) * self.page_size
                 lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
-            if self.ledger.is_on:
-                self.ledger.book(lease, key, in_store)
+            lease._book_misses(key, in_store)
         except BaseException:
             self.release(lease)
             raise
