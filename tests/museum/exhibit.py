@@ -127,6 +127,7 @@ class Exhibit:
         pools: device pages by component; `host`: host pages by component, None for no host tier. What is left out is unbounded.
         script: what happens.
         chunk_tokens: how many tokens a prefill computes at a time.
+        block_tokens: the block of a model with states that the report names; only vLLM has one.
         write_back: whether pages are copied to host only when the device runs short, instead of at once.
         ceiling: how many prompt tokens can be hit at best by any cache with these pools, even one that knows the future.
         why: why it is that many.
@@ -149,6 +150,7 @@ class Exhibit:
     pools: Mapping[str, int] = field(default_factory=dict)
     host: Mapping[str, int] | None = None
     chunk_tokens: int = 256
+    block_tokens: int | None = None
     write_back: bool = False
     lost: Mapping[str, int] = field(default_factory=dict)
     gap: int = 0
