@@ -43,8 +43,9 @@ developers of vLLM and SGLang published, each as a small scripted workload. The 
 - Neither can be told a checkpoint. A dash stands where an engine has no such kinds or pools, where a host tier is needed, and
   where a layer above the core decides.
 
-A script decides how prompts share tokens, their order, and the pools. It does not show speed, and a failure of an engine's
-kernels is not in it. A thread may have been fixed since.
+A script decides how prompts share tokens, their order, and the pools. Pools are as small as the failure needs to show; in
+larger ones most differences go away. Speed is not shown, nor a failure of an engine's kernels. A thread may have been fixed
+since.
 """
 ENDING = """## Run it
 

@@ -36,7 +36,7 @@ EXHIBITS = (
         script=serve(*[of(name, text("prompt", 200)) for name in ("lora=alpha", "extra=alpha", "lora=alpha")]),
         ceiling=192,
         why="Only the third has a prompt of its own namespace before it: 12 pages.",
-        lesson="A namespace is a string that says what kind it is of, and equal tokens of two namespaces never meet.",
+        lesson="Equal tokens of two namespaces never meet; a name that says its kind (`lora=`, `extra=`) is of no other kind.",
         lost={"other_namespace": 192},
     ),
     Exhibit(

@@ -83,10 +83,10 @@ EXHIBITS = (
         title="A hit refreshes states that no prompt resumes from",
         reported="128 conversations: refreshing only the state that is used brings the hit rate from 0.55 to 0.80.",
         components=HYBRID,
-        pools={"mamba": 12},
+        pools={"mamba": 11},
         script=serve(*conversations(4, 3, 200, 150)),
         ceiling=2048,
-        why="Four conversations need four states, and the running one three at most.",
+        why="Four conversations need a state each, and a turn adds a few beside the one that runs.",
         lesson="A match refreshes the one state that it resumes from.",
     ),
     Exhibit(

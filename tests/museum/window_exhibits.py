@@ -59,7 +59,7 @@ EXHIBITS = (
         script=serve(*round_robin()),
         ceiling=2880,
         why="Four windows of 64 tokens and a running chunk fit into the window pool; each turn has all of the one before.",
-        lesson="The windows behind a boundary are kept as a unit, and evicted in the order of their use.",
+        lesson="The window of a boundary is kept as a unit, and windows are evicted in the order of their use.",
     ),
     Exhibit(
         name="window-ends-behind-the-edit",
