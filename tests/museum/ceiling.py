@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeAlias
 
-from exhibit import Exhibit, Invalidate, Start, Tokens
+from exhibit import Exhibit, Invalidate, Preempt, Start, Tokens
 
 from unified_tree import Path, Point, Trailing
 
@@ -225,7 +225,8 @@ class Ceiling:
                 continue
             request, is_start = step.request, isinstance(step, Start)
             space = (request.namespace, versions.get(request.namespace, 0))
-            text = request.prompt if is_start else request.prompt + request.output
+            output = request.output[: step.output_tokens] if isinstance(step, Preempt) else request.output
+            text = request.prompt if is_start else request.prompt + output
             running[id(request)] = self._boundary(space, text, bare=False)
             during = tuple(running.values())
             if not is_start:

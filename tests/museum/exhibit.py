@@ -63,13 +63,21 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """A request that runs is retracted behind so many tokens of its output, to come again as a longer prompt."""
+
+    request: Request
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Invalidate:
     """New weights for a namespace."""
 
     namespace: str
 
 
-Step: TypeAlias = Start | Finish | Invalidate
+Step: TypeAlias = Start | Finish | Preempt | Invalidate
 
 
 def serve(*requests: Request) -> tuple[Step, ...]:

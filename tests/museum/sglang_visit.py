@@ -12,7 +12,7 @@ from array import array
 from typing import Any
 
 from collection import EXHIBITS
-from exhibit import GRID, WINDOW, Exhibit, Finish, Invalidate, Start, Step
+from exhibit import GRID, WINDOW, Exhibit, Finish, Invalidate, Preempt, Start, Step
 
 from benches.sglang_pools import ROOMY, STATE_GRID_TOKENS, build
 from benches.sglang_server import SglangServer
@@ -43,7 +43,9 @@ class Server(SglangServer):
 
 def kinds(exhibit: Exhibit) -> str | None:
     """What its core calls the components of an exhibit; None for what it cannot run."""
-    if exhibit.host is not None or any(isinstance(step, Invalidate) or step.request.namespace for step in exhibit.script):
+    if exhibit.host is not None or any(
+        isinstance(step, Preempt | Invalidate) or step.request.namespace for step in exhibit.script
+    ):
         return None
     if any(not component.required and component.shares != "full" for component in exhibit.components):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exhibit import FULL, MAMBA, Exhibit, Request, Tokens, ask, serve, sglang, text, vllm
+from exhibit import FULL, MAMBA, Exhibit, Preempt, Request, Start, Step, Tokens, ask, serve, sglang, text, vllm
 
 HYBRID = (FULL, MAMBA)
 
@@ -36,6 +36,13 @@ def rounds() -> list[Request]:
     whole = text("round", 100) + text("answer", 50)
     more = whole + text("next", 50)
     return [ask(whole[:100], whole[100:]), ask(more, text("answer 2", 50)), ask(more + text("answer 2", 50) + text("last", 20))]
+
+
+def retracted() -> tuple[Step, ...]:
+    """A request that gives way to another while it decodes, and comes back."""
+    first = ask(text("retracted", 300), text("its answer", 200))
+    back = ask(first.prompt + first.output[:100], first.output[100:])
+    return (Start(first), Preempt(first, 100), *serve(ask(text("urgent", 400)), back))
 
 
 EXHIBITS = (
@@ -152,6 +159,19 @@ EXHIBITS = (
         ceiling=512,
         why="Both later prompts have the first one's 300 tokens, 256 on the grid of states.",
         lesson="A published state is the tree's; what moves along while decoding is a page of its own.",
+    ),
+    Exhibit(
+        name="retracted-without-its-state",
+        thread=sglang(22493, "pull"),
+        title="A retraction saves the KV and drops the state",
+        reported="Qwen3.5-397B: when a request was retracted, only its KV was kept, and its output was wrong when it came "
+        "back.",
+        components=HYBRID,
+        pools={"full": 64, "mamba": 4},
+        script=retracted(),
+        ceiling=384,
+        why="It comes back with 400 tokens, of which 384 lie on the grid of states.",
+        lesson="`preempt` publishes what was computed, with the last state that was saved on the grid.",
     ),
     Exhibit(
         name="chunks-below-the-state-grid",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from exhibit import Exhibit, Invalidate, Request, Start, Tokens
+from exhibit import Exhibit, Invalidate, Preempt, Request, Start, Tokens
 
 from unified_tree import Key, MissCause, OutOfPagesError
 from unified_tree.controllers import HostTier, Lease, PrefixCache, WritePolicy
@@ -67,6 +67,8 @@ class Visitor:
                 self.cache.invalidate(step.namespace)
             elif isinstance(step, Start):
                 self._start(step.request)
+            elif isinstance(step, Preempt):
+                self._preempt(step.request, step.output_tokens)
             else:
                 self._finish(step.request)
             self.cache.drain()
@@ -93,6 +95,18 @@ class Visitor:
     def _finish(self, request: Request) -> None:
         lease = self._leases.pop(id(request))
         tokens = request.prompt + request.output
+        self._decode(lease, request, tokens)
+        if request.keeps_output:
+            self._commit(lease, tokens)
+        self.cache.release(lease)
+
+    def _preempt(self, request: Request, output_tokens: int) -> None:
+        lease = self._leases.pop(id(request))
+        tokens = request.prompt + request.output[:output_tokens]
+        self._decode(lease, request, tokens)
+        self.cache.preempt(lease, tokens)
+
+    def _decode(self, lease: Lease, request: Request, tokens: Tokens) -> None:
         for length in range(len(request.prompt) + 1, len(tokens) + 1):
             self.cache.poll()
             self._allocate(lease, length)
@@ -100,9 +114,6 @@ class Visitor:
                 self._commit(lease, tokens[:length])
             else:
                 self.cache.advance(lease, length)
-        if request.keeps_output:
-            self._commit(lease, tokens)
-        self.cache.release(lease)
 
     def _allocate(self, lease: Lease, length: int) -> None:
         try:
