@@ -453,8 +453,7 @@ class Lease:
     def _publish_stops(self, publication: Publication, end: int) -> None:
         """An insert for each length that becomes a boundary, and for the end."""
         states, resumable = publication.states, publication.resumable
-        if self._states is not None:
-            self._count_unsaved(states, end)
+        passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
@@ -462,17 +461,19 @@ class Lease:
             self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
         if self._states is not None:
             self._states.free_superseded(end, states)
+        if passed and self._misses is not None:
+            self._misses.unsaved(self.boundary, passed)
 
-    def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
-        """Count the save points that this commit passes without a state."""
+    def _unsaved(self, states: Mapping[int, int], end: int) -> list[int]:
+        """The save points up to `end` that a commit passes without a state. Each is counted."""
         point, tree = self._resources.layout.point, self._resources.tree
-        for length in self.save_at:
-            if self.committed < length <= end and length not in states:
-                assert point is not None
-                if tree.pool(point).component.required:
-                    self._resources.counters.count_drop("state not saved where it was due")
-                    if self._misses is not None:
-                        self._misses.unsaved(self.boundary, length)
+        assert point is not None
+        if not tree.pool(point).component.required:
+            return []
+        passed = [length for length in self.save_at if self.committed < length <= end and length not in states]
+        for _ in passed:
+            self._resources.counters.count_drop("state not saved where it was due")
+        return passed
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""

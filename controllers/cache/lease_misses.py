@@ -53,9 +53,10 @@ class LeaseMisses:
         if self._flight is not None and not self._ledger.in_flight.move(self._flight, committed):
             self._flight = None
 
-    def unsaved(self, boundary: Boundary, length: int) -> None:
-        """A state was due at a length before a boundary, and was not saved."""
-        self._ledger.note_unsaved(boundary, length, "not saved where it was due")
+    def unsaved(self, boundary: Boundary, lengths: list[int]) -> None:
+        """States were due at lengths up to a boundary, and were not saved."""
+        for length in lengths:
+            self._ledger.note_unsaved(boundary, length, "not saved where it was due")
 
     def load_failed(self, compute_from: int, tokens: int) -> None:
         """Its load failed, so these tokens before those that it computes are not there after all."""

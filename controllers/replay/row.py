@@ -37,6 +37,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
     row = RowPlan.of(plan, spec)
     tiers = stand_up(row)
+    clock = StepClock(plan.settings, tiers.clock)
     with ExitStack() as open_things:
         cache = open_things.enter_context(
             closing(
@@ -47,6 +48,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
                     policy=clairvoyance or spec.policy,
                     host=tiers.host,
                     storage=None if tiers.storage is None else tiers.storage.tier,
+                    time_s=lambda: clock.now_s,
                 )
             )
         )
@@ -59,7 +61,6 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache, pages, row.max_tokens)
-        clock = StepClock(plan.settings, tiers.clock)
         fetches = _fetches(clock, timed, tiers, link)
         traffic = Traffic(timed, clock, tiers.engine, fetches)
         Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
@@ -80,6 +81,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             served=served,
             preempted=counters.preempted_count,
             lost_tokens=counters.lost_tokens,
+            miss_tokens=counters.miss_tokens,
             prefill_flops=sum(flops(0, tokens) for tokens in served["prompt_tokens"].tolist()),
             prefill_flops_saved=sum(flops(0, tokens) for tokens in served["hit_tokens"].tolist()),
             cache=cache.stats(),
