@@ -20,7 +20,7 @@ FORESEEABLE = frozenset(
         MissCause.SAVE_GRID,
     }
 )
-"""Causes that no cache can do anything about."""
+"""Causes of tokens that no cache can have: new ones, and those behind the last place to resume."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,6 @@ class Visit:
     Attributes:
         hits: prompt tokens that were not computed, by request in the order of admission.
         missed: tokens by cause.
-        lost: those that were known once.
     """
 
     hits: list[int] = field(default_factory=list)
@@ -43,7 +42,7 @@ class Visit:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Tokens by the causes that a cache could have done something about."""
+        """Tokens that were known once, by the cause that the ledger names."""
         return {cause.label: count for cause, count in sorted(self.missed.items()) if cause not in FORESEEABLE}
 
 
