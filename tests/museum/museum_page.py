@@ -39,15 +39,16 @@ developers of vLLM and SGLang published, each as a small scripted workload. The 
   It saves a state at the end of each chunk, which this library does not.
 - **vLLM** is what the scheduler and the block manager of vLLM 0.32.0 hit with the same script, without a model:
   {vllm}.
-  All its kinds live in one pool, here of as many blocks as both pools have. Blocks are as long as the report or a thread beside it
-  says, else 528 tokens where states and paths share a pool, else a page.
+  All its kinds live in one pool, here of as many blocks as both pools have. Blocks are as long as the report or a thread
+  beside it says, else 528 tokens where states and paths share a pool, else a page.
 - Neither can be told a checkpoint. A dash stands where an engine has no such kinds or pools, where a host tier is needed, and
   where a layer above the core decides.
 
-**The engines' columns show that a failure is one there, too; they rank nothing.** The scripts were written for this library: its
-pools are often the smallest in which it still reaches the ceiling, prompts end beside multiples of the page, and some name
-checkpoints. In chunks of 256 instead of 8,192 tokens SGLang hits more in one exhibit (3,776 where this library has 1,984). In larger
-pools most differences go away. Speed is not shown, nor a failure of an engine's kernels. A thread may have been fixed since.
+**The engines' columns show that a failure is one there, too; they rank nothing.** The scripts were written for this library:
+its pools are often the smallest in which it still reaches the ceiling, prompts end beside multiples of the page, and some name
+checkpoints. In chunks of 256 instead of 8,192 tokens SGLang hits more in one exhibit (3,776 where this library has 1,984). In
+larger pools most differences go away. Speed is not shown, nor a failure of an engine's kernels. A thread may have been fixed
+since.
 """
 ENDING = """## Run it
 
