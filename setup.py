@@ -40,6 +40,7 @@ HOT = (
     "controllers/host/load",
     "controllers/host/open_transfers",
     "controllers/host/page_allocator",
+    "controllers/inspector/tree_walk",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/progress",
     "cost",

@@ -12,6 +12,7 @@ from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.watcher import CacheWatcher
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.receipt import EvictResult
 
@@ -166,7 +167,11 @@ class CacheStats:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """The counters of a cache; see CacheStats."""
+    """The counters of a cache; see CacheStats.
+
+    Attributes:
+        watcher: is told of what is counted; None for nobody.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -185,6 +190,7 @@ class CacheCounters:
     transfers: dict[EffectKind, TransferStats] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
+    watcher: CacheWatcher | None = None
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""
@@ -194,6 +200,8 @@ class CacheCounters:
             self.evictions += result.victims
             self.tombstones += result.tombstones
             self.lost += result.lost
+        if self.watcher is not None:
+            self.watcher.evicted(tier, name, result)
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
         """Count a completed transfer, pages by component."""
@@ -201,6 +209,8 @@ class CacheCounters:
         self.transfers[kind] = TransferStats(
             count=before.count + 1, pages=before.pages + sum(pages.values()), size_bytes=before.size_bytes + size_bytes
         )
+        if self.watcher is not None:
+            self.watcher.moved(kind, pages, size_bytes)
 
     def count_drop(self, reason: str) -> None:
         """Count and log an operation that was dropped or failed."""

@@ -55,7 +55,10 @@ class Arguments:
     @property
     def files(self) -> OutputFiles:
         """The files to write."""
-        return OutputFiles(csv=self._given["csv_path"], json=self._given["json_path"], plot=self._given["plot_path"])
+        given = self._given
+        return OutputFiles(
+            csv=given["csv_path"], json=given["json_path"], plot=given["plot_path"], inspect=given["inspect_path"]
+        )
 
     @property
     def policies(self) -> list[str]:

@@ -1,0 +1,94 @@
+"""The figures of a cache: what its pools hold, what it has counted, and the causes of misses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.cache.stats import TOTALS
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+
+POOL_FIELDS = (
+    "component", "tier", "total", "used", "tree", "protected", "stranded", "copied", "loading", "page_bytes", "victims"
+)  # fmt: skip
+
+
+def description(cache: PrefixCache) -> dict[str, Any]:
+    """What a cache is made of, which does not change."""
+    tree = cache.tree
+    return {
+        "page_size": tree.page_size,
+        "has_host": cache.controller is not None,
+        "remembers": cache.ledger.is_on,
+        "components": [
+            {
+                "name": component.name,
+                "coverage": repr(component.coverage),
+                "page_bytes": component.page_bytes,
+                "shares": component.shares,
+                "required": component.required,
+            }
+            for component in tree.components
+        ],
+    }
+
+
+def figures(cache: PrefixCache) -> dict[str, Any]:
+    """The totals since the cache was made, and its pools now. Cost: O(components)."""
+    counters, ledger = cache.counters, cache.ledger
+    shown: dict[str, Any] = {
+        "clock": cache.tree.state.clock,
+        "nodes": cache.tree.node_count,
+        "leases": cache.lease_count,
+        "totals": {name: getattr(counters, name) for name in TOTALS},
+        "drops": counters.drops,
+        "transfers": {
+            kind.name.lower(): [moved.count, moved.pages, moved.size_bytes] for kind, moved in counters.transfers.items()
+        },
+        "pools": pools(cache),
+        "misses": ledger.tokens,
+        "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
+        "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
+    }
+    if cache.storage is not None:
+        stored = cache.storage.stats()
+        shown["storage"] = {
+            "quarantined": dict(stored.quarantined),
+            "errors": stored.errors,
+            "last_error": stored.last_error,
+            "is_degraded": stored.is_degraded,
+        }
+    return shown
+
+
+def pools(cache: PrefixCache) -> list[list[Any]]:
+    """One row a pool, of POOL_FIELDS; the device pages of a component count those that share them."""
+    tree, controller = cache.tree, cache.controller
+    tiers = [(Tier.DEVICE, cache.device.allocators)]
+    if controller is not None:
+        tiers.append((Tier.HOST, controller.host.allocators))
+    rows = []
+    for tier, allocators in tiers:
+        for name, allocator in allocators.items():
+            pool = tree.pool(name, tier)
+            page_bytes = pool.component.page_bytes
+            if tier is Tier.DEVICE:
+                page_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
+            rows.append(
+                [
+                    name,
+                    int(tier),
+                    allocator.page_count,
+                    allocator.used_pages,
+                    pool.used_pages,
+                    pool.protected_pages,
+                    pool.stranded_pages,
+                    pool.copied_pages,
+                    pool.ledger.in_flight_pages,
+                    page_bytes,
+                    cache.counters.victims.get((tier, name), 0),
+                ]
+            )
+    return rows

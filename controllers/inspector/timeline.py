@@ -1,0 +1,41 @@
+"""Figures over time, in a bounded number of points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+MAX_POINTS = 1200
+
+
+class Timeline:
+    """Totals at points in time. When they are too many, every other one is dropped, so all of the time stays in view."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, int, list[int]]] = []
+        self._clocks: list[tuple[int, float]] = []
+        self._every = 1
+        self._seen = 0
+
+    def add(self, at_s: float, clock: int, totals: list[int]) -> None:
+        """Add the totals at a time. The last point is always that of the last call."""
+        if self._points and (self._seen - 1) % self._every:
+            self._points.pop()
+        self._seen += 1
+        self._points.append((at_s, clock, totals))
+        if len(self._points) > MAX_POINTS:
+            self._points = self._points[::2]
+            self._every *= 2
+            self._seen = 1
+
+    def shown(self) -> dict[str, Any]:
+        """The times, and between each and the one before what was added to each total."""
+        if not self._points:
+            return {"at_s": [], "added": []}
+        totals = np.array([point[2] for point in self._points])
+        return {"at_s": [point[0] for point in self._points], "added": np.diff(totals, axis=0, prepend=totals[:1]).T.tolist()}
+
+    def clocks(self) -> dict[str, Any]:
+        """Which time it was at which operation of the tree, to tell ages from."""
+        return {"at_s": [point[0] for point in self._points], "clock": [point[1] for point in self._points]}
