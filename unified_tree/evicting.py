@@ -16,7 +16,7 @@ import numpy as np
 
 from unified_tree.errors import ConfigurationError
 from unified_tree.matching import once_boundary_from
-from unified_tree.node import Tier, Value, opposite
+from unified_tree.node import PAGE_ID_BYTES, Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
 from unified_tree.resumability import covered_pages, run_holder
 from unified_tree.splitting import split
@@ -43,11 +43,14 @@ class Freed:
     def add(self, values: list[Value]) -> None:
         """Values that were removed; a sharer's device value has no pages to give."""
         for value in values:
-            component, tier = value.component, value.tier
-            if tier is Tier.HOST or self._state.owner_of[component] == component:
-                self._chunks.setdefault((tier, component), []).append(value.pages)
-                if tier is self._tier:
-                    self.page_counts[component] += value.page_count
+            if value.tier is Tier.HOST or self._state.owner_of[value.component] == value.component:
+                self.add_pages(value.component, value.tier, value.pages)
+
+    def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
+        """Pages that the tree has no more."""
+        self._chunks.setdefault((tier, component), []).append(pages)
+        if tier is self._tier:
+            self.page_counts[component] += len(pages) // PAGE_ID_BYTES
 
     def by_name(self, tier: Tier) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Page ids freed on one tier, by component name."""
@@ -87,16 +90,30 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
+        going = victim.page_count
         if cut_pages is not None and pool.is_path and not state.is_gated:
-            going = max(count - freed.page_counts[i], cut_pages)
-            if victim.page_count > going:  # the value and its place in the order are the lower half's
-                split(state, victim.node, victim.node.end - going * state.page_size)
+            going = min(going, max(count - freed.page_counts[i], cut_pages))
+        is_whole = going == victim.page_count
+        if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
+            split(state, victim.node, victim.node.end - going * state.page_size)
+            is_whole = True
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
+        if not is_whole:
+            freed.add_pages(i, tier, state.shorten(victim, going))
+            freed.deleted_nodes += 1
+            continue
         if eviction is None and state.ghosts is not None:
             eviction = state.ghosts.eviction(i, tier)
         remove_victim(state, victim, freed, eviction)
+
+
+def _can_shorten(state: TreeState, victim: Value) -> bool:
+    """Whether a cut needs no node for what goes: nothing remembers that, and the victim is all that its leaf has."""
+    if state.ghosts is not None or state.host_value_count or victim.copying:
+        return False
+    return all(value is None or value is victim for value in victim.node.device)
 
 
 def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:

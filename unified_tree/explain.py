@@ -1,16 +1,37 @@
-"""Why a key did not match further: which component on which tier lost how much."""
+"""Why a key did not match further: which component on which tier lost how much, and the cause of each token's miss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from unified_tree.causes import LOAD_REFUSED, misses
 from unified_tree.matching import match, walk, window_gap
 from unified_tree.node import Node, Tier
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
+    from unified_tree.miss import Miss
     from unified_tree.state import TreeState
+
+
+REASONS: Final = (
+    "no prompt with this prefix is remembered",
+    "other tokens came behind this prefix",
+    "evicted",
+    "the path is known, but nothing that a request could resume from was saved here",
+    "known in another namespace",
+    "known before the weights changed",
+    "the prompt's end fills no page",
+    "behind the last length at which a state can be saved",
+    "on host, to be loaded",
+    "on host, but a load failed",
+    "another request computes it now",
+    "a store was about to bring it",
+    "the last token is always computed",
+    "evicted so long ago that only its beginning is remembered",
+)
+"""By the code of the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +69,8 @@ class Explanation:
         device_length, reachable_length, path_length, known_length: tokens resumable on device; resumable over device and host;
             covered by the paths; held by nodes at all.
         losses: one for each component, computed as if it were the only one missing; so they may overlap.
+        misses: if a request had this prompt now, why it would compute what is not on device; empty if the tree keeps no memory
+            of evictions. `reasons` are the same as sentences.
     """
 
     device_length: int
@@ -55,11 +78,13 @@ class Explanation:
     path_length: int
     known_length: int
     losses: tuple[Loss, ...]
+    misses: tuple[Miss, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         loaded = f", {self.reachable_length} once loaded from host" if self.reachable_length > self.device_length else ""
         head = f"{self.device_length} tokens can be resumed on device{loaded}; the paths cover {self.path_length}"
-        return "\n".join([head, *(f"  {loss}" for loss in self.losses)])
+        return "\n".join([head, *(f"  {loss}" for loss in self.losses), *(f"  {reason}" for reason in self.reasons)])
 
 
 def explain(state: TreeState, key: Key) -> Explanation:
@@ -81,13 +106,32 @@ def explain(state: TreeState, key: Key) -> Explanation:
                 losses.append(Loss(component=component.name, kept_on=kept_on, begin=reach, end=end))
     if known < key.length:
         losses.append(Loss(component="unknown", kept_on=None, begin=known, end=key.length))
+    causes: list[Miss] = []
+    if state.ghosts is not None and key.length:
+        prompt = match(state, key, key.length - 1, touch=False)
+        causes = misses(state, key, prompt, prompt.device.length, (LOAD_REFUSED, None), 0, None)
     return Explanation(
+        misses=tuple(causes),
+        reasons=tuple(reason(state, miss) for miss in causes),
         device_length=found.device.length,
         reachable_length=found.reachable.length,
         path_length=found.path_length,
         known_length=known,
         losses=tuple(losses),
     )
+
+
+def reason(state: TreeState, miss: Miss) -> str:
+    """A miss as a sentence."""
+    span, name = f"[{miss.begin}, {miss.end})", miss.cause.name
+    text = REASONS[miss.code]
+    eviction = miss.eviction
+    if eviction is not None and state.ghosts is not None:
+        pool = f"the {eviction.tier.name.lower()} pool of {state.components[eviction.component].name}"
+        whose = "" if eviction.beneficiary is None else f", to make room for namespace {eviction.beneficiary!r}"
+        text = f"evicted from {pool} {state.ghosts.time_s() - eviction.at_s:.1f} s ago{whose}"
+    detail = "" if miss.detail is None else f" ({miss.detail})"
+    return f"{span} {name}: {text}{detail}"
 
 
 def _reach_alone(state: TreeState, node: Node, length: int, component: int, *, device_only: bool) -> int:

@@ -90,8 +90,18 @@ class Locks:
 
     def move(self, receipt: Receipt, boundary: Boundary, wanted: tuple[int, ...] | None) -> None:
         """As `move_to`, with components by index, as for `lock`."""
-        state = self._state
         node, length = self.locate(boundary, Tier.DEVICE, wanted)
+        self._move(receipt, boundary, node, length, wanted)
+
+    def move_to_present(self, receipt: Receipt, boundary: Boundary) -> None:
+        """See Receipt.move_to_present."""
+        node, length = self.find(boundary)
+        self._move(receipt, boundary, node, length, None)
+
+    def _move(
+        self, receipt: Receipt, boundary: Boundary, node: Node | None, length: int, wanted: tuple[int, ...] | None
+    ) -> None:
+        state = self._state
         if node is not None and length < node.end:
             node = split(state, node, length)
         before, held = receipt.paths, receipt.values

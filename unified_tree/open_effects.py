@@ -78,11 +78,15 @@ class OpenEffects:
         self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int]
     ) -> dict[str, NDArray[np.int64]]:
         pages = supply(needs) if callable(supply) else supply
-        given = {name: ids for name, ids in ((name, page_ids(name, ids).copy()) for name, ids in pages.items()) if ids.size}
-        if {name: ids.size for name, ids in given.items()} != needs:
-            raise EffectError(
-                f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were { {n: i.size for n, i in given.items()} }"
-            )
+        given: dict[str, NDArray[np.int64]] = {}
+        counts: dict[str, int] = {}
+        for name, ids in pages.items():
+            own = page_ids(name, ids).copy()
+            if own.size:
+                given[name] = own
+                counts[name] = own.size
+        if counts != needs:
+            raise EffectError(f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were {counts}")
         for name, ids in given.items():
             self._state.pools(target_of(kind))[self._state.index[name]].ledger.check(ids)
         return given
@@ -201,7 +205,7 @@ class OpenEffects:
         dealt = dict.fromkeys(given, 0)
         spans: list[Span] = []
         sources: dict[int, list[bytes]] = {}
-        targets: dict[int, list[bytes]] = {}
+        shared: dict[int, list[bytes]] = {}
         for value, first, last in missing:
             i, node = value.component, value.node
             size = (last - first) * PAGE_ID_BYTES
@@ -216,12 +220,13 @@ class OpenEffects:
                     continue  # its owner is not on device for all of it: nothing to be valid in
             begin = node.end - (value.page_count - first) * state.page_size
             spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
-            if i not in sources:
-                sources[i] = []
-                targets[i] = []
-            sources[i].append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
-            targets[i].append(ids)
-        copies = [record(Copy, (state.components[i].name, _ids(pages), _ids(targets[i]))) for i, pages in sources.items()]
+            sources.setdefault(i, []).append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
+            if not self._takes_pages(value, target):
+                shared.setdefault(i, []).append(ids)
+        copies = []
+        for i, pages in sources.items():
+            name = state.components[i].name
+            copies.append(record(Copy, (name, _ids(pages), _ids(shared[i]) if i in shared else given[name])))
         return spans, tuple(copies)
 
     def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:

@@ -86,7 +86,7 @@ class EvictResult(NamedTuple):
         freed_elsewhere: likewise on the other tier, for what could not stand without a victim.
         victims: how many values were chosen; values removed along with them are not counted.
         tombstones: victims whose node stayed in the tree.
-        deleted_nodes: nodes that left the tree.
+        deleted_nodes: nodes that left the tree, or, of a leaf that was cut, its end.
         lost: victims that a boundary needed and that had no copy on the other tier.
     """
 
@@ -143,9 +143,16 @@ class Receipt:
         Raises StaleBoundaryError, with nothing changed, if the boundary is not covered any more, and ReceiptError if the
         receipt was released or locks another tier. Cost: as the lock and the release of what only one of both needs.
         """
+        self._movable(boundary).move_to(self, boundary, components)
+
+    def move_to_present(self, boundary: Boundary) -> None:
+        """As `move`, for the part of another boundary that is on device, covered or not; see `Transfers.lock_present`."""
+        self._movable(boundary).move_to_present(self, boundary)
+
+    def _movable(self, boundary: Any) -> Locks:
         if self._locks is None or self.tier is not Tier.DEVICE:
             raise ReceiptError(f"{self} cannot move to {boundary}")
-        self._locks.move_to(self, boundary, components)
+        return self._locks
 
     def close(self) -> None:
         """Nothing is locked any more."""

@@ -201,6 +201,28 @@ class TreeState:
         if self.host_value_count:
             self.note_copies(value.node, value.component)
 
+    def shorten(self, value: Value, page_count: int) -> bytes:
+        """Take pages off the end of a leaf that has an evictable path value on device and nothing else; returns their ids.
+
+        The leaf keeps its id, so that a boundary before the cut stays, and what was used of it its recency.
+        """
+        node, pool = value.node, self.device_pools[value.component]
+        tokens = page_count * self.page_size
+        width = len(node.edge) // (node.end - node.start)
+        gone, value.pages = value.pages[-page_count * PAGE_ID_BYTES :], value.pages[: -page_count * PAGE_ID_BYTES]
+        pool.remove_evictable(value)
+        node.edge = node.edge[: -tokens * width]
+        node.end -= tokens
+        if value.marks is not None:
+            kept = {length: mark for length, mark in value.marks.items() if length <= node.end}
+            value.marks = kept if len(kept) > 1 else None
+        pool.ledger.release(gone)
+        pool.used_pages -= page_count
+        if value.stranded:
+            pool.stranded_pages -= page_count
+        pool.add_evictable(value)
+        return gone
+
     def remove(self, value: Value) -> list[Value]:
         """Remove an unlocked value from its node, and on device the sharers of its pages. Returns all removed values, owner
         first.

@@ -117,7 +117,7 @@ class Admission:
             )
         if not loads and parts.controller is not None:
             parts.controller.hit(lease.boundary)
-        lease.admitted = (found, TOO_DEAR if may_load else refused)
+        lease._admitted_by(found, TOO_DEAR if may_load else refused)
         return lease
 
     def _is_worth_loading(self, found: Match, compute_from: int) -> bool:

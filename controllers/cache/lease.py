@@ -16,6 +16,7 @@ import numpy as np
 from unified_tree.arguments import integer
 from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
+from unified_tree.controllers.cache.lease_misses import LeaseMisses
 from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
     from unified_tree.controllers.cache.generations import Generation
-    from unified_tree.controllers.cache.in_flight import Flight
     from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
@@ -73,30 +73,24 @@ class Lease:
         tokens: those of the prompt, and those committed behind it.
         failure: why its load back failed; it can only be released then. None if nothing failed.
         generation: the weights version that its namespace was in when it was acquired.
-        misses: why each of its prompt's tokens from `compute_from` on has to be computed, ascending and without gaps; empty if
-            the tree remembers no evictions, and for leases that are no requests.
-        flight: its prompt among those that are being computed; None once it is published. Internal, as is `admitted`: the match
-            that it was admitted by, and why what the host has was not loaded.
     """
 
     __slots__ = (
         "_locks",
+        "_misses",
         "_numbers",
         "_resources",
         "_row",
         "_states",
-        "admitted",
         "boundary",
         "cache",
         "cached_tokens",
         "committed",
         "compute_from",
         "failure",
-        "flight",
         "generation",
         "host_tokens",
         "load",
-        "misses",
         "priority",
         "prompt_tokens",
         "save_at",
@@ -143,9 +137,15 @@ class Lease:
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
         self.failure: str | None = None
-        self.misses: list[Miss] = []
-        self.flight: Flight | None = None
-        self.admitted: tuple[Match, tuple[int, str | None]] | None = None
+        self._misses: LeaseMisses | None = None
+
+    @property
+    def misses(self) -> list[Miss]:
+        """Why its prompt's tokens from `compute_from` on have to be computed, ascending and without gaps.
+
+        Empty if the tree keeps no memory of evictions, and for a lease that is no request.
+        """
+        return [] if self._misses is None else self._misses.parts
 
     @property
     def length(self) -> int:
@@ -271,6 +271,16 @@ class Lease:
             self._states.source = int.from_bytes(source, sys.byteorder) if source else None
         self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
 
+    def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
+        """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
+        if self._resources.ledger.is_on:
+            self._misses = LeaseMisses(self._resources.ledger, found, unloaded)
+
+    def _book_misses(self, key: Key, in_store: int) -> None:
+        """It is a request: book what it has to compute; see LeaseMisses."""
+        if self._misses is not None:
+            self._misses.book(key, self.compute_from, self.committed, in_store)
+
     def _plan_saves(self, lengths: tuple[int, ...]) -> None:
         """Save states and keep windows at these lengths, ascending."""
         self.save_at = lengths
@@ -302,6 +312,8 @@ class Lease:
                 self._adopt_tree_pages()
         if self.failure is not None:
             self.host_tokens = self.storage_tokens = 0
+            if self._misses is not None:
+                self._misses.load_failed(self.compute_from, load.tokens)
         load.release()
 
     def _adopt_tree_pages(self) -> None:
@@ -434,15 +446,14 @@ class Lease:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
             self._publish_stops(publication, end)
-        if self.flight is not None:
-            self._resources.ledger.published(self)
+        if self._misses is not None:
+            self._misses.published(self.committed)
         self._advance(publication.length)
 
     def _publish_stops(self, publication: Publication, end: int) -> None:
         """An insert for each length that becomes a boundary, and for the end."""
         states, resumable = publication.states, publication.resumable
-        if self._states is not None:
-            self._count_unsaved(states, end)
+        passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
         remaining = self._states.to_publish(states) if self._states is not None and states else {}
         for stop in self._stops(remaining, end, resumable):
             due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
@@ -450,16 +461,19 @@ class Lease:
             self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
         if self._states is not None:
             self._states.free_superseded(end, states)
+        if passed and self._misses is not None:
+            self._misses.unsaved(self.boundary, passed)
 
-    def _count_unsaved(self, states: Mapping[int, int], end: int) -> None:
-        """Count the save points that this commit passes without a state."""
+    def _unsaved(self, states: Mapping[int, int], end: int) -> list[int]:
+        """The save points up to `end` that a commit passes without a state. Each is counted."""
         point, tree = self._resources.layout.point, self._resources.tree
-        for length in self.save_at:
-            if self.committed < length <= end and length not in states:
-                assert point is not None
-                if tree.pool(point).component.required:
-                    self._resources.counters.count_drop("state not saved where it was due")
-                    self._resources.ledger.note_unsaved(self, length, "not saved where it was due")
+        assert point is not None
+        if not tree.pool(point).component.required:
+            return []
+        passed = [length for length in self.save_at if self.committed < length <= end and length not in states]
+        for _ in passed:
+            self._resources.counters.count_drop("state not saved where it was due")
+        return passed
 
     def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
         """The lengths of the inserts: where windows are kept, where there are states, and the end."""
@@ -499,8 +513,8 @@ class Lease:
 
     def _end(self) -> None:
         """Free its private pages and release its locks."""
-        if self.flight is not None:
-            self._resources.ledger.ended(self)
+        if self._misses is not None:
+            self._misses.ended(self.boundary)
         self._abandon_load()
         self.tables.free()
         if self._states is not None:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
     from unified_tree.controllers.host.load import Load
@@ -23,13 +22,11 @@ class Leases:
     Args:
         controller: loads back; None without a host tier.
         counters: counts events.
-        ledger: books why tokens had to be computed.
     """
 
-    def __init__(self, controller: HybridCacheController | None, counters: CacheCounters, ledger: MissLedger) -> None:
+    def __init__(self, controller: HybridCacheController | None, counters: CacheCounters) -> None:
         self._controller = controller
         self._counters = counters
-        self._ledger = ledger
         self._open: dict[Lease, None] = {}
         self._waiting: dict[Load, Lease] = {}
         self._changed: deque[Load] = deque()
@@ -113,8 +110,6 @@ class Leases:
         lease._end_load()
         if lease.failure is not None:
             self._counters.hit_tokens -= load.tokens
-            if self._ledger.is_on:
-                self._ledger.load_failed(lease, load.tokens)
             self._counters.count_drop("lease lost its load")
         else:
             self._counters.host_hit_tokens += lease.host_tokens

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.causes import LOAD_FAILED, misses
+from unified_tree.causes import misses
 from unified_tree.controllers.cache.in_flight import InFlight
-from unified_tree.miss import Miss
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.lease import Lease
     from unified_tree.keys import Key
+    from unified_tree.miss import Miss
     from unified_tree.node import Tier
+    from unified_tree.receipt import Boundary, Match
     from unified_tree.state import TreeState
 
 
@@ -40,23 +40,15 @@ class MissLedger:
         """Whether misses are booked: the tree remembers what it evicted."""
         return self._state.ghosts is not None
 
-    def book(self, lease: Lease, key: Key, in_store: int) -> None:
-        """Book what a lease has to compute.
-
-        Args:
-            key: its prompt.
-            in_store: up to which length a store was about to bring the prompt when the request waited no longer.
-        """
-        assert lease.admitted is not None
-        found, unloaded = lease.admitted
-        lease.admitted = None
-        parts = misses(self._state, key, found, lease.compute_from, unloaded, in_store, self.in_flight.reach)
-        lease.misses = parts
+    def book(self, key: Key, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int) -> list[Miss]:
+        """Book what a request has to compute, and return it; see `LeaseMisses` and `causes.misses`."""
+        parts = misses(self._state, key, found, compute_from, unloaded, in_store, self.in_flight.reach)
         for part in parts:
-            self._add(part)
-        lease.flight = self.in_flight.begin(key, max(found.known.length, lease.committed))
+            self.add(part)
+        return parts
 
-    def _add(self, miss: Miss) -> None:
+    def add(self, miss: Miss) -> None:
+        """Book one miss."""
         code, eviction, detail = miss.code, miss.eviction, miss.detail
         count = miss.end - miss.begin
         self.tokens[code] += count
@@ -67,30 +59,8 @@ class MissLedger:
             kind = (miss.cause, detail)
             self.details[kind] = self.details.get(kind, 0) + count
 
-    def published(self, lease: Lease) -> None:
-        """A lease published what it has computed."""
-        flight = lease.flight
-        if flight is not None and not self.in_flight.move(flight, lease.committed):
-            lease.flight = None
-
-    def ended(self, lease: Lease) -> None:
-        """A lease ends. If its prompt was not all published, nothing could be saved at its end."""
-        flight = lease.flight
-        if flight is not None:
-            self.in_flight.end(flight)
-            lease.flight = None
-            if lease.boundary.length:
-                self.note_unsaved(lease, lease.boundary.length, "aborted")
-
-    def note_unsaved(self, lease: Lease, length: int, reason: str) -> None:
-        """A lease passed a length where a window or a state was due, without saving it."""
-        node = self._state.nodes.get(lease.boundary.node)
-        if self._state.is_gated and node is not None and node.line is not None:
+    def note_unsaved(self, boundary: Boundary, length: int, reason: str) -> None:
+        """At a length on the path to a boundary no window or state was saved."""
+        node = self._state.nodes.get(boundary.node)
+        if length and self._state.is_gated and node is not None and node.line is not None:
             node.line.owner(length).note_unsaved(length, reason)
-
-    def load_failed(self, lease: Lease, tokens: int) -> None:
-        """The load of a lease failed, and these tokens before those that it computes are not there after all."""
-        first = lease.compute_from
-        miss = Miss(LOAD_FAILED, first - tokens, first, None, None)
-        lease.misses = [miss, *lease.misses]
-        self._add(miss)

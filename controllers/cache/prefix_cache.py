@@ -7,7 +7,8 @@ decode steps of many leases at once. Every page belongs at any moment to the fre
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ class PrefixCache:
             shard of the state. Copies and prefetches take effect in the step in which they have ended on all ranks.
         settings: the tree's bounds.
         max_versions: how many namespaces can have their own weights version; see `invalidate`.
+        time_s: the clock by which evictions are remembered; see UnifiedTree.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path
@@ -97,6 +99,7 @@ class PrefixCache:
         ranks: Consensus | None = None,
         settings: TreeSettings | None = None,
         max_versions: int = 16_384,
+        time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):
@@ -118,6 +121,7 @@ class PrefixCache:
             page_counts=counts,
             host_page_counts=host.page_counts if host is not None else None,
             settings=settings,
+            time_s=time_s,
         )
         self.layout = CacheLayout.of(self.tree.components, page_size, self.tree.state.save_grid_tokens)
         self.ranks = SingleRank() if ranks is None else MultiRank(ranks)
@@ -140,7 +144,7 @@ class PrefixCache:
         )
         self._admission = Admission(self, resources, self.weights, rebuild=self.rebuild, save_limit=save_limit)
         self._resources = resources
-        self._leases = Leases(self.controller, self.counters, self.ledger)
+        self._leases = Leases(self.controller, self.counters)
         self._closed = False
         if storage is not None:
             self.attach_storage(storage)
@@ -259,8 +263,7 @@ class PrefixCache:
             if self.storage is not None and request is not None:
                 in_store = self.storage.prefetcher.requests.due_pages(request) * self.page_size
                 lease._note_prefetched(self.storage.prefetcher.requests.stop_waiting(request))
-            if self.ledger.is_on:
-                self.ledger.book(lease, key, in_store)
+            lease._book_misses(key, in_store)
         except BaseException:
             self.release(lease)
             raise

@@ -156,13 +156,26 @@ class CacheStats:
             nodes=tree.node_count,
             leases=cache.lease_count,
             load_wait_s=counters.load_wait_ns / 1e9,
-            backed_up=counters.transfers.get(EffectKind.BACKUP, TransferStats()),
-            loaded=counters.transfers.get(EffectKind.LOAD, TransferStats()),
+            backed_up=counters.transfers[EffectKind.BACKUP].snapshot(),
+            loaded=counters.transfers[EffectKind.LOAD].snapshot(),
             drops=dict(counters.drops),
             pools=pools,
             host_pools=host_pools,
             storage=cache.storage.stats() if cache.storage is not None else None,
         )
+
+
+@dataclass(slots=True)
+class TransferCounters:
+    """The counters of one direction's completed copies; see TransferStats."""
+
+    count: int = 0
+    pages: int = 0
+    size_bytes: int = 0
+
+    def snapshot(self) -> TransferStats:
+        """What was counted so far."""
+        return TransferStats(count=self.count, pages=self.pages, size_bytes=self.size_bytes)
 
 
 @dataclass(slots=True)
@@ -187,7 +200,9 @@ class CacheCounters:
     refused: int = 0
     loads: int = 0
     load_wait_ns: int = 0
-    transfers: dict[EffectKind, TransferStats] = field(default_factory=dict)
+    transfers: dict[EffectKind, TransferCounters] = field(
+        default_factory=lambda: {kind: TransferCounters() for kind in EffectKind}
+    )
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     watcher: CacheWatcher | None = None
@@ -205,10 +220,10 @@ class CacheCounters:
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
         """Count a completed transfer, pages by component."""
-        before = self.transfers.get(kind, TransferStats())
-        self.transfers[kind] = TransferStats(
-            count=before.count + 1, pages=before.pages + sum(pages.values()), size_bytes=before.size_bytes + size_bytes
-        )
+        moved = self.transfers[kind]
+        moved.count += 1
+        moved.pages += sum(pages.values())
+        moved.size_bytes += size_bytes
         if self.watcher is not None:
             self.watcher.moved(kind, pages, size_bytes)
 

@@ -31,6 +31,7 @@ class BackupQueue:
         self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
     ) -> None:
         self._tree = tree
+        self._tree_transfers = tree.transfers
         self._device = device
         self._host = host
         self._tier = tier
@@ -38,6 +39,11 @@ class BackupQueue:
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
+        self._max_locked = {
+            name: tier.max_backup_share * allocator.page_count
+            for name, allocator in device.allocators.items()
+            if allocator.page_count is not None
+        }
         self._optional = [c.name for c in tree.components if not c.required]
         self._low_water = {
             name: int(tier.low_water * allocator.page_count)
@@ -87,7 +93,7 @@ class BackupQueue:
         look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
         begun_at = self._cursors.get(name)
         for after in (begun_at, None) if begun_at is not None else (None,):
-            found, self._cursors[name] = self._tree.transfers.coldest_boundaries(name, page_count, look_at=look_at, after=after)
+            found, self._cursors[name] = self._tree_transfers.coldest_boundaries(name, page_count, look_at=look_at, after=after)
             for boundary in found:
                 self.add(boundary)
             if found or self._cursors[name] is not None:
@@ -102,20 +108,17 @@ class BackupQueue:
                 yield effect
 
     def _at_limit(self) -> bool:
-        for name, allocator in self._device.allocators.items():
-            if allocator.page_count is not None and self._locked[name] > self._tier.max_backup_share * allocator.page_count:
-                return True
-        return False
+        return any(self._locked[name] > limit for name, limit in self._max_locked.items())
 
     def _begin_one(self, boundary: Boundary) -> Effect | None:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
-            needs = self._tree.transfers.backup_needs(boundary)
+            needs = self._tree_transfers.backup_needs(boundary)
             if not needs:
                 return None
             left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
             components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
-            effect = self._tree.transfers.backup(boundary, self._host.allocate_all, components)
+            effect = self._tree_transfers.backup(boundary, self._host.allocate_all, components)
         except StaleBoundaryError:
             self._counters.count_drop("backup stale")
             return None

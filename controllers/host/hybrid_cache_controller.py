@@ -7,7 +7,7 @@ in `poll`, on the caller's thread: between two polls no transfer changes the tre
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.backup_queue import BackupQueue
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from unified_tree.controllers.storage_tier import StorageController
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
+
+LOAD: Final = EffectKind.LOAD
+WRITE_THROUGH: Final = WritePolicy.WRITE_THROUGH
+SELECTIVE: Final = WritePolicy.WRITE_THROUGH_SELECTIVE
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
 
 
 class HybridCacheController:
@@ -55,6 +60,8 @@ class HybridCacheController:
         self.host.other_tier, device.other_tier = device, self.host
         self.storage: StorageController | None = None
         self._tree = tree
+        self._tree_transfers = tree.transfers
+        self._retired = tree.state.retired
         self._device = device
         self.tier = tier
         self._counters = counters
@@ -81,7 +88,7 @@ class HybridCacheController:
         for component in self._tree.components:
             if component.shares is not None:
                 sizes[component.shares] += component.page_bytes
-        return sum(sizes[name] * pages for name, pages in self._tree.transfers.load_needs(boundary).items())
+        return sum(sizes[name] * pages for name, pages in self._tree_transfers.load_needs(boundary).items())
 
     def load(self, boundary: Boundary, tokens: int, spare: Mapping[str, int]) -> Load:
         """Start to load back what a boundary lacks on device. Pages that other loads are copying are awaited, not copied again.
@@ -97,13 +104,13 @@ class HybridCacheController:
             self._device.reserve({**needs, **{name: needs.get(name, 0) + count for name, count in spare.items()}})
             return self._device.allocate_all(needs)
 
-        effect = self._tree.transfers.load(boundary, supply)
+        effect = self._tree_transfers.load(boundary, supply)
         waited = self._transfers.below(effect)
         if any(opened.is_cancelled for opened in waited):
-            self._device.free_all(self._tree.transfers.abort(effect))
+            self._device.free_all(self._tree_transfers.abort(effect))
             raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
         waited.append(self._transfers.begin(effect))
-        receipt = self._tree.transfers.lock_present(boundary)
+        receipt = self._tree_transfers.lock_present(boundary)
         load = Load([opened.ticket for opened in waited], receipt, tokens, self._size_bytes(effect))
         for opened in waited:
             opened.loads.append(load)
@@ -159,7 +166,7 @@ class HybridCacheController:
             if self._backups.is_due():
                 self._backups.add_coldest()
             self._start_backups()
-        if self._tree.is_reclaimable:
+        if self._retired.is_pending:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
 
     def _start_backups(self) -> None:
@@ -170,36 +177,36 @@ class HybridCacheController:
     def _finished(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer: publish its pages, or free its targets."""
         effect = opened.effect
-        is_load = effect.kind is EffectKind.LOAD
+        is_load = effect.kind is LOAD
         pages = self._device if is_load else self.host
         if error is None:
             page_counts = {copy.component: copy.source.size for copy in effect.copies}
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect))
-            pages.free_all(self._tree.transfers.acknowledge(effect))
+            pages.free_all(self._tree_transfers.acknowledge(effect))
             pages.landed(effect.boundary)
             if self.storage is not None and not is_load:
                 self.storage.backed_up(effect.boundary)
         else:
-            pages.free_all(self._tree.transfers.abort(effect))
+            pages.free_all(self._tree_transfers.abort(effect))
             self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:
             load.transfer_ended(opened.ticket, error)
             try:
-                load.lock(self._tree.transfers.lock_present(load.boundary))
+                load.lock(self._tree_transfers.lock_present(load.boundary))
             except StaleBoundaryError as stale:
                 load.fail(str(stale))
                 load.release()
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to this boundary."""
-        if self.tier.write_policy is WritePolicy.WRITE_THROUGH and self._tree.transfers.is_boundary(boundary):
+        if self.tier.write_policy is WRITE_THROUGH and self._tree_transfers.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt resumes from a device boundary."""
-        selective = self.tier.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE
-        if selective and boundary.length and self._tree.transfers.hits(boundary) >= self.tier.selective_hits:
+        selective = self.tier.write_policy is SELECTIVE
+        if selective and boundary.length and self._tree_transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
 
     @property
@@ -219,7 +226,7 @@ class HybridCacheController:
 
         The queue is filled as often as its limit demands, and emptied in between.
         """
-        for boundary in [] if self._closed else self._tree.transfers.boundaries():
+        for boundary in [] if self._closed else self._tree_transfers.boundaries():
             if self._backups.is_full:
                 self.drain()
             self._backups.add(boundary)

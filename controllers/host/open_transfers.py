@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import EffectKind
 from unified_tree.errors import TransferError
+from unified_tree.receipt import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -110,7 +111,7 @@ class OpenTransfers:
         ticket = next(self._numbers)
         opened = OpenTransfer(ticket, effect, 0)
         opened.number = self._ranks.begin(opened.kind)
-        self._queue.append(Transfer(ticket=ticket, kind=effect.kind, copies=effect.copies))
+        self._queue.append(record(Transfer, (ticket, effect.kind, effect.copies)))
         self._open[ticket] = self._by_effect[effect] = opened
         return opened
 

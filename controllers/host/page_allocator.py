@@ -60,13 +60,13 @@ class PageAllocator:
             )
         try:
             if page_count > self._stack_size:
-                self._bring_up(page_count - self._stack_size)
-            first = self._stack_size - page_count
-            ids: NDArray[np.int64] = self._stack[first : self._stack_size].copy()
+                ids = self._with_unused(page_count)
+            else:
+                ids = self._stack[self._stack_size - page_count : self._stack_size].copy()
             self._allocated.add(ids)
         except (MemoryError, PageError) as error:
             raise OutOfPagesError(f"{self.name}: there is no memory for the ids of {page_count} more pages") from error
-        self._stack_size = first
+        self._stack_size = max(0, self._stack_size - page_count)
         self.used_pages += page_count
         return ids
 
@@ -74,12 +74,17 @@ class PageAllocator:
         """Whether a page is allocated now. Cost: O(1)."""
         return bool(self._allocated.all_are(np.array([page], np.int64), members=True))
 
-    def _bring_up(self, page_count: int) -> None:
-        """Move so many unused pages below the freed ones on the stack. Raises MemoryError or PageError with nothing changed."""
-        first, unused = self._unused, self._unused + page_count
-        stack = np.concatenate((np.arange(first, unused, dtype=np.int64), self._stack[: self._stack_size]))
+    def _with_unused(self, page_count: int) -> NDArray[np.int64]:
+        """All freed pages, and before them as many unused ones as are still lacking. Raises MemoryError or PageError with
+        nothing changed.
+        """
+        unused = self._unused + page_count - self._stack_size
+        ids = np.arange(self._unused, unused, dtype=np.int64)
+        if self._stack_size:
+            ids = np.concatenate((ids, self._stack[: self._stack_size]))
         self._allocated.cover(unused)
-        self._unused, self._stack, self._stack_size = unused, stack, stack.size
+        self._unused = unused
+        return ids
 
     def free(self, ids: NDArray[np.int64]) -> None:
         """Free pages. Raises PageError, with nothing changed, for a page that is not allocated. Cost: O(len(ids))."""

@@ -126,7 +126,7 @@ class Picture:
             return list(self._requests)[::-1]
 
     def over_time(self) -> dict[str, Any]:
-        """Hits and misses over time: what was added to each since the point before."""
+        """Hits and misses over time, in tokens a second."""
         labels = ["hit on device", "hit from host", "hit from store", *(cause.label for cause in MissCause)]
         with self._lock:
             return {"labels": labels, **self.timeline.shown()}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 MAX_POINTS = 1200
+MAX_BINS = 150
 
 
 class Timeline:
@@ -30,11 +31,16 @@ class Timeline:
             self._seen = 1
 
     def shown(self) -> dict[str, Any]:
-        """The times, and between each and the one before what was added to each total."""
-        if not self._points:
-            return {"at_s": [], "added": []}
-        totals = np.array([point[2] for point in self._points])
-        return {"at_s": [point[0] for point in self._points], "added": np.diff(totals, axis=0, prepend=totals[:1]).T.tolist()}
+        """At most MAX_BINS equal parts of the time: their ends, and by how much each total grew a second in each."""
+        if len(self._points) < 2:
+            return {"at_s": [], "rates": []}
+        at_s = np.array([point[0] for point in self._points])
+        totals = np.array([point[2] for point in self._points], float).T
+        count = min(len(at_s) - 1, MAX_BINS)
+        ends = np.linspace(at_s[0], at_s[-1], count + 1)
+        width = max((at_s[-1] - at_s[0]) / count, 1e-9)
+        rates = [np.diff(np.interp(ends, at_s, total)) / width for total in totals]
+        return {"at_s": ends.tolist(), "rates": [[*np.round(rate, 2).tolist(), 0.0] for rate in rates]}
 
     def clocks(self) -> dict[str, Any]:
         """Which time it was at which operation of the tree, to tell ages from."""

@@ -52,6 +52,10 @@ def _share(row: RowResult, tokens: int) -> float:
     return tokens * (1 / row.prompt_tokens) if row.prompt_tokens else 0.0
 
 
+def _miss_rates(row: RowResult) -> dict[str, float]:
+    return {label.replace("_", " "): _share(row, tokens) for label, tokens in row.miss_tokens.items() if tokens}
+
+
 def _of_path_only(row: RowResult) -> float | None:
     return row.hit_rate / row.path_only_hit_rate if row.path_only_hit_rate else None
 
@@ -158,6 +162,11 @@ SECTIONS = (
                      "Values evicted, of any component, because this pool was short."),
         ColumnFamily("lost_tokens", "lost tokens", short_count, lambda r: dict(sorted(r.lost_tokens.items())),
                      "Prompt tokens not resumed for want of this component; they overlap. Unknown: never there, or forgotten."),
+    )),
+    Section("Why prompt tokens were computed, in percent of the prompts: each token has one cause", (
+        ColumnFamily("miss_tokens", None, str, lambda r: r.miss_tokens,
+                     "Prompt tokens computed at the first admission, by cause; with the hit tokens they are the prompts."),
+        ColumnFamily("", "", PERCENT, _miss_rates, "The same, as a share of the prompts."),
     )),
     Section("Hits by tier: where they came from, and what could have been", (
         Column("hit_tokens_device", "", str, device_hit_tokens, "Hit tokens that were on the device."),

@@ -38,6 +38,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
     clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
     row = RowPlan.of(plan, spec)
     tiers = stand_up(row)
+    clock = StepClock(plan.settings, tiers.clock)
     with ExitStack() as open_things:
         cache = open_things.enter_context(
             closing(
@@ -48,6 +49,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
                     policy=clairvoyance or spec.policy,
                     host=tiers.host,
                     storage=None if tiers.storage is None else tiers.storage.tier,
+                    time_s=lambda: clock.now_s,
                 )
             )
         )
@@ -57,7 +59,6 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             link = open_things.enter_context(closing(tiers.link.to(cache)))
         if clairvoyance is not None:
             clairvoyance.attach(cache)
-        clock = StepClock(plan.settings, tiers.clock)
         inspector = None
         if spec.recording is not None:
             inspector = Inspector.record(cache, spec.recording, time_s=lambda: clock.now_s)
@@ -88,6 +89,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             served=served,
             preempted=counters.preempted_count,
             lost_tokens=counters.lost_tokens,
+            miss_tokens=counters.miss_tokens,
             prefill_flops=sum(flops(0, tokens) for tokens in served["prompt_tokens"].tolist()),
             prefill_flops_saved=sum(flops(0, tokens) for tokens in served["hit_tokens"].tolist()),
             cache=cache.stats(),

@@ -9,6 +9,7 @@ import numpy as np
 from unified_tree.controllers.replay.row_result import REQUEST, Residency
 from unified_tree.controllers.replay.workload import NO_CHAIN
 from unified_tree.keys import Key
+from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.row_result import Requests
     from unified_tree.controllers.replay.served_request import ServedRequest
     from unified_tree.controllers.replay.workload import Int64s, Request, Workload
+    from unified_tree.miss import Miss
 
 RESIDENCY_SAMPLES = 200
 
@@ -55,6 +57,7 @@ class RowCounters:
             if request.chain != NO_CHAIN:
                 turns[request.chain] = self.requests["turn"][request.index] = turns.get(request.chain, 0) + 1
         self.lost_tokens: dict[str, int] = {}
+        self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
         self.peak_pages = dict.fromkeys(stats.pools, 0)
@@ -66,6 +69,7 @@ class RowCounters:
         self._step_s = step_ms / 1000.0
         self._lost_at_offer: dict[str, int] = {}
         self._lost: dict[int, dict[str, int]] = {}
+        self._misses: dict[int, list[Miss]] = {}
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
         self._samples: list[tuple[float, dict[str, int]]] = []
         self._admissions = 0
@@ -98,6 +102,7 @@ class RowCounters:
         entry["rebuilt_tokens"] = lease.cached_tokens - lease.compute_from
         entry["admitted_s"] = now_s
         self._lost[request.index] = self._lost_at_offer
+        self._misses[request.index] = lease.misses
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
             self._samples.append((now_s, used))
@@ -120,11 +125,14 @@ class RowCounters:
     def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
         """A request is over; a rejected one counts in nothing but the number of rejected."""
         lost = self._lost.pop(request.index, {})
+        misses = self._misses.pop(request.index, [])
         if not rejected:
             self.requests["is_served"][request.index] = True
             self.requests["spent_ns"][request.index] = spent_ns
             for name, tokens in lost.items():
                 self.lost_tokens[name] = self.lost_tokens.get(name, 0) + tokens
+            for miss in misses:
+                self.miss_tokens[miss.cause.label] += miss.tokens
         if self._progress is not None:
             self._progress()
 

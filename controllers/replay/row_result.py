@@ -73,6 +73,7 @@ class RowResult:
         requests: in all; `served` are those not rejected, in arrival order, an array of REQUEST.
         preempted: how often a running request was put back.
         lost_tokens: by component, prompt tokens that its absence kept from being resumed.
+        miss_tokens: by label of MissCause, prompt tokens that were not resumed at the first admission; each has one cause.
         prefill_flops, prefill_flops_saved: of all served prompts without a cache; of these not spent.
         cache: what the cache counted; `peak_pages` and `peak_host_pages` the pages in use at most, by component.
         polled_ns: real nanoseconds of `poll`, which is no request's call.
@@ -90,6 +91,7 @@ class RowResult:
     served: Requests
     preempted: int
     lost_tokens: dict[str, int]
+    miss_tokens: dict[str, int]
     prefill_flops: float
     prefill_flops_saved: float
     cache: CacheStats

@@ -128,10 +128,11 @@ class TimedCache:
         if entry.computed < lease.cached_tokens:
             return False
         states = {length: page for length, page in lease.save_pages.items() if length <= entry.computed}
-        known = entry.computed <= entry.target  # what the lease was acquired for
-        computed = entry.computed if known else tokens[: entry.computed]
+        is_known = entry.computed <= entry.target  # what the lease was acquired for
+        begin = 0 if is_known else lease.committed
+        computed = entry.computed if is_known else tokens[begin : entry.computed]
         with entry.spent:
-            self.cache.commit(lease, computed, states=states)
+            self.cache.commit(lease, computed, states=states, begin=begin)
         return True
 
     def release(self, entry: ServedRequest, lease: Lease) -> None:

@@ -5,7 +5,10 @@ calls. docs/sglang.md shows how to serve a model with it. Only the modules `plug
 
 - `plugin`: registers the backend, and refuses what was not tested.
 - `backend`: SGLang's interface over a `UnifiedTree`.
+- `request_rows`: the slots of running requests, and how a checkpoint puts them into the tree.
+- `request_keys`: keys of the tree for requests.
 - `device_pools`: SGLang's slot allocators as pools of the tree's pages.
+- `page_numbers`, `page_names`: the tree's names for these pages, on a CPU and on a GPU.
 - `running_states`: the recurrent states of running requests.
 - `waiting_order`: the order of waiting requests under `--schedule-policy dfs-weight`.
 - `kv_events`: the events that a router reads.

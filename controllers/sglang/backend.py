@@ -44,11 +44,13 @@ from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, De
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.kv_events import KvEvents
 from unified_tree.controllers.sglang.layer_gate import LayerGate
-from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
-from unified_tree.controllers.sglang.tiers import HostPoolSize, LoadLock, Tiers
+from unified_tree.controllers.sglang.request_keys import RequestKeys
+from unified_tree.controllers.sglang.request_rows import RequestRows
+from unified_tree.controllers.sglang.running_states import RunningStates
+from unified_tree.controllers.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
-from unified_tree.node import Tier
 from unified_tree.receipt import NOWHERE, Boundary
+from unified_tree.settings import TreeSettings
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
@@ -56,8 +58,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ADAPTER_ID_LENGTH = 32
-"""Of SGLang's ids of LoRA adapters."""
+
+def is_in_host_memory(allocator: Any) -> bool:
+    """Whether SGLang keeps its slot numbers where they can be read without waiting."""
+    return torch.device(allocator.device).type == "cpu"
 
 
 class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
@@ -88,7 +92,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.disable = False
-        self._watch, self._adapters = watch, adapters or {}
+        self._watch = watch
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
@@ -97,6 +101,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         self.sliding_window_size: int | None = params.swa_retain_window if has_windows else None
         self.tree_components = tuple(name for name, has in ((FULL, True), (WINDOW, has_windows), (STATE, has_states)) if has)
         self._policy = policy
+        self._keys = RequestKeys(is_bigram=self.is_eagle, adapters=adapters or {})
         self._has_windows, self._has_states = has_windows, has_states
         self._extra_buffer = params.enable_mamba_extra_buffer
         self._components = [Component(name=FULL, coverage=Path())]
@@ -137,7 +142,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Forget everything. SGLang clears its allocators itself."""
         if self._tiers is not None:
             self._tiers.close()
-        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy)
+        settings = TreeSettings(ghost_bytes=0)  # SGLang asks for no causes of misses
+        self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool
@@ -146,6 +152,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             self.page_size,
             window_tokens=self.sliding_window_size,
             state_allocator=pool.mamba_allocator if self._has_states else None,
+            in_host_memory=is_in_host_memory(self.token_to_kv_pool_allocator),
         )
         self._states = RunningStates(pool, extra_buffer=self._extra_buffer, evict_one=self._evict_state)
         self._device = DeviceTier(self.tree, self._pools)
@@ -158,6 +165,17 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             if self._tiers is not None:
                 self._tiers.controller.host.watcher = self._events
             self.kv_events.record_all_cleared()
+        self._rows = RequestRows(
+            self.tree,
+            self._pools,
+            self._keys,
+            pool,
+            states=self._states if self._has_states else None,
+            window_kind=ComponentType.SWA if self._has_windows else None,
+            new_lock=TreeLock,
+            events=self._events,
+            tiers=self._tiers,
+        )
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
@@ -187,7 +205,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Give a request the state of a boundary, which is locked meanwhile: a slot may have to be evicted."""
         receipt = self.tree.lock(boundary)
         try:
-            source = self._pools.states.pages(self.tree.pages(receipt.boundary, STATE))
+            source = self._pools.state_slots(self.tree.pages(receipt.boundary, STATE))
             self._states.start_from(req.kv, source)
         finally:
             receipt.release()
@@ -201,21 +219,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def _key(self, key: RadixKey) -> Key:
         tokens = key.token_ids
         count = len(tokens) if key.limit is None else min(key.limit, len(tokens))
-        return self._tree_key(tokens, count, key.extra_key, key.cache_salt)
-
-    def _tree_key(self, tokens: Any, count: int, extra_key: str | None, cache_salt: str | None, begin: int = 0) -> Key:
-        """The key of the first `count` tokens, an `array("q")`, or its tail from `begin` on. Cost: one copy of its elements."""
-        namespace = "" if extra_key is None and not cache_salt else self._namespace(extra_key, cache_salt or None)
-        if self.is_eagle:
-            return Key(tokens[:count], namespace, bigram=True)
-        return Key.from_elements(memoryview(tokens)[begin:count].tobytes(), namespace, bigram=False, begin=begin)
-
-    def _namespace(self, extra_key: str | None, cache_salt: str | None) -> str:
-        if self._adapters and extra_key is not None:
-            weights = self._adapters.get(extra_key[-ADAPTER_ID_LENGTH:])
-            if weights is not None:
-                return repr((extra_key, cache_salt, weights))
-        return repr((extra_key, cache_salt))
+        return self._keys.key(tokens, count, key.extra_key, key.cache_salt)
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -228,7 +232,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             return 0, req.last_node
         if self._has_states:
             names = self.tree.transfers.pages_with_loads(load.boundary, STATE)
-            self._states.start_from(req.kv, self._pools.states.pages(names))
+            self._states.start_from(req.kv, self._pools.state_slots(names))
         return load.boundary.length - req.last_node.length, load.boundary
 
     def ready_to_load_host_cache(self) -> int:
@@ -298,7 +302,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         tokens = array("q", matched_prefix_tokens) + array("q", new_tokens)
         tokens.append(0)  # SGLang leaves out the last token, which is computed; a prefetch leaves out the last of its key
         return self._tiers is not None and self._tiers.prefetch(
-            handle, self._tree_key(tokens, len(tokens), extra_key, cache_salt)
+            handle, self._keys.key(tokens, len(tokens), extra_key, cache_salt)
         )
 
     def has_ongoing_prefetch(self, handle: CacheRequestHandle) -> bool:
@@ -327,88 +331,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
         With recurrent states the tree takes no more than up to the last saved state.
         """
-        is_finished = req.finished()
-        state = self._states.offer(req, up_to, is_finished=is_finished) if self._has_states else None
-        token_count = up_to
-        if self._has_states:
-            token_count = 0 if state is None else min(up_to, state.length)
-        protected, at = req.kv.cache_protected_len, self._resumed_at(req)
-        is_locked = at.length == protected and self._events is None  # events tell of all tokens
-        begin = protected if is_locked and token_count >= protected else 0
-        key = self._tree_key(req.full_untruncated_fill_ids, token_count, req.extra_key, req.cache_salt, begin)
-        end = len(key) // self.page_size * self.page_size
-        is_kept = False
-        if end > protected or (state is not None and end == protected > 0):
-            is_kept = self._publish(req, key, at, end, state)
-        if self._has_states:
-            self._states.settle(req, state, is_kept=is_kept, is_finished=is_finished)
-
-    def _resumed_at(self, req: Any) -> Boundary:
-        """The end of what a request has in the tree, by a name that is valid while it is locked."""
-        receipt = None if req.lock is None else req.lock.receipt
-        if self._tiers is not None:
-            self._tiers.finish_loads()
-            if isinstance(receipt, LoadLock):
-                receipt.wait()
-                return receipt.boundary
-        return NOWHERE if receipt is None else receipt.boundary
-
-    def _publish(self, req: Any, key: Key, at: Boundary, end: int, state: OfferedState | None) -> bool:
-        """Insert up to `end`; returns whether the tree kept the state.
-
-        Args:
-            key: of the request's tokens; without those before `at`, if it is a tail.
-            at: see `_resumed_at`.
-        """
-        kv = req.kv
-        begin = kv.cache_protected_len
-        branch = req.swa_branching_seqlen if self._has_windows and not self._has_states else None
-        if branch is not None and begin < branch < end and branch % self.page_size == 0:
-            at, _ = self._insert(req, key, begin, branch, at, None)  # keeps the window there, which the next insert would not
-            begin = branch
-        at, is_kept = self._insert(req, key, begin, end, at, state)
-        if self._has_windows and not self._has_states and 0 < kv.cache_inserted_len == kv.cache_protected_len < end:
-            self.tree.supersede(req.last_node, WINDOW, end)
-        if req.finished():
-            self.tree.touch(at)  # it has used all of it until now, which keeps that recent
-        receipt = self.tree.transfers.lock_present(at)
-        self.unlock(req.lock)
-        req.lock = TreeLock(receipt.boundary, receipt)
-        if self._tiers is not None:
-            self._attach_windows(receipt.boundary)
-            self._tiers.controller.committed(receipt.boundary)
-        kv.cache_inserted_len = max(kv.cache_inserted_len, end)
-        kv.cache_protected_len = end
-        req.last_node = receipt.boundary
-        return is_kept
-
-    def _insert(
-        self, req: Any, key: Key, begin: int, end: int, after: Boundary, state: OfferedState | None
-    ) -> tuple[Boundary, bool]:
-        kv = req.kv
-        table, size = self.req_to_token_pool.req_to_token, self.page_size
-        freed = range(0)
-        if self._has_windows:
-            dead, evicted = kv.swa_dead_lo(size), kv.get_evicted_seqlen(ComponentType.SWA)
-            freed = range(max(0, dead - begin) // size, max(0, evicted - begin) // size)
-        offered = self._pools.offer(table[kv.req_pool_idx, begin:end:size], freed)
-        pages = {FULL: offered.full}
-        if self._has_windows:
-            pages[WINDOW] = offered.windows
-        states = {}
-        if state is not None and state.length == end:
-            states[STATE] = {end: int(self._pools.states.assign(state.slot)[0])}
-        result = self.tree.insert(key.prefix(end), pages, states, after=after, priority=req.priority or 0)
-        kept = self._pools.settle(offered, result)
-        if kept.size:
-            slots = self._pools.path_slots(kept)
-            self.req_to_token_pool.write((kv.req_pool_idx, slice(begin, begin + slots.numel())), slots.to(table.dtype))
-        if self._events is not None:
-            self._events.stored(Tier.DEVICE, key, result.boundary, req.session_id)
-        refused = result.duplicates.get(STATE)
-        if refused is not None:
-            self._pools.states.release(refused)
-        return result.boundary, bool(states) and refused is None
+        self._rows.checkpoint(req, up_to)
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """A request's row is free. One that was not checkpointed still has its states."""
@@ -446,22 +369,11 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def path_device_indices(self, node: Boundary) -> torch.Tensor:
         """The full-attention slots from the root to a boundary, int64 [length], in device memory."""
-        names = self._page_names(node, FULL)
-        if self._tiers is not None:
-            self._attach_windows(node)
-        return self._pools.path_slots(names)
+        return self._rows.path_slots(node, node.length)
 
-    def _page_names(self, node: Boundary, component: str) -> NDArray[np.int64]:
-        """The names of a boundary's pages, those that are being loaded included."""
-        if self._tiers is None:
-            return self.tree.pages(node, component)
-        return self.tree.transfers.pages_with_loads(node, component)
-
-    def _attach_windows(self, node: Boundary) -> None:
-        """Map the slots of a boundary's window: a path page or a window that went to host comes back to other slots."""
-        if self._has_windows and node.length:
-            names, windows = self._page_names(node, FULL), self._page_names(node, WINDOW)
-            self._pools.attach(names[names.size - windows.size :], windows)
+    def prefix_device_indices(self, req: Any) -> torch.Tensor:
+        """The full-attention slots of a request's matched prefix, int64 [prefix_len], in device memory."""
+        return self._rows.path_slots(req.last_node, req.prefix_len)
 
     def root_node_handle(self, extra_key: str | None = None) -> Boundary:
         """The boundary of length zero, which is the same in every namespace."""
@@ -474,19 +386,10 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def evict(self, params: EvictParams) -> EvictResult:
         """Evict at least so many tokens, window tokens and states, or as many as can go; their slots are free at once."""
         start = time.perf_counter()
-        needs = {
-            name: -(-count // size)
-            for name, count, size in (
-                (FULL, params.num_tokens, self.page_size),
-                (WINDOW, params.swa_num_tokens, self.page_size),
-                (STATE, params.mamba_num, 1),
-            )
-            if count > 0 and name in self.tree_components
-        }
-        counts = self._device.evict(needs) if needs else {}
-        tokens = counts.get(FULL, 0) * self.page_size
-        self.update_eviction_metrics(tokens, start)
-        return EvictResult(tokens, counts.get(WINDOW, 0) * self.page_size, counts.get(STATE, 0))
+        full, windows, states = self._device.evict_tokens(params.num_tokens, params.swa_num_tokens, params.mamba_num)
+        if self.metrics_collector is not None:
+            self.update_eviction_metrics(full, start)
+        return EvictResult(full, windows, states)
 
     def _evictable(self, name: str) -> int:
         pool = self._tree_pools.get(name)
@@ -579,7 +482,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def all_mamba_values_flatten(self) -> torch.Tensor:
         """All state slots in the tree, in device memory. Cost: O(tree)."""
-        return self._pools.states.pages(self._names(STATE))
+        return self._pools.state_slots(self._names(STATE))
 
     def _names(self, component: str) -> NDArray[np.int64]:
         index = self.tree.state.index_of(component)

@@ -5,31 +5,38 @@ token. A running request owns pairs of both. The tree owns full pages and window
 a path page that was computed twice can take over the other's window. So this class keeps, for each window page of the tree,
 which full page of the tree it hangs on (its *holder*), and rewrites the mapping where that changes.
 
-All frees are of whole pages, in calls of SGLang's allocators that do not wait for the device.
+All frees are of whole pages, in calls of SGLang's allocators that do not wait for the device. On a CPU page numbers are in
+arrays, whose operations touch less code than those of tensors: between two calls a model runs, so each call finds cold caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from unified_tree.controllers.sglang.page_names import PageNames
+from unified_tree.controllers.sglang.page_numbers import PageNumbers
+from unified_tree.int64 import any_negative
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.sglang.page_names import PageNames
     from unified_tree.receipt import InsertResult
 
-FULL, WINDOW, STATE = "full", "swa", "mamba"
-NONE = -1
+    Names: TypeAlias = PageNames | PageNumbers
+    Numbers: TypeAlias = Any
+    """SGLang's numbers of pages or slots, int64: an array in host memory, a tensor in device memory."""
+
+FULL: Final = "full"
+WINDOW: Final = "swa"
+STATE: Final = "mamba"
+NONE: Final = -1
 """No holder, or no window held."""
 
 
-@dataclass(frozen=True, slots=True)
 class OfferedPages:
     """Pages of a running request that are offered to the tree.
 
@@ -37,13 +44,16 @@ class OfferedPages:
         full: names of its full pages, int64 [pages].
         windows: names of the window pages of the last so many of them, int64.
         freed: the indices of those whose windows the request has freed already, all before the offered windows.
-        pages: SGLang's numbers of the full pages, int64 [pages], in device memory.
+        pages: SGLang's numbers of the full pages, int64 [pages].
     """
 
-    full: NDArray[np.int64]
-    windows: NDArray[np.int64]
-    freed: range
-    pages: torch.Tensor
+    __slots__ = ("freed", "full", "pages", "windows")
+
+    def __init__(self, full: NDArray[np.int64], windows: NDArray[np.int64], freed: range, pages: Numbers) -> None:
+        self.full = full
+        self.windows = windows
+        self.freed = freed
+        self.pages = pages
 
 
 class DevicePools:
@@ -54,30 +64,66 @@ class DevicePools:
         page_size: tokens a page.
         window_tokens: of its windows, if it is a `SWATokenToKVPoolAllocator`; None otherwise.
         state_allocator: SGLang's `mamba_allocator`; None for models without recurrent states.
+        in_host_memory: whether SGLang's numbers can be read without waiting: they are in arrays then, else in tensors.
+
+    Attributes:
+        full, windows, states: the names of each component's pages.
+        in_host_memory: as given.
     """
 
     def __init__(
-        self, allocator: Any, page_size: int, *, window_tokens: int | None = None, state_allocator: Any = None
+        self,
+        allocator: Any,
+        page_size: int,
+        *,
+        window_tokens: int | None = None,
+        state_allocator: Any = None,
+        in_host_memory: bool,
     ) -> None:
+        import torch
+
         self._allocator = allocator
+        self.in_host_memory = in_host_memory
+        self._from_numpy: Any = torch.from_numpy
         self._size = page_size
         self._has_windows = window_tokens is not None
         self._full_allocator = allocator.full_attn_allocator if self._has_windows else allocator
         self._window_pages = -(-(window_tokens or 0) // page_size)
         self._state_allocator = state_allocator
-        self._offsets: torch.Tensor | None = None
-        self.full = PageNames(allocator.device)
-        self.windows = PageNames(allocator.device)
-        self.states = PageNames(allocator.device)
-        self._names = {FULL: self.full, WINDOW: self.windows, STATE: self.states}
+        self._offsets: Any = np.arange(page_size) if in_host_memory else None
+        self._window_of: Any = None
+        """By full slot, the window slot; in host memory."""
+        if in_host_memory and self._has_windows:
+            self._window_of = allocator.full_to_swa_index_mapping.numpy()
+        self.full = self._new_names(FULL)
+        self.windows = self._new_names(WINDOW)
+        self.states = self._new_names(STATE)
+        self._names: dict[str, Names] = {FULL: self.full, WINDOW: self.windows, STATE: self.states}
         self._holder = np.full(0, NONE, np.int64)  # by window name: the full name it hangs on
         self._held = np.full(0, NONE, np.int64)  # by full name: the window name that hangs on it
 
-    def names(self, component: str) -> PageNames:
+    def _new_names(self, component: str) -> Names:
+        if self.in_host_memory:
+            is_known = component == FULL or (self._has_windows if component == WINDOW else self._state_allocator is not None)
+            return PageNumbers(self.page_count(component) + 1 if is_known else 0)  # SGLang counts from 1
+        from unified_tree.controllers.sglang.page_names import PageNames
+
+        return PageNames(self._allocator.device)
+
+    def names(self, component: str) -> Names:
         """The names of one component's pages."""
         return self._names[component]
 
-    def slots(self, pages: torch.Tensor) -> torch.Tensor:
+    def _numbers(self, tensor: torch.Tensor) -> Numbers:
+        """Numbers from SGLang."""
+        return tensor.numpy() if self.in_host_memory else tensor
+
+    def _tensor(self, numbers: Numbers) -> torch.Tensor:
+        """Numbers for SGLang. Those of the tree are read-only, so an array is copied."""
+        tensor: torch.Tensor = self._from_numpy(numbers.copy()) if self.in_host_memory else numbers
+        return tensor
+
+    def _slots(self, pages: Numbers) -> Numbers:
         """The slots of SGLang's pages, int64 [pages * page_size]."""
         if self._size == 1:
             return pages
@@ -85,9 +131,21 @@ class DevicePools:
             self._offsets = pages.new_tensor(range(self._size))
         return (pages[:, None] * self._size + self._offsets).reshape(-1)
 
-    def path_slots(self, names: NDArray[np.int64]) -> torch.Tensor:
+    def slots_of(self, names: NDArray[np.int64]) -> Numbers:
         """The full-attention slots of the tree's full pages, int64 [pages * page_size]."""
-        return self.slots(self.full.pages(names))
+        return self._slots(self.full.pages(names))
+
+    def path_slots(self, names: NDArray[np.int64]) -> torch.Tensor:
+        """As `slots_of`, in device memory."""
+        return self._tensor(self.slots_of(names))
+
+    def state_slots(self, names: NDArray[np.int64]) -> torch.Tensor:
+        """The slots of the tree's states, int64 [states], in device memory."""
+        return self._tensor(self.states.pages(names))
+
+    def name_state(self, slot: torch.Tensor) -> int:
+        """The name of a state that is offered to the tree, in slot int64 [1]."""
+        return int(self.states.assign(self._numbers(slot))[0])
 
     def page_count(self, component: str) -> int:
         """Pages of a whole pool."""
@@ -109,31 +167,38 @@ class DevicePools:
     def allocate(self, component: str, page_count: int) -> NDArray[np.int64]:
         """Names of so many pages, which must be free: the targets of a load. A window hangs on nothing yet."""
         if component == STATE:
-            return self.states.assign(self._state_allocator.alloc(page_count))
+            return self.states.assign(self._numbers(self._state_allocator.alloc(page_count)))
         allocator = self._full_allocator if component == FULL else self._allocator.swa_attn_allocator
-        pages = allocator.alloc(page_count * self._size)[:: self._size].div(self._size, rounding_mode="floor")
-        return self.names(component).assign(pages)
+        slots = self._numbers(allocator.alloc(page_count * self._size))
+        return self.names(component).assign(slots[:: self._size] // self._size)
 
-    def offer(self, slots: torch.Tensor, windows_freed: range) -> OfferedPages:
+    def offer(self, slots: Numbers, windows_freed: range) -> OfferedPages:
         """Name pages of a request's row.
 
         Args:
-            slots: of the first token of each page, from `req_to_token`.
+            slots: of the first token of each page, from `req_to_token`, of any integer type.
             windows_freed: the indices of those whose windows the request has freed already.
         """
         size = self._size
-        pages = slots.long()
+        pages = slots.astype(np.int64) if self.in_host_memory else slots.long()
         if size > 1:
-            pages = pages.div_(size, rounding_mode="floor")
+            pages //= size
         full = self.full.assign(pages)
         if not self._has_windows:
             return OfferedPages(full, full[:0], range(0), pages)
-        count = full.size
+        count = len(full)
         freed = windows_freed[: max(0, count - windows_freed.start)] or range(0)
         first = max(0, count - self._window_pages, freed.stop)
-        mapped = self._allocator.translate_loc_from_full_to_swa(pages[first:] if size == 1 else pages[first:] * size).long()
-        named = self.windows.assign(mapped if size == 1 else mapped.div_(size, rounding_mode="floor"))
-        return OfferedPages(full, named, freed, pages)
+        windows = self._mapped(pages[first:] if size == 1 else pages[first:] * size)
+        if size > 1:
+            windows //= size
+        return OfferedPages(full, self.windows.assign(windows), freed, pages)
+
+    def _mapped(self, slots: Numbers) -> Numbers:
+        """The window slots of full slots, int64, in memory of its own."""
+        if self._window_of is not None:
+            return self._window_of.take(slots)
+        return self._allocator.translate_loc_from_full_to_swa(slots).long()
 
     def settle(self, offered: OfferedPages, result: InsertResult) -> NDArray[np.int64]:
         """Free what the tree did not keep of the offered pages, and move windows to the pages that it kept.
@@ -143,16 +208,16 @@ class DevicePools:
         Returns the tree's own full pages, by name, in place of the copies. Cost: O(pages), and a tensor operation or two for
         each way in which a page can end.
         """
-        if not offered.full.size:
+        if not len(offered.full):
             return offered.full
         copied = result.duplicates.get(FULL)
-        copies = 0 if copied is None else copied.size
+        copies = 0 if copied is None else len(copied)
         assert copied is None or copied[-1] == offered.full[copies - 1], "the copies are not the first of the offered pages"
         kept = result.canonical[FULL][:copies]
         if self._has_windows:
             self._settle_windows(offered, result, copies)
         elif copies:
-            self._free_full(self.slots(offered.pages[:copies]))
+            self._free_full(offered.pages[:copies])
         if copies:
             self.full.release(offered.full[:copies])
         return kept
@@ -162,13 +227,13 @@ class DevicePools:
         freed = offered.freed
         self._free_run(offered, range(freed.start), copies)
         if freed and copies > freed.start:
-            self._free_full(self.slots(offered.pages[freed.start : min(copies, freed.stop)]))
+            self._free_full(offered.pages[freed.start : min(copies, freed.stop)])
         begin = freed.stop
         for kept in _kept_windows(offered, result):
             self._free_run(offered, range(begin, kept.start), copies)
             self._keep_run(offered, kept, copies, result.canonical[FULL])
             begin = kept.stop
-        self._free_run(offered, range(begin, offered.full.size), copies)
+        self._free_run(offered, range(begin, len(offered.full)), copies)
 
     def _free_run(self, offered: OfferedPages, run: range, copies: int) -> None:
         """Free the windows of a run of pages, and those of the pages that are copies."""
@@ -176,75 +241,96 @@ class DevicePools:
             return
         new = min(max(copies, run.start), run.stop)
         if run.start < new:
-            self._allocator.free_segment(self.slots(offered.pages[run.start : new]), start_pos=0)
+            pages = offered.pages[run.start : new]
+            self._free_windows_of(self._slots(pages))
+            self._free_full(pages)
         if new < run.stop:
-            self._free_windows_of(self.slots(offered.pages[new : run.stop]))
-        first = offered.full.size - offered.windows.size
+            self._free_windows_of(self._slots(offered.pages[new : run.stop]))
+        first = len(offered.full) - len(offered.windows)
         if run.stop > first:
             self.windows.release(offered.windows[max(0, run.start - first) : run.stop - first])
 
     def _keep_run(self, offered: OfferedPages, run: range, copies: int, kept: NDArray[np.int64]) -> None:
         """Hang the windows of a run of pages on the pages that the tree kept, and free those that are copies."""
-        first = offered.full.size - offered.windows.size
+        first = len(offered.full) - len(offered.windows)
         windows = offered.windows[run.start - first : run.stop - first]
         new = min(max(copies, run.start), run.stop)
         if run.start < new:
-            slots = self.slots(offered.pages[run.start : new])
-            self._allocator.clear_full_to_swa_mapping(slots)
-            self._free_full(slots)
+            pages = offered.pages[run.start : new]
+            self._map(self._slots(pages), None)
+            self._free_full(pages)
             self.attach(kept[run.start : new], windows[: new - run.start])
         if new < run.stop:
             self._hold(offered.full[new : run.stop], windows[new - run.start :])
 
     def attach(self, full: NDArray[np.int64], windows: NDArray[np.int64]) -> None:
         """Hang windows on full pages, both by name and in the same order, and map the slots of those that hung elsewhere."""
-        if not windows.size:
+        if not len(windows):
             return
         self._cover()
-        moved: NDArray[np.bool_] = self._holder[windows] != full
-        if not moved.any():
+        holders = self._holder[windows]
+        if holders.tobytes() == full.tobytes():
             return
+        moved = holders != full
         before = self._held[full]
         self._holder[before[(before != NONE) & (before != windows)]] = NONE  # those of a load that was cancelled
         self._hold(full, windows)
-        targets = self.slots(self.full.pages(full[moved]))
-        self._allocator.set_full_to_swa_mapping(targets, self.slots(self.windows.pages(windows[moved])))
+        self._map(self.slots_of(full[moved]), self._slots(self.windows.pages(windows[moved])))
 
     def free(self, freed: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages that the tree gave up, by component and name."""
         windows = freed.get(WINDOW)
-        if windows is not None and windows.size:
+        if windows is not None and len(windows):
             self._free_windows(windows)
         full = freed.get(FULL)
-        if full is not None and full.size:
-            pages = self.full.pages(full)
+        if full is not None and len(full):
             if self._has_windows:
                 self._detach(full)
-            self._free_full(self.slots(pages))
+            self._free_full(self.full.pages(full))
             self.full.release(full)
         states = freed.get(STATE)
-        if states is not None and states.size:
-            self._state_allocator.free(self.states.pages(states))
+        if states is not None and len(states):
+            self._state_allocator.free(self.state_slots(states))
             self.states.release(states)
 
-    def _free_full(self, slots: torch.Tensor) -> None:
+    def _free_full(self, pages: Numbers) -> None:
         """Free full pages whose windows are gone. (SGLang's `free_full_segment` looks up on the device whether they are.)"""
-        if slots.numel():
-            self._full_allocator.free_segment(slots, start_pos=0)
+        if len(pages):
+            self._full_allocator.free_page_ids(self._tensor(pages))
 
-    def _free_windows_of(self, slots: torch.Tensor) -> None:
-        if slots.numel():
+    def _free_windows_of(self, slots: Numbers) -> None:
+        """Free the windows of whole pages of full slots, which have no mapping from then on."""
+        if not len(slots):
+            return
+        if self._window_of is None:
             self._allocator.free_swa_segment(slots, start_pos=0)
+            return
+        windows = self._window_of.take(slots[:: self._size])
+        if self._size > 1:
+            windows //= self._size
+        assert np.count_nonzero(windows) == len(windows), "a window is freed that is not mapped"
+        self._window_of[slots] = 0
+        self._allocator.swa_attn_allocator.free_page_ids(self._from_numpy(windows))
+
+    def _map(self, slots: Numbers, windows: Numbers | None) -> None:
+        """Map full slots to window slots, or to none."""
+        if self._window_of is not None:
+            self._window_of[slots] = 0 if windows is None else windows
+        elif windows is None:
+            self._allocator.clear_full_to_swa_mapping(slots)
+        else:
+            self._allocator.set_full_to_swa_mapping(slots, windows)
 
     def _free_windows(self, names: NDArray[np.int64]) -> None:
         self._cover()
         holders = self._holder[names]
-        hanging = holders != NONE
-        if hanging.any():
-            self._free_windows_of(self.path_slots(holders[hanging]))
-            self._held[holders[hanging]] = NONE
-        if not hanging.all():
-            self._allocator.swa_attn_allocator.free_page_ids(self.windows.pages(names[~hanging]))
+        if any_negative(holders.tobytes()):
+            hanging = holders != NONE
+            self._allocator.swa_attn_allocator.free_page_ids(self._tensor(self.windows.pages(names[~hanging])))
+            holders = holders[hanging]
+        if len(holders):
+            self._free_windows_of(self.slots_of(holders))
+            self._held[holders] = NONE
         self._holder[names] = NONE
         self.windows.release(names)
 
@@ -252,9 +338,9 @@ class DevicePools:
         """Full pages go while windows hang on them: these stay, and hang on nothing."""
         self._cover()
         held = self._held[full]
-        hanging = held != NONE
-        if hanging.any():
-            self._allocator.clear_full_to_swa_mapping(self.path_slots(full[hanging]))
+        if held.tobytes().strip(b"\xff"):  # not NONE throughout
+            hanging = held != NONE
+            self._map(self.slots_of(full[hanging]), None)
             self._holder[held[hanging]] = NONE
             self._held[full] = NONE
 
@@ -275,11 +361,11 @@ class DevicePools:
 def _kept_windows(offered: OfferedPages, result: InsertResult) -> list[range]:
     """The pages whose offered windows the tree kept, as runs of indices."""
     windows, refused = offered.windows, result.duplicates.get(WINDOW)
-    if WINDOW not in result.canonical or (refused is not None and refused.size == windows.size):
+    if WINDOW not in result.canonical or (refused is not None and len(refused) == len(windows)):
         return []
-    first = offered.full.size - windows.size
+    first = len(offered.full) - len(windows)
     if refused is None:
-        return [range(first, offered.full.size)]
+        return [range(first, len(offered.full))]
     kept = np.flatnonzero(result.canonical[WINDOW] == windows) + first
     if kept[-1] - kept[0] + 1 == kept.size:
         return [range(kept[0], kept[-1] + 1)]

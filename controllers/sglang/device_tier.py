@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from unified_tree.controllers.sglang.device_pools import FULL
+from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
 from unified_tree.errors import OutOfPagesError
+from unified_tree.evicting import evict
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
-CUT_TOKENS, CUT_SHARE = 32, 256
+CUT_TOKENS: Final = 32
+CUT_SHARE: Final = 256
 """A leaf is cut to what is needed, but to no less than so many tokens and this part of its pool: a call frees room for some
 steps."""
 
@@ -53,6 +55,7 @@ class DeviceTier:
 
     def __init__(self, tree: UnifiedTree, pools: DevicePools) -> None:
         self._tree = tree
+        self._page_size: int = tree.page_size
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
         self._cut_pages = max(-(-CUT_TOKENS // tree.page_size), self.allocators[FULL].page_count // CUT_SHARE)
@@ -67,10 +70,24 @@ class DeviceTier:
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
         cut_pages = self._cut_pages if self.other_tier is None else None  # with a host tier whole leaves go there
-        result = self._tree.evict(needs, cut_pages=cut_pages)
-        counts = {name: names.size for name, names in result.freed.items()}
+        result = evict(self._tree.state, needs, Tier.DEVICE, cut_pages)
         self.free_evicted(result)
-        return counts
+        return {name: len(names) for name, names in result.freed.items()}
+
+    def evict_tokens(self, full: int, windows: int, states: int) -> tuple[int, int, int]:
+        """As `evict`, of the pools that there are: so many tokens, tokens of windows, and states; as many came free."""
+        size, has = self._page_size, self.allocators
+        needs: dict[str, int] = {}
+        if full > 0:
+            needs[FULL] = -(-full // size)
+        if windows > 0 and WINDOW in has:
+            needs[WINDOW] = -(-windows // size)
+        if states > 0 and STATE in has:
+            needs[STATE] = states
+        if not needs:
+            return 0, 0, 0
+        freed = self.evict(needs)
+        return freed.get(FULL, 0) * size, freed.get(WINDOW, 0) * size, freed.get(STATE, 0)
 
     def reserve(self, needs: Mapping[str, int]) -> None:
         """Evict until each pool has so many free pages. Raises OutOfPagesError if one cannot have them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.words import word_dtype
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.sglang.device_pools import Names
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
-    from unified_tree.controllers.sglang.page_names import PageNames
 
 
 class EngineMover:
@@ -25,7 +27,7 @@ class EngineMover:
         host: of the same format.
     """
 
-    def __init__(self, tensors: EngineTensors, names: PageNames, host: HostPool) -> None:
+    def __init__(self, tensors: EngineTensors, names: Names, host: HostPool) -> None:
         self._format = tensors.format
         self._names = names
         self._page_count, self._host_page_count = tensors.page_count, host.page_count
@@ -60,8 +62,8 @@ class EngineMover:
         self._copy(_flat(self._device_words[some]), _flat(self._host_words[some]), moves)
 
     def _pages(self, names: Ids) -> Ids:
-        pages: Ids = self._names.pages(names).cpu().numpy()
-        return pages
+        pages = self._names.pages(names)
+        return pages if isinstance(pages, np.ndarray) else pages.cpu().numpy()
 
     def _moves(self, source: Ids, target: Ids, source_pages: int, target_pages: int) -> PageMoves:
         return PageMoves(self._format.component, source, target, source_pages=source_pages, target_pages=target_pages)

@@ -44,8 +44,6 @@ class PageNames:
         self._free_count = FIRST_CAPACITY
         self._used = PageSet(FIRST_CAPACITY)
         self.capacity = FIRST_CAPACITY
-        self._is_on_cpu = self._table.device.type == "cpu"
-        self._rows = self._table.numpy() if self._is_on_cpu else None
 
     def __len__(self) -> int:
         """How many names are in use."""
@@ -59,16 +57,11 @@ class PageNames:
         self._free_count -= count
         names = self._free[self._free_count : self._free_count + count].copy()
         self._used.add(names)
-        if self._rows is not None:
-            self._rows[names] = pages.numpy()
-        else:
-            self._table[self._index(names)] = pages
+        self._table[self._index(names)] = pages
         return names
 
     def pages(self, names: NDArray[np.int64]) -> torch.Tensor:
         """The engine's pages of these names, int64 [count], in device memory. Cost: one gather."""
-        if self._rows is not None:
-            return torch.from_numpy(self._rows.take(names))
         return self._table[self._index(names)]
 
     def release(self, names: NDArray[np.int64]) -> None:
@@ -82,7 +75,7 @@ class PageNames:
     def _index(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         """An index in device memory from one in host memory, without waiting for the device."""
         index = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
-        return index if self._is_on_cpu else index.to(self._table.device, non_blocking=True)
+        return index.to(self._table.device, non_blocking=True)
 
     def _grow(self, count: int) -> None:
         """Make room for at least `count` more names. The old table keeps what it has, for whoever reads it now."""
@@ -98,4 +91,3 @@ class PageNames:
         self._used.grow(size)
         self._used.cover(size)
         self.capacity = size
-        self._rows = table.numpy() if self._is_on_cpu else None

@@ -8,14 +8,12 @@ the state at the last point of a grid, in one of two slots that take turns, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
 class OfferedState:
     """A state that a checkpoint gives to the tree.
 
@@ -25,9 +23,12 @@ class OfferedState:
         kept_index: which of the request's two slots it is in; None if it is not in one of them.
     """
 
-    length: int
-    slot: torch.Tensor
-    kept_index: int | None = None
+    __slots__ = ("kept_index", "length", "slot")
+
+    def __init__(self, length: int, slot: torch.Tensor, kept_index: int | None = None) -> None:
+        self.length = length
+        self.slot = slot
+        self.kept_index = kept_index
 
 
 class RunningStates:

@@ -17,6 +17,7 @@ from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError, TransferError
+from unified_tree.receipt import record
 
 LOAD: Final = EffectKind.LOAD
 REMEMBERED = 4096
@@ -93,7 +94,7 @@ class Ledger:
         order = self._order[progress.kind]
         while order and order[0].has_ended:
             first = order.popleft()
-            self.completions.append(Completion(ticket=first.ticket, error=first.error))
+            self.completions.append(record(Completion, (first.ticket, first.error)))
             self._recent[first.ticket] = self.open.pop(first.ticket)
 
     def pop_completions(self) -> list[Completion]:

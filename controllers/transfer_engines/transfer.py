@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from unified_tree.errors import PageError, TransferError
+from unified_tree.int64 import INT64
 
 if TYPE_CHECKING:
     from unified_tree.effect import Copy, EffectKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Transfer:
+class Transfer(NamedTuple):
     """Copies of the tree's that start, end and fail together.
 
     Attributes:
@@ -33,19 +32,25 @@ class Transfer:
 
         The mover checks whether the pages exist. Cost: O(copies).
         """
-        for copy in self.copies:
-            for name, ids in (("source", copy.source), ("target", copy.target)):
-                if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
-                    raise PageError(f"{copy.component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
-            if copy.source.size != copy.target.size:
-                raise PageError(f"{copy.component}: {copy.source.size} source pages for {copy.target.size} targets")
-        names = [copy.component for copy in self.copies]
-        if len(set(names)) < len(names):
+        names: list[str] = []
+        for component, source, target in self.copies:
+            _check_ids(component, "source", source)
+            _check_ids(component, "target", target)
+            if len(source) != len(target):
+                raise PageError(f"{component}: {len(source)} source pages for {len(target)} targets")
+            names.append(component)
+        if len(names) > 1 and len(set(names)) < len(names):
             raise TransferError(f"transfer {self.ticket}: a component is named twice among {', '.join(names)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+def _check_ids(component: str, name: str, ids: Any) -> None:
+    if type(ids) is np.ndarray and ids.dtype is INT64 and ids.ndim == 1:
+        return
+    if not isinstance(ids, np.ndarray) or ids.dtype != INT64 or ids.ndim != 1:
+        raise PageError(f"{component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
+
+
+class Completion(NamedTuple):
     """How a transfer ended; nothing of it is written any more.
 
     Attributes:

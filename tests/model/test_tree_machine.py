@@ -113,7 +113,11 @@ class TreeMachine(RuleBasedStateMachine):
             page_counts=device,
             host_page_counts=self.page_counts[HOST] if rng.random() < 0.5 else None,
             settings=replace(
-                DEFAULTS, **{name: rng.choice([1, 1, 2, 3, 7, default]) for name, default in asdict(DEFAULTS).items()}
+                DEFAULTS,
+                **{
+                    name: rng.choice([0, 0, 1, 1, 2, 3, 7, default] if name == "ghost_bytes" else [1, 1, 2, 3, 7, default])
+                    for name, default in asdict(DEFAULTS).items()
+                },
             ),
         )
         self.model = TreeModel(self.kinds, self.page_size, self.page_counts)

@@ -85,6 +85,9 @@ class Runner:
         self.requests.append(request)
         assert 0 <= lease.compute_from <= lease.cached_tokens < len(request.tokens)
         assert lease.cached_tokens % self.cache.page_size == lease.compute_from % self.cache.page_size == 0
+        ends = [lease.compute_from, *(miss.end for miss in lease.misses)]
+        assert [miss.begin for miss in lease.misses] == ends[:-1], lease.misses
+        assert ends[-1] == len(tokens) and all(miss.tokens > 0 for miss in lease.misses), lease.misses
         if not lease.is_loading:
             self.verify(request)
         return request
@@ -318,6 +321,7 @@ class Runner:
         wrong = next(wrong_pages(cache.tree, self.memory, self.version_of), None)
         assert wrong is None, f"{wrong}\n{cache.tree.dump()}"
         stats = cache.stats()
+        assert sum(cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens, "each token computed has one cause"
         assert stats.leases == len(self.requests)
         assert 0 <= stats.hit_tokens <= stats.prompt_tokens
         assert 0 <= stats.host_hit_tokens <= stats.hit_tokens
@@ -374,5 +378,6 @@ class Runner:
                     pages.free_evicted(tree.evict({name: tree.pool(name, tier).used_pages}, tier))
         assert tree.node_count == 0, tree.dump()
         stats = cache.stats()
+        assert sum(cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens, "each token computed has one cause"
         used = [pool.used for pool in stats.pools.values()] + [pool.used for pool in stats.host_pools.values()]
         assert not any(used), stats

@@ -48,9 +48,10 @@ class FullAllocator(SlotAllocator):
         super().__init__(page_count, page_size)
         self._mapping = mapping
 
-    def free_segment(self, slots: torch.Tensor, *, start_pos: int) -> None:
+    def free_page_ids(self, pages: torch.Tensor) -> None:
+        slots = (pages[:, None] * self.page_size + torch.arange(self.page_size)).reshape(-1)
         assert not bool(self._mapping[slots].any()), "a full slot is freed whose mapping is live"
-        super().free_segment(slots, start_pos=start_pos)
+        super().free_page_ids(pages)
 
 
 class WindowAllocator:

@@ -10,29 +10,29 @@ export function begin(section) {
   legend = make("div");
   totals = make("div");
   section.append(make("h2", {}, "Hits and misses by cause"),
-    make("p", { class: "about" }, "Prompt tokens by what became of them, between one point and the next. A hit need not be computed; each other token is computed for exactly one reason."),
+    make("p", { class: "about" }, "Prompt tokens a second, by what became of them. A hit need not be computed; each other token is computed for exactly one reason."),
     chart, legend, totals);
 }
 
 export async function update({ figures, cache, causes }) {
-  const { at_s, added, labels } = await get("time");
-  const used = labels.map((_, i) => i).filter((i) => added[i]?.some(Boolean));
-  draw(at_s, added, labels, used);
+  const { at_s, rates, labels } = await get("time");
+  const used = labels.map((_, i) => i).filter((i) => rates[i]?.some(Boolean));
+  draw(at_s, rates, labels, used);
   tell(figures, cache, causes);
 }
 
 // Areas on top of one another: the sum of all first, and then less and less of it.
-function draw(at_s, added, labels, used) {
+function draw(at_s, rates, labels, used) {
   const shape = used.join();
   const sums = [], sum = at_s.map(() => 0);
-  for (const i of used) { added[i].forEach((count, at) => { sum[at] += count; }); sums.unshift(sum.slice()); }
+  for (const i of used) { rates[i].forEach((count, at) => { sum[at] += count; }); sums.unshift(sum.slice()); }
   const data = [at_s, ...sums];
   if (shape === drawn && plot) { plot.setData(data); return; }
   drawn = shape;
   plot?.destroy();
   legend.replaceChildren(key(used.map((i) => [labels[i].replaceAll("_", " "), COLOURS[i]])));
   if (!used.length) { plot = null; chart.replaceChildren(make("p", { class: "dim" }, "no request so far")); return; }
-  const series = used.toReversed().map((i) => ({ label: labels[i], stroke: COLOURS[i], fill: COLOURS[i], width: 0.5, points: { show: false } }));
+  const series = used.toReversed().map((i) => ({ label: labels[i], stroke: COLOURS[i], fill: COLOURS[i], width: 0.5, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) }));
   const ink = getComputedStyle(document.body).getPropertyValue("--dim");
   const axis = { stroke: ink, grid: { stroke: "#8883", width: 1 }, ticks: { stroke: "#8883" } };
   const wall = at_s[0] > 1e9;

@@ -45,6 +45,8 @@ with warnings.catch_warnings():
     from unified_tree.controllers.sglang.kv_events import namespace_parts
     from unified_tree.controllers.sglang.layer_gate import LayerGate
     from unified_tree.controllers.sglang.plugin import adapter_versions
+    from unified_tree.controllers.sglang.request_keys import RequestKeys
+    from unified_tree.controllers.sglang.request_rows import RequestRows
     from unified_tree.controllers.sglang.running_states import RunningStates
     from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
 
@@ -96,6 +98,17 @@ def test_every_page_of_every_request_is_the_right_one(name: str) -> None:
 def test_pages_from_host_are_the_right_ones(name: str, write_policy: str) -> None:
     counts = mix(CASES[name], write_policy, requests=100)
     assert counts.loaded_tokens or write_policy == "selective"
+
+
+@pytest.mark.parametrize("write_policy", [None, "back"])
+@pytest.mark.parametrize("name", CASES)
+def test_pages_whose_numbers_cannot_be_read_are_named(
+    name: str, write_policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where reading a number would wait for the device."""
+    monkeypatch.setattr(backend, "is_in_host_memory", lambda _: False)
+    counts = mix(CASES[name], write_policy, seed=5)
+    assert counts.cached_tokens > 0.05 * counts.prompt_tokens
 
 
 @pytest.mark.parametrize("name", ["full", "swa16", "mamba_extra"])
@@ -199,7 +212,7 @@ def free_twice(patch: pytest.MonkeyPatch) -> None:
 
     def twice(self: DevicePools, freed: Any) -> None:
         if FULL in freed:
-            self._free_full(self.path_slots(freed[FULL])) if not self._has_windows else None
+            self._free_full(self.full.pages(freed[FULL])) if not self._has_windows else None
         free(self, freed)
 
     patch.setattr(DevicePools, "free", twice)
@@ -214,7 +227,7 @@ def free_states_early(patch: pytest.MonkeyPatch) -> None:
 
 def start_unlocked(patch: pytest.MonkeyPatch) -> None:
     def start_from(self: UnifiedTreeCache, req: Any, boundary: Any) -> None:
-        self._states.start_from(req.kv, self._pools.states.pages(self.tree.pages(boundary, STATE)))
+        self._states.start_from(req.kv, self._pools.state_slots(self.tree.pages(boundary, STATE)))
 
     patch.setattr(UnifiedTreeCache, "_start_from", start_from)
 
@@ -256,7 +269,7 @@ DEFECTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], Case, str | Non
     "window off by one": (lambda p: p.setattr(backend, "Trailing", lambda n: Trailing(n - 1)), CASES["swa"], None),
     "missing remap": (skip_remap, CASES["swa16"], None),
     "missing remap of a load": (
-        lambda p: p.setattr(UnifiedTreeCache, "_attach_windows", nothing),
+        lambda p: p.setattr(RequestRows, "_attach_windows", nothing),
         CASES["swa16"],
         "back",
     ),
@@ -272,9 +285,9 @@ DEFECTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], Case, str | Non
     "page freed twice": (free_twice, CASES["full16"], None),
     "wrong namespace": (
         lambda p: p.setattr(
-            UnifiedTreeCache,
-            "_tree_key",
-            lambda self, tokens, count, *_: Key(tokens[:count], "", bigram=self.is_eagle),
+            RequestKeys,
+            "key",
+            lambda self, tokens, count, *_: Key(tokens[:count], "", bigram=self._is_bigram),
         ),
         CASES["full"],
         None,
@@ -361,14 +374,13 @@ def test_a_prompt_longer_than_the_pool_waits_and_disturbs_nobody(scheduler: Sche
     assert scheduler.counts.finished == 1
 
 
-def test_an_adapter_of_other_weights_is_another_namespace(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_an_adapter_of_other_weights_is_another_namespace(tmp_path: Path) -> None:
     adapter, keys = SimpleNamespace(lora_id="f" * 32, lora_name="red", lora_path=str(tmp_path)), list[str]()
     for weights in (b"first", b"second"):
         (tmp_path / "adapter_model.safetensors").write_bytes(weights)
-        scheduler.cache._adapters = adapter_versions([adapter])
+        of_requests = RequestKeys(is_bigram=False, adapters=adapter_versions([adapter]))
         extra_keys = (None, "x", adapter.lora_id, f"x{adapter.lora_id}")
-        keys += [scheduler.cache._tree_key(array("q", [1, 2]), 2, extra_key, "salt").namespace for extra_key in extra_keys]
-    scheduler.cache._adapters = {}
+        keys += [of_requests.key(array("q", [1, 2]), 2, extra_key, "salt").namespace for extra_key in extra_keys]
     assert keys[:2] == keys[4:6], "not theirs"
     assert len({*keys[2:4], *keys[6:]}) == 4
     assert [namespace_parts(key) for key in keys[:4]] == [namespace_parts(key) for key in keys[4:]], "events name them alike"

@@ -238,25 +238,28 @@ def test_a_pool_that_is_short_changes_nothing() -> None:
     assert batch.lengths.tolist() == [6, 7]
 
 
-def test_an_error_while_a_page_for_a_state_is_found_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = PrefixCache(MAMBA, 2, draft_tokens=0)
-    batch = cache.batch(3, 40)
-    leases = [prefilled(cache, first) for first in (0, 100, 200)]
-    for lease in leases:
-        batch.add(lease)
-    batch.allocate(4)
+@pytest.mark.parametrize("spare", [0, 1, 2])
+def test_an_error_while_a_page_for_a_state_is_found_changes_nothing(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows as there are spare pages find theirs, and the next one's eviction fails."""
+
+    def decoding(page_count: int | None) -> tuple[PrefixCache, DecodeBatch, list[Lease]]:
+        cache = PrefixCache(MAMBA, 2, None if page_count is None else {"mamba": page_count}, draft_tokens=0)
+        cache.release(prefilled(cache, 300))  # its state is what can be evicted
+        batch = cache.batch(3, 40)
+        leases = [prefilled(cache, first) for first in (0, 100, 200)]
+        for lease in leases:
+            batch.add(lease)
+        batch.allocate(4)
+        return cache, batch, leases
+
+    def evict(*_: object) -> None:
+        raise RuntimeError("nothing was found")
+
+    used = decoding(None)[0].stats().pools["mamba"].used
+    cache, batch, leases = decoding(used + spare)
     before = ({name: pool.leased for name, pool in cache.stats().pools.items()}, [summary(lease) for lease in leases])
-    searches = iter([True, False])
-
-    def try_reserve(name: str) -> bool:
-        assert name == "mamba"
-        try:
-            return next(searches)
-        except StopIteration:
-            raise RuntimeError("nothing was found") from None
-
     with monkeypatch.context() as patch:
-        patch.setattr(cache.device, "try_reserve", try_reserve)
+        patch.setattr(cache.tree, "evict", evict)
         with pytest.raises(RuntimeError, match="nothing was found"):
             batch.allocate(4)
     assert ({name: pool.leased for name, pool in cache.stats().pools.items()}, [summary(lease) for lease in leases]) == before

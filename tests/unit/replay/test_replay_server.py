@@ -32,6 +32,7 @@ class CountedLease:
     cached_tokens: int = 0
     save_pages: dict[int, int] = field(default_factory=dict)
     pages: int = 0
+    committed: int = 0
 
 
 class CountingCache:
@@ -78,10 +79,12 @@ class CountingCache:
     def advance(self, lease: CountedLease, computed_tokens: int) -> None:
         assert computed_tokens <= lease.pages * PAGE, "computed without pages"
 
-    def commit(self, lease: CountedLease, tokens: Int64s | int, states: dict[int, int]) -> None:
-        length = tokens if isinstance(tokens, int) else tokens.size
+    def commit(self, lease: CountedLease, tokens: Int64s | int, states: dict[int, int], begin: int) -> None:
+        length = tokens if isinstance(tokens, int) else begin + tokens.size
+        assert begin in (0, lease.committed), "what lies before is known"
         assert length <= lease.pages * PAGE, "computed without pages"
         assert not states
+        lease.committed = length
 
     def release(self, lease: CountedLease) -> None:
         self.leases.remove(lease)

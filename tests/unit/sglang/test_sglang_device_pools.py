@@ -25,6 +25,7 @@ class Engine:
     size: int
     rng: random.Random
     has_windows: bool = True
+    in_host_memory: bool = True
     keys: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -35,7 +36,8 @@ class Engine:
         else:
             self.allocator = SlotAllocator(PAGES[FULL], self.size)  # type: ignore[assignment]
         self.tree = UnifiedTree(components, self.size)
-        self.pools = DevicePools(self.allocator, self.size, window_tokens=2 * self.size if self.has_windows else None)
+        window_tokens = 2 * self.size if self.has_windows else None
+        self.pools = DevicePools(self.allocator, self.size, window_tokens=window_tokens, in_host_memory=self.in_host_memory)
         self.device = DeviceTier(self.tree, self.pools)
         self.full: dict[int, int] = {}
         self.windows: dict[int, int] = {}
@@ -65,7 +67,8 @@ class Engine:
                 freed = range((end - after.length) // self.size)
                 if freed:
                     self.allocator.free_swa_segment(row[after.length : end].long(), start_pos=0)
-            offered = self.pools.offer(row[after.length : len(tokens) : self.size], freed)
+            given = row[after.length : len(tokens) : self.size]
+            offered = self.pools.offer(given.numpy() if self.in_host_memory else given, freed)
             pages = {FULL: offered.full, **({WINDOW: offered.windows} if self.has_windows else {})}
             result = self.tree.insert(Key(tokens), pages, after=after)
             kept = self.pools.settle(offered, result)
@@ -99,12 +102,13 @@ def prefix(tokens: list[int], at: int) -> int:
     return hash(tuple(tokens[: at + 1]))
 
 
+@pytest.mark.parametrize("in_host_memory", [True, False])
 @pytest.mark.parametrize("has_windows", [True, False])
 @pytest.mark.parametrize("size", [1, 4])
-def test_every_slot_holds_its_prefix_and_none_is_lost(size: int, has_windows: bool) -> None:
+def test_every_slot_holds_its_prefix_and_none_is_lost(size: int, has_windows: bool, in_host_memory: bool) -> None:
     for seed in range(6):
         rng = random.Random(seed)
-        engine = Engine(size, rng, has_windows)
+        engine = Engine(size, rng, has_windows, in_host_memory)
         for _ in range(40):
             count = rng.randrange(1, 9) * size
             tokens = [rng.randrange(2) for _ in range(count)]
@@ -119,9 +123,11 @@ def test_every_slot_holds_its_prefix_and_none_is_lost(size: int, has_windows: bo
         assert engine.pools.free_pages(FULL) == PAGES[FULL]
 
 
-@pytest.fixture
-def pools() -> DevicePools:
-    return DevicePools(WindowAllocator(8, 8, 2), 2, window_tokens=2, state_allocator=StateAllocator(3))
+@pytest.fixture(params=[True, False], ids=["in host memory", "in device memory"])
+def pools(request: pytest.FixtureRequest) -> DevicePools:
+    return DevicePools(
+        WindowAllocator(8, 8, 2), 2, window_tokens=2, state_allocator=StateAllocator(3), in_host_memory=request.param
+    )
 
 
 def mapped(pools: DevicePools, full: np.ndarray) -> list[int]:
@@ -133,7 +139,7 @@ def test_a_window_that_comes_back_hangs_on_the_page_that_came_back(pools: Device
     full, windows = pools.allocate(FULL, 2), pools.allocate(WINDOW, 2)
     assert mapped(pools, full) == [0, 0, 0, 0]
     pools.attach(full, windows)
-    expected = pools.slots(pools.windows.pages(windows)).tolist()
+    expected = pools._slots(pools.windows.pages(windows)).tolist()
     assert mapped(pools, full) == expected
     pools.free({FULL: full})  # gone to host; its windows stay
     assert pools.free_pages(FULL) == 8
@@ -153,7 +159,7 @@ def test_a_window_whose_place_another_took_is_freed_without_it(pools: DevicePool
     pools.attach(full, cancelled)
     pools.attach(full, computed)
     pools.free({WINDOW: cancelled})
-    assert mapped(pools, full) == pools.slots(pools.windows.pages(computed)).tolist()
+    assert mapped(pools, full) == pools._slots(pools.windows.pages(computed)).tolist()
     pools.free({WINDOW: computed})
     assert pools.free_pages(WINDOW) == 8
 
@@ -174,7 +180,7 @@ def test_states_are_allocated_and_freed(pools: DevicePools) -> None:
 def test_pages_are_reserved_in_all_pools_or_in_none() -> None:
     components = [Component(name=FULL, coverage=Path()), Component(name=STATE, coverage=Point())]
     tree = UnifiedTree(components, 2)
-    pools = DevicePools(SlotAllocator(4, 2), 2, state_allocator=StateAllocator(1))
+    pools = DevicePools(SlotAllocator(4, 2), 2, state_allocator=StateAllocator(1), in_host_memory=True)
     device = DeviceTier(tree, pools)
     given = device.allocate_all({FULL: 3, STATE: 1})
     assert {name: names.size for name, names in given.items()} == {FULL: 3, STATE: 1}

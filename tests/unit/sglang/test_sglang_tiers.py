@@ -49,7 +49,8 @@ class Served:
         components = [Component(name=name, coverage=coverage[name], format=each.format) for name, each in self.tensors.items()]
         self.tree = UnifiedTree(components, SIZE)
         states = StateAllocator(STATES) if self.has_states else None
-        self.pools = DevicePools(allocator, SIZE, window_tokens=SIZE if kind == "windows" else None, state_allocator=states)
+        window_tokens = SIZE if kind == "windows" else None
+        self.pools = DevicePools(allocator, SIZE, window_tokens=window_tokens, state_allocator=states, in_host_memory=True)
         self.device = DeviceTier(self.tree, self.pools)
         self.tiers = Tiers(
             self.tree,
@@ -65,7 +66,7 @@ class Served:
     def publish(self) -> None:
         """Compute the prompt, and have it copied to host."""
         row = self.pools._allocator.alloc(len(TOKENS))
-        offered = self.pools.offer(row[:: self.tree.page_size], range(0))
+        offered = self.pools.offer(row[:: self.tree.page_size].numpy(), range(0))
         pages, states = {FULL: offered.full}, {}
         if WINDOW in self.tensors:
             pages[WINDOW] = offered.windows
@@ -81,7 +82,7 @@ class Served:
     def contents(self, boundary: Boundary) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor, and the pages of it that belong to a boundary."""
         for name, each in self.tensors.items():
-            pages = self.pools.names(name).pages(self.tree.transfers.pages_with_loads(boundary, name))
+            pages = torch.tensor(self.tree.transfers.pages_with_loads(boundary, name))
             for parts in each.by_part.values():
                 yield from ((tensor, pages) for tensor in parts)
 

@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, lists
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import ConfigurationError
+from unified_tree import ConfigurationError, StaleBoundaryError, TreeSettings
 
 
 def test_a_path_is_evicted_from_its_leaves() -> None:
@@ -119,8 +119,9 @@ def test_what_cannot_be_evicted(needs: dict[str, Any]) -> None:
     assert grove.match("abcd").device.length == 4
 
 
-def test_a_leaf_that_is_larger_than_needed_is_cut() -> None:
-    grove = Grove([FULL])
+@pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
+def test_a_leaf_that_is_larger_than_needed_is_cut(ghost_bytes: int) -> None:
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes))
     grove.put("abcdefgh")
     grove.put("yz")
     grove.lock("yz")
@@ -133,13 +134,31 @@ def test_a_leaf_that_is_larger_than_needed_is_cut() -> None:
     grove.check()
 
 
-def test_the_front_of_a_cut_leaf_keeps_its_recency() -> None:
-    grove = Grove([FULL])
+@pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
+def test_the_front_of_a_cut_leaf_keeps_its_recency(ghost_bytes: int) -> None:
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=ghost_bytes))
     grove.put("abcd")
     grove.put("wxyz")
     grove.match("abcd")
     for page in (103, 102, 101, 100):
         assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
+
+
+@pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, DRAFT]])
+def test_a_boundary_behind_a_cut_is_stale_and_stays_so(kinds: list[Any], ghost_bytes: int) -> None:
+    grove = Grove(kinds, settings=TreeSettings(ghost_bytes=ghost_bytes))
+    end = grove.put("abcdef").boundary
+    inside = grove.match("abcd").device
+    grove.tree.evict({"full": 1}, cut_pages=1)
+    grove.check()
+    assert grove.put("abcdef").boundary.length == 6
+    with pytest.raises(StaleBoundaryError):
+        grove.tree.lock(end)
+    if kinds == [FULL] and not ghost_bytes:
+        grove.tree.lock(inside).release()
+    assert grove.match("abcd").device.length == 4
+    grove.check()
 
 
 @pytest.mark.parametrize("kinds", [[FULL, swa(2)], [FULL, MAMBA]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from grove import Grove, key
 from kinds import FULL, MAMBA, OWN_DRAFT, swa
 
@@ -65,7 +67,18 @@ def test_what_the_host_still_has_is_lost_on_device_only() -> None:
     assert str(explanation).splitlines() == [
         "0 tokens can be resumed on device, 4 once loaded from host; the paths cover 4",
         "  [0, 4), 4 tokens: mamba is on host, not on device",
+        "  [0, 2) NEVER_SAVED: the path is known, but nothing that a request could resume from was saved here",
+        "  [2, 3) PAGE_REMAINDER: the prompt's end fills no page",
+        "  [3, 4) LAST_TOKEN: the last token is always computed",
     ]
+
+
+def test_an_eviction_is_told_with_its_pool_and_age() -> None:
+    grove = Grove([FULL, MAMBA])
+    grove.put("abcd", [4])
+    grove.evict(1, "mamba")
+    [eviction, _] = grove.tree.explain(key("abcde")).reasons
+    assert re.fullmatch(r"\[0, 4\) EVICTED: evicted from the device pool of mamba \d+\.\d s ago", eviction)
 
 
 def test_an_optional_component_loses_nothing() -> None:

@@ -172,3 +172,21 @@ def test_what_is_unlocked_goes_by_its_recency() -> None:
     grove.put("ef")
     receipt.release()
     assert grove.evict(1) == {"full": [100]}
+
+
+def test_a_lock_moves_to_what_is_there_of_a_boundary_that_is_not_covered() -> None:
+    grove = Grove([FULL, swa(3)])
+    grove.put("abcd")
+    receipt = grove.lock("abcd")
+    end = grove.put("abcdefgh").boundary
+    grove.tree.evict({"swa": 2})
+    with pytest.raises(StaleBoundaryError):
+        receipt.move(end)
+    receipt.move_to_present(end)
+    assert (receipt.boundary, sizes(grove), sizes(grove, "swa")) == (end, (4, 0), (0, 2))
+    grove.check()
+    receipt.release()
+    assert sizes(grove) == (0, 4)
+    with pytest.raises(ReceiptError, match="cannot move"):
+        receipt.move_to_present(end)
+    grove.check()

@@ -1,0 +1,72 @@
+"""The misses of one lease: why its prompt's tokens have to be computed, and that they are under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.causes import LOAD_FAILED
+from unified_tree.miss import Miss
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.in_flight import Flight
+    from unified_tree.controllers.cache.miss_ledger import MissLedger
+    from unified_tree.keys import Key
+    from unified_tree.receipt import Boundary, Match
+
+
+class LeaseMisses:
+    """The misses of one lease.
+
+    Args:
+        ledger: of its cache, where they are booked.
+        found: the match that it was admitted by.
+        unloaded: why what the host has was not loaded, if it was not.
+
+    Attributes:
+        parts: ascending and without gaps; empty until they are booked.
+    """
+
+    __slots__ = ("_flight", "_found", "_ledger", "_unloaded", "parts")
+
+    def __init__(self, ledger: MissLedger, found: Match, unloaded: tuple[int, str | None]) -> None:
+        self._ledger = ledger
+        self._found: Match | None = found
+        self._unloaded = unloaded
+        self._flight: Flight | None = None
+        self.parts: list[Miss] = []
+
+    def book(self, key: Key, compute_from: int, committed: int, in_store: int) -> None:
+        """Book what a request has to compute, and that it does so now.
+
+        Args:
+            key: its prompt.
+            in_store: up to which length a store was about to bring the prompt when the request waited no longer.
+        """
+        found = self._found
+        assert found is not None
+        self._found = None
+        self.parts = self._ledger.book(key, found, compute_from, self._unloaded, in_store)
+        self._flight = self._ledger.in_flight.begin(key, max(found.known.length, committed))
+
+    def published(self, committed: int) -> None:
+        """So many tokens are in the tree now."""
+        if self._flight is not None and not self._ledger.in_flight.move(self._flight, committed):
+            self._flight = None
+
+    def unsaved(self, boundary: Boundary, lengths: list[int]) -> None:
+        """States were due at lengths up to a boundary, and were not saved."""
+        for length in lengths:
+            self._ledger.note_unsaved(boundary, length, "not saved where it was due")
+
+    def load_failed(self, compute_from: int, tokens: int) -> None:
+        """Its load failed, so these tokens before those that it computes are not there after all."""
+        miss = Miss(LOAD_FAILED, compute_from - tokens, compute_from, None, None)
+        self.parts = [miss, *self.parts]
+        self._ledger.add(miss)
+
+    def ended(self, boundary: Boundary) -> None:
+        """The lease ends. If its prompt was not all published, nothing could be saved at its end."""
+        if self._flight is not None:
+            self._ledger.in_flight.end(self._flight)
+            self._flight = None
+            self._ledger.note_unsaved(boundary, boundary.length, "aborted")

@@ -1,0 +1,331 @@
+"""Planted causes: what a request has to compute, and why, is named rightly. A token is a letter, a page two tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from held_engine import Tiered
+from kinds import DRAFT, FULL, MAMBA, swa
+from stored_cache import StoredCache
+
+from unified_tree import Component, Eviction, Key, Point, Tier, TreeSettings
+from unified_tree.controllers import Lease, LoadCost, PrefixCache
+from unified_tree.effect import EffectKind
+
+SLOW = LoadCost(bytes_per_s=1.0, latency_s=1e9)
+Part = tuple[str, int, int]
+
+
+def letters(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+class Served:
+    """A cache without other tiers, whose requests are texts."""
+
+    def __init__(self, components: list[Component], counts: dict[str, int] | None = None, **settings: int) -> None:
+        self.now = 0.0
+        self.cache = PrefixCache(components, 2, counts, settings=TreeSettings(**settings), time_s=lambda: self.now)
+
+    def start(self, text: str, namespace: str = "", checkpoints: tuple[int, ...] = ()) -> Lease:
+        return self.cache.acquire(Key(letters(text), namespace), checkpoints)
+
+    def run(self, lease: Lease, text: str, *, saves: bool = True) -> None:
+        """Compute all of it, a save point at a time."""
+        tokens = letters(text)
+        for end in sorted({*lease.save_at, len(tokens)}):
+            if end > lease.committed:
+                self.cache.allocate(lease, end)
+                states = {at: page for at, page in lease.save_pages.items() if at <= end} if saves else {}
+                self.cache.commit(lease, tokens[:end], states)
+
+    def serve(self, text: str, namespace: str = "", checkpoints: tuple[int, ...] = ()) -> list[Part]:
+        """A request's whole life; why it computed what it did."""
+        with self.start(text, namespace, checkpoints) as lease:
+            self.run(lease, text)
+            return parts(lease)
+
+    def forget(self, **pages: int) -> None:
+        self.cache.evict(pages)
+
+    def evictions(self, text: str) -> list[Eviction]:
+        with self.start(text) as lease:
+            return [miss.eviction for miss in lease.misses if miss.eviction is not None]
+
+    def details(self, text: str) -> list[str | None]:
+        with self.start(text) as lease:
+            return [miss.detail for miss in lease.misses]
+
+
+def parts(lease: Lease) -> list[Part]:
+    return [(miss.cause.label, miss.begin, miss.end) for miss in lease.misses]
+
+
+def test_a_first_prompt_was_never_seen() -> None:
+    served = Served([FULL])
+    assert served.serve("abcdefg") == [("never_seen", 0, 6), ("last_token", 6, 7)]
+
+
+def test_the_end_of_a_prompt_that_fills_no_page_is_a_remainder() -> None:
+    served = Served([FULL])
+    served.serve("abcdefg")
+    assert served.serve("abcdefgh") == [("page_remainder", 6, 7), ("last_token", 7, 8)]
+
+
+def test_all_but_the_last_token_is_a_hit() -> None:
+    served = Served([FULL])
+    served.serve("abcdefg")
+    assert served.serve("abcdefg") == [("last_token", 6, 7)]
+
+
+def test_a_conversation_that_goes_on_was_never_seen() -> None:
+    served = Served([FULL])
+    served.serve("abcdef")
+    assert served.serve("abcdefghi") == [("never_seen", 6, 8), ("last_token", 8, 9)]
+
+
+def test_a_prompt_that_leaves_another_in_its_middle_diverged() -> None:
+    served = Served([FULL])
+    served.serve("abcdefgh")
+    assert served.serve("abcdXYZUV") == [("diverged", 4, 8), ("last_token", 8, 9)]
+
+
+def test_a_prompt_that_leaves_another_where_a_third_did_diverged() -> None:
+    served = Served([FULL])
+    served.serve("abcdefgh")
+    served.serve("abcdXYZU")
+    assert served.serve("abcdpqrst") == [("diverged", 4, 8), ("last_token", 8, 9)]
+
+
+def test_a_prompt_that_leaves_what_was_evicted_diverged_there() -> None:
+    served = Served([FULL])
+    served.serve("abcdefgh")
+    served.forget(full=9)
+    assert served.serve("abcdXYZ") == [("evicted", 0, 4), ("diverged", 4, 6), ("last_token", 6, 7)]
+
+
+def test_an_evicted_path_says_which_pool_was_short_when_and_for_whom() -> None:
+    served = Served([FULL], {"full": 4})
+    served.serve("abcdefgh")
+    served.now = 7.5
+    served.serve("XYZUVWRS", "tenant")
+    served.now = 9.0
+    [eviction] = served.evictions("abcdefgh")
+    assert (eviction.component, eviction.tier, eviction.at_s, eviction.beneficiary) == (0, Tier.DEVICE, 7.5, "tenant")
+    assert served.serve("abcdefgh") == [("evicted", 0, 6), ("page_remainder", 6, 7), ("last_token", 7, 8)]
+
+
+def test_turns_that_were_evicted_one_after_the_other_have_their_own_evictions() -> None:
+    served = Served([FULL])
+    served.serve("abcd")
+    served.serve("abcdefgh")
+    served.forget(full=2)
+    served.forget(full=2)
+    assert served.serve("abcdefghi") == [("evicted", 0, 4), ("evicted", 4, 8), ("last_token", 8, 9)]
+
+
+def test_an_evicted_state_is_named_where_the_path_is_there() -> None:
+    served = Served([FULL, MAMBA])
+    served.serve("abcdefgh")
+    served.forget(mamba=1)
+    with served.start("abcdefghi") as lease:
+        assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
+        [eviction] = [miss.eviction for miss in lease.misses if miss.eviction is not None]
+    assert eviction.component == 1
+
+
+def test_an_evicted_window_is_named_where_the_path_is_there() -> None:
+    served = Served([FULL, swa(4)])
+    served.serve("abcdefgh")
+    served.forget(swa=1)
+    with served.start("abcdefghi") as lease:
+        assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
+        assert [miss.eviction.component for miss in lease.misses if miss.eviction is not None] == [1]
+
+
+def test_a_window_that_goes_from_a_shared_head_is_named_behind_it() -> None:
+    served = Served([FULL, swa(6)])
+    served.serve("abcdef")
+    served.serve("abcdefgh")
+    served.forget(swa=9)
+    assert served.serve("abcdefghi") == [("evicted", 0, 8), ("last_token", 8, 9)]
+
+
+def test_a_state_in_the_middle_of_a_prompt_was_never_saved() -> None:
+    served = Served([FULL, MAMBA])
+    served.serve("abcdefgh")
+    assert served.serve("abcdXYZ") == [("never_saved", 0, 4), ("diverged", 4, 6), ("last_token", 6, 7)]
+    assert served.serve("abcdpqr") == [("diverged", 4, 6), ("last_token", 6, 7)], "the branch point is saved now"
+
+
+def test_a_window_in_the_middle_of_a_prompt_was_never_saved() -> None:
+    served = Served([FULL, swa(4)])
+    served.serve("abcdefghijkl")
+    assert served.serve("abcdefXYZ") == [("never_saved", 0, 6), ("diverged", 6, 8), ("last_token", 8, 9)]
+
+
+def test_an_aborted_request_saved_nothing() -> None:
+    served = Served([FULL, MAMBA])
+    with served.start("abcdefgh") as lease:
+        served.cache.allocate(lease, 4)
+        served.cache.commit(lease, letters("abcd"))
+    assert served.details("abcdef") == ["aborted", None, None]
+    assert served.serve("abcdef")[0] == ("never_saved", 0, 4)
+
+
+def test_a_state_that_was_due_and_not_saved_is_told() -> None:
+    served = Served([FULL, MAMBA])
+    with served.start("abcdefgh", checkpoints=(4,)) as lease:
+        served.run(lease, "abcdefgh", saves=False)
+    assert served.details("abcdef")[0] == "not saved where it was due"
+
+
+def test_what_lies_behind_the_save_grid_cannot_be_saved() -> None:
+    served = Served([FULL, Component(name="mamba", coverage=Point(), save_grid_tokens=8)])
+    served.serve("abcdefghijkl")
+    assert served.serve("abcdefghijklmn") == [
+        ("save_grid", 8, 12),
+        ("page_remainder", 12, 13),
+        ("last_token", 13, 14),
+    ]
+
+
+def test_a_draft_that_is_gone_costs_no_token_and_has_no_cause() -> None:
+    served = Served([FULL, DRAFT])
+    with served.start("abcdef") as lease:
+        served.cache.allocate(lease, 6)
+        served.cache.commit(lease, letters("abcdef"), without=["draft"])
+    assert served.serve("abcdefg") == [("last_token", 6, 7)]
+
+
+def test_the_same_prompt_of_another_tenant_is_known_there() -> None:
+    served = Served([FULL])
+    served.serve("abcdefgh", "one")
+    assert served.serve("abcdefXYZ", "two") == [("other_namespace", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+    with served.start("abcdefpqr", "three") as lease:
+        assert lease.misses[0].detail in ("one", "two")
+
+
+@pytest.mark.parametrize("namespace", ["", None])
+@pytest.mark.parametrize("reclaimed", [False, True])
+def test_what_was_computed_with_other_weights(namespace: str | None, reclaimed: bool) -> None:
+    served = Served([FULL])
+    served.serve("abcdefgh")
+    served.cache.invalidate(namespace)
+    if reclaimed:
+        served.cache.tree.reclaim(100)
+    assert served.serve("abcdefXYZ") == [("other_weights", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+    assert served.serve("abcdefXYZ") == [("last_token", 8, 9)]
+
+
+def test_a_prompt_that_another_request_computes_now_is_in_flight() -> None:
+    served = Served([FULL])
+    with served.start("abcdefgh"):
+        assert served.serve("abcdefXYZ") == [("in_flight", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+
+
+def test_what_another_request_has_not_published_yet_is_in_flight() -> None:
+    served = Served([FULL])
+    with served.start("abcdefgh") as lease:
+        served.cache.allocate(lease, 4)
+        served.cache.commit(lease, letters("abcd"))
+        assert served.serve("abcdefghi") == [("in_flight", 4, 8), ("last_token", 8, 9)]
+        served.run(lease, "abcdefgh")
+    assert served.serve("abcdefghijk") == [("never_seen", 8, 10), ("last_token", 10, 11)]
+
+
+def test_a_load_that_would_cost_more_is_refused() -> None:
+    tiered = Tiered([replace(FULL, flops_per_token=1.0)], load_cost=SLOW)
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    with tiered.cache.acquire(Key(letters("abcdefghi"))) as lease:
+        assert parts(lease) == [("load_refused", 0, 8), ("last_token", 8, 9)]
+        assert lease.misses[0].detail == "cost"
+
+
+def test_a_load_without_room_is_refused() -> None:
+    tiered = Tiered([FULL], device=6)
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    with tiered.cache.acquire(Key(letters("UVWXYZ"))) as busy:
+        tiered.cache.allocate(busy, 6)
+        with tiered.cache.acquire(Key(letters("abcdefghi"))) as lease:
+            assert parts(lease) == [("load_refused", 0, 8), ("last_token", 8, 9)]
+            assert lease.misses[0].detail == "room"
+
+
+def test_a_load_that_failed_is_named_and_so_is_the_next_try_without_it() -> None:
+    tiered = Tiered([FULL])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    lease = tiered.cache.acquire(Key(letters("abcdefghi")))
+    assert parts(lease) == [("last_token", 8, 9)]
+    tiered.cache.poll()
+    [ticket] = tiered.engine.tickets(EffectKind.LOAD)
+    tiered.engine.fail(ticket)
+    tiered.cache.poll()
+    assert parts(lease) == [("load_failed", 0, 8), ("last_token", 8, 9)]
+    tiered.cache.release(lease)
+    with tiered.cache.acquire(Key(letters("abcdefghi")), may_load=False) as again:
+        assert parts(again) == [("load_failed", 0, 8), ("last_token", 8, 9)]
+    stats = tiered.cache.stats()
+    assert sum(tiered.cache.ledger.tokens) == stats.prompt_tokens - stats.hit_tokens
+
+
+def test_the_last_copy_goes_from_host() -> None:
+    tiered = Tiered([FULL])
+    tiered.serve("abcdefgh")
+    tiered.settle()
+    tiered.forget()
+    tiered.cache.evict({"full": 4}, Tier.HOST)
+    with tiered.cache.acquire(Key(letters("abcdefghi"))) as lease:
+        assert parts(lease) == [("evicted", 0, 8), ("last_token", 8, 9)]
+        assert [miss.eviction.tier for miss in lease.misses if miss.eviction is not None] == [Tier.HOST]
+
+
+def test_a_prefetch_that_was_given_up_is_named() -> None:
+    stored = StoredCache([FULL])
+    stored.compute(letters("abcdefgh"))
+    cold = stored.like_this()
+    prompt = letters("abcdefghi")
+    assert cold.prefetch(prompt)
+    for _ in range(40):
+        cold.clock.advance(1)
+        if cold.cache.storage is not None and cold.cache.storage.prefetcher.requests.due_pages("request"):
+            break
+        cold.step()
+    with cold.cache.acquire(Key(prompt), request="request") as lease:
+        assert parts(lease) == [("prefetch_given_up", 0, 8), ("last_token", 8, 9)]
+
+
+def test_what_was_evicted_too_long_ago_is_unknown() -> None:
+    served = Served([FULL], ghost_bytes=1)
+    served.serve("abcdefgh")
+    served.forget(full=9)
+    assert served.serve("abcdefghi") == [("unknown", 0, 8), ("last_token", 8, 9)]
+
+
+def test_what_was_forgotten_altogether_was_never_seen() -> None:
+    served = Served([FULL], ghost_bytes=1, faded_ghosts=0)
+    served.serve("abcdefgh")
+    served.forget(full=9)
+    assert served.serve("abcdefghi") == [("never_seen", 0, 8), ("last_token", 8, 9)]
+
+
+def test_without_a_memory_nothing_is_told() -> None:
+    served = Served([FULL], ghost_bytes=0)
+    assert served.serve("abcdefgh") == []
+
+
+def test_what_came_back_in_one_piece_still_knows_what_stood_behind_it() -> None:
+    served = Served([FULL])
+    served.serve("abcd")
+    served.serve("abcdefgh")
+    served.serve("abcdefghijkl")
+    served.forget(full=9)
+    served.serve("abcdefgh")
+    assert served.serve("abcdefghijklm") == [("evicted", 8, 12), ("last_token", 12, 13)]
