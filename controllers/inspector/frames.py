@@ -15,7 +15,6 @@ from unified_tree.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from gzip import GzipFile
-    from typing import BinaryIO
 
 MAGIC = b"unified-tree inspector 1\n"
 LENGTHS = struct.Struct("<II")
@@ -59,10 +58,10 @@ class FrameDecoder:
             yield frame
 
 
-def read_frames(stream: BinaryIO | GzipFile) -> Iterator[Frame]:
+def read_frames(stream: GzipFile) -> Iterator[Frame]:
     """The frames of a recording. One that was cut off ends with its last whole frame. Raises ConfigurationError for others."""
     if stream.read(len(MAGIC)) != MAGIC:
         raise ConfigurationError("this is no recording of an inspector")
     decoder = FrameDecoder()
-    while piece := stream.read(1 << 16):
+    while piece := stream.read1(1 << 16):
         yield from decoder.feed(piece)

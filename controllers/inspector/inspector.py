@@ -61,8 +61,7 @@ class Inspector:
         figures_every_s: float = FIGURES_EVERY_S,
         time_s: Callable[[], float] = time.time,
     ) -> None:
-        if cache.counters.watcher is not None:
-            raise ConfigurationError("this cache has an inspector already")
+        _require_unwatched(cache)
         self._cache = cache
         self._sink = sink
         self._budget_s = budget_s
@@ -99,6 +98,7 @@ class Inspector:
 
         Raises ConfigurationError if it cannot listen there or start the process. `PrefixCache.poll` drives it from now on.
         """
+        _require_unwatched(cache)
         asked = token_for(host, token)
         listener = listen(host, port)
         url = url_of(listener, asked)
@@ -113,6 +113,7 @@ class Inspector:
 
         `record_tree` adds what the tree holds at that time.
         """
+        _require_unwatched(cache)
         return cls(cache, FileSink(Path(path)), **settings)
 
     def step(self) -> None:
@@ -276,3 +277,8 @@ class Inspector:
     def _end_tree(self, walk: TreeWalk) -> None:
         state = self._cache.tree.state
         self._sink.put(encode("tree ends", {"at_s": self._time_s(), "clock": state.clock, "nodes": walk.seen}))
+
+
+def _require_unwatched(cache: PrefixCache) -> None:
+    if cache.counters.watcher is not None:
+        raise ConfigurationError("this cache has an inspector already")

@@ -26,7 +26,8 @@ KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "te
 MAX_BODY_BYTES = 16 << 20
 MAX_LEVELS = 64
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'",
+    "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
