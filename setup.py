@@ -19,12 +19,12 @@ from typing import Any
 from setuptools import Extension, setup
 
 HOT = (
+    "ages",
     "arguments",
     "causes",
     "children",
     "controllers/cache/admission",
     "controllers/cache/decode_row",
-    "controllers/cache/in_flight",
     "controllers/cache/lease",
     "controllers/cache/lease_locks",
     "controllers/cache/lease_misses",
@@ -57,6 +57,7 @@ HOT = (
     "evicting",
     "ghosts",
     "grafting",
+    "in_flight",
     "insert_plan",
     "inserting",
     "int64",

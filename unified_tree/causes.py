@@ -7,14 +7,16 @@ have been a hit. What is known behind it was never saved. The rest is new, or kn
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.matching import common_bytes, match, once_boundary, walk
+from mypy_extensions import mypyc_attr
+
+from unified_tree.matching import common_bytes, has_at, match, once_boundary, walk
 from unified_tree.miss import Miss
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost, Ghosts
+    from unified_tree.in_flight import InFlight
     from unified_tree.keys import Key
     from unified_tree.line import Line
     from unified_tree.node import Node, Root
@@ -38,6 +40,7 @@ LAST_TOKEN: Final = 12
 UNKNOWN: Final = 13
 
 
+@mypyc_attr(acyclic=True)
 class Known:
     """How far a key is known along one root, in nodes and in ghosts.
 
@@ -49,29 +52,34 @@ class Known:
 
     __slots__ = ("has_faded", "length", "line", "trail")
 
-    def __init__(
-        self, ghosts: Ghosts, data: bytes | memoryview, width: int, line: Line, length: int, limit: int, page_size: int
-    ) -> None:
+    def __init__(self, ghosts: Ghosts, key: Key, line: Line, length: int, limit: int, page_size: int) -> None:
         """Follow the ghosts from a length of a line up to `limit`. Cost: O(ghosts passed), and one comparison of tokens."""
-        trail = None
-        page_bytes, stop = page_size * width, limit * width
+        self.trail: list[tuple[Ghost, int]] | None = None
         self.has_faded = False
+        self.line = line
+        self.length = length
+        if length < limit and line.owner(length).ghost is not None:
+            self._follow(ghosts, key.data, key.width_bytes, limit, page_size)
+
+    def _follow(self, ghosts: Ghosts, data: bytes | memoryview, width: int, limit: int, page_size: int) -> None:
+        page_bytes, stop = page_size * width, limit * width
+        length, trail = self.length, []
         while length < limit:
-            ghost = ghosts.find(line, length, data, length * width, page_bytes)
+            position = length * width
+            ghost = ghosts.find(self.line, length, data, position, page_bytes)
             if ghost is None:
                 break
             tokens = ghost.edge
             if tokens is None:
                 self.has_faded = True
                 break
-            common = common_bytes(data, tokens, length * width, stop, page_bytes)
+            common = len(tokens)
+            if common > stop - position or not has_at(data, position, tokens):
+                common = common_bytes(data, tokens, position, stop, page_bytes)
             length += common // width
-            line = ghost.line
-            if trail is None:
-                trail = []
+            self.line = ghost.line
             trail.append((ghost, length))
-        self.trail: list[tuple[Ghost, int]] | None = trail
-        self.line = line
+        self.trail = trail
         self.length = length
 
 
@@ -82,59 +90,94 @@ def misses(
     resumed: int,
     unloaded: tuple[int, str | None],
     in_store: int,
-    in_flight: Callable[[Key, int], int] | None,
+    in_flight: InFlight | None,
 ) -> list[Miss]:
     """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
 
+    Args: see `misses_in_pages`. Cost: O(1) where little is known behind the hit; else as a match.
+    """
+    parts = misses_in_pages(state, key, key.length, found, resumed, unloaded, in_store, in_flight)
+    add_end(parts, state, key.length, resumed)
+    return parts
+
+
+def add_end(parts: list[Miss], state: TreeState, count: int, resumed: int) -> None:
+    """Add what is computed of any prompt, behind the pages that can be resumed from."""
+    at = end_of_pages(state, count, resumed)
+    if at < count - 1:
+        at = _add(parts, PAGE_REMAINDER, at, count - 1, None, None)
+    _add(parts, LAST_TOKEN, at, count, None, None)
+
+
+def end_of_pages(state: TreeState, count: int, resumed: int) -> int:
+    """Where the pages of a prompt of `count` tokens end that can be resumed from."""
+    return max((count - 1) // state.page_size * state.page_size, resumed)
+
+
+def misses_in_pages(
+    state: TreeState,
+    key: Key,
+    count: int,
+    found: Match,
+    resumed: int,
+    unloaded: tuple[int, str | None],
+    in_store: int,
+    in_flight: InFlight | None,
+) -> list[Miss]:
+    """As `misses`, without the end of the prompt that fills no page, and the last token.
+
     Args:
-        key: the whole prompt.
+        key: the whole prompt, of `count` tokens.
         found: its match, made just before with a limit of its length less one.
         resumed: how many tokens need not be computed.
         unloaded: why what the host has was not loaded, if it was not.
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
-        in_flight: up to which length another request computes a key now that the tree knows up to a length.
-
-    Cost: O(1) where little is known behind the hit; else as a match.
+        in_flight: the prompts under way; None if nobody knows.
     """
-    ghosts, size, count = state.ghosts, state.page_size, key.length
+    ghosts, size = state.ghosts, state.page_size
     assert ghosts is not None
-    if found.known.length and state.nodes.get(found.known.node) is None:  # evicted since, to make room for this very request
-        found = match(state, key, count - 1, touch=False)
+    parts: list[Miss] = []
     whole = (count - 1) // size * size
     at = resumed
-    parts: list[Miss] = []
-    if at < found.reachable.length:
-        at = _add(parts, unloaded[0], at, found.reachable.length, None, unloaded[1])
-    length = found.known.length
-    node: Node | None = state.nodes.get(found.known.node) if length else None
+    node_id, length = found.known
+    node: Node | None = None
+    if length:
+        node = state.nodes.get(node_id)
+        if node is None:  # evicted since, to make room for this very request
+            found = match(state, key, count - 1, touch=False)
+            node_id, length = found.known
+            node = state.nodes.get(node_id) if length else None
+    reachable = found.reachable.length
+    if at < reachable:
+        at = _add(parts, unloaded[0], at, reachable, None, unloaded[1])
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
+    other_roots = ghosts.root_count - (line is not None)
     if at < in_store:
         at = _add(parts, PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
     ended, is_forgotten = length, False
-    if line is not None and (at < length or line.owner(length).ghosts is not None):
-        known = Known(ghosts, key.data, key.width_bytes, line, length, whole, size)
+    if line is not None and (at < length or line.owner(length).ghost is not None):
+        known = Known(ghosts, key, line, length, whole, size)
         ended, line, is_forgotten = known.length, known.line, known.has_faded
         if at < ended:
             at = _known_but_lost(state, node, length, known, at, parts)
-    if at < whole:
-        computed = 0 if in_flight is None else min(in_flight(key, ended), whole)
+    if at >= whole:
+        return parts
+    if in_flight is not None and in_flight.count:
+        computed = min(in_flight.reach(key, ended), whole)
         if at < computed:
             at = _add(parts, IN_FLIGHT, at, computed, None, None)
-        if at < whole and (ghosts.former or ghosts.has_others((key.namespace, key.bigram))):
-            at = _elsewhere(state, ghosts, key, at, whole, parts)
-        limit = whole if not state.required_points else (count - 1) // state.save_grid_tokens * state.save_grid_tokens
-        if at < limit:
-            cause = NEVER_SEEN
-            if is_forgotten:
-                cause = UNKNOWN
-            elif ended and line is not None and line.end > ended:
-                cause = DIVERGED
-            at = _add(parts, cause, at, limit, None, None)
-        if at < whole:
-            at = _add(parts, SAVE_GRID, at, whole, None, None)
-    if at < count - 1:
-        at = _add(parts, PAGE_REMAINDER, at, count - 1, None, None)
-    _add(parts, LAST_TOKEN, at, count, None, None)
+    if at < whole and (other_roots or ghosts.former):
+        at = _elsewhere(state, ghosts, key, at, whole, parts)
+    limit = whole if not state.required_points else (count - 1) // state.save_grid_tokens * state.save_grid_tokens
+    if at < limit:
+        cause = NEVER_SEEN
+        if is_forgotten:
+            cause = UNKNOWN
+        elif ended and line is not None and line.end > ended:
+            cause = DIVERGED
+        at = _add(parts, cause, at, limit, None, None)
+    if at < whole:
+        _add(parts, SAVE_GRID, at, whole, None, None)
     return parts
 
 
@@ -189,16 +232,20 @@ def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
     at: Node | None = node
     while at is not None and at.start >= length:
         at = at.parent
-    reach = max([window for _, window in state.required_windows], default=1)
+    reach = 1
+    for _, window in state.required_windows:
+        reach = max(reach, window)
     while at is not None and at.end > length - reach:
-        if at.evicted:
-            return max([eviction for eviction, _ in at.evicted.values()], key=_time)
+        lost = at.lost
+        if lost is not None:
+            last = lost.eviction
+            while lost.next is not None:
+                lost = lost.next
+                if lost.eviction.at_s > last.at_s:
+                    last = lost.eviction
+            return last
         at = at.parent
     return None
-
-
-def _time(eviction: Eviction) -> float:
-    return eviction.at_s
 
 
 def _elsewhere(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int, parts: list[Miss]) -> int:
@@ -227,4 +274,4 @@ def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: 
         node, length = walk(state, key, root, limit)
         if node.line is not None:
             line = node.line
-    return Known(ghosts, key.data, key.width_bytes, line, length, limit, state.page_size).length
+    return Known(ghosts, key, line, length, limit, state.page_size).length

@@ -49,8 +49,10 @@ class Freed:
     def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
         """Pages that the tree has no more."""
         self._chunks.setdefault((tier, component), []).append(pages)
+        count = len(pages) // PAGE_ID_BYTES
+        self._state.pools(tier)[component].evicted_pages += count
         if tier is self._tier:
-            self.page_counts[component] += len(pages) // PAGE_ID_BYTES
+            self.page_counts[component] += count
 
     def by_name(self, tier: Tier) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Page ids freed on one tier, by component name."""
@@ -97,6 +99,10 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
             split(state, victim.node, victim.node.end - going * state.page_size)
             is_whole = True
+        if state.ghosts is not None and state.ages is not None:
+            if eviction is None:
+                eviction = state.ghosts.eviction(i, tier, pool.evicted_pages)
+            state.ages.evicted(victim, eviction.at_s)
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)
@@ -104,8 +110,6 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             freed.add_pages(i, tier, state.shorten(victim, going))
             freed.deleted_nodes += 1
             continue
-        if eviction is None and state.ghosts is not None:
-            eviction = state.ghosts.eviction(i, tier)
         remove_victim(state, victim, freed, eviction)
 
 
@@ -166,13 +170,9 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
 
 def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Eviction) -> None:
     """Remember that a node lost a window or a state for good."""
-    i = value.component
-    if not state.is_path[i] and state.components[i].required and covered_pages(node, i) < value.page_count:
-        if node.evicted is None:
-            node.evicted = {}
-        before = node.evicted.get(i)
-        if before is None or before[1] < value.page_count:
-            node.evicted[i] = (eviction, value.page_count)
+    i, page_count = value.component, value.page_count
+    if state.is_gate[i] and covered_pages(node, i) < page_count:
+        node.note_lost(i, page_count, eviction)
 
 
 def _lost_window(state: TreeState, gone: Value) -> bool:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.int64 import INT64_BYTES
 from unified_tree.line import Line, RootLine
@@ -38,11 +38,22 @@ MAX_FIRST_PAGES: Final = 1 << 16
 """Of how many first pages of prompts it is remembered in which namespaces they stood."""
 
 
-def page_code(length: int, page: bytes) -> int:
-    """A hash of a length and the page behind it. Of a long page only the low bytes of its tokens count, which is faster; pages
-    that differ in no low byte take each other's place.
+def page_code(length: i64, data: bytes | memoryview, position: int, page_bytes: int) -> i64:
+    """A hash of a length and the page behind it, which stands in a key's data at a position.
+
+    Of a long page only the low bytes of its tokens count, which is faster; pages that differ in no low byte take each other's
+    place.
     """
-    return hash((length, page if len(page) <= LONG_PAGE_BYTES else page[::INT64_BYTES]))
+    end = position + page_bytes
+    if page_bytes > LONG_PAGE_BYTES:
+        few = data[position:end:INT64_BYTES]
+        page = few if isinstance(few, bytes) else bytes(few)
+    elif isinstance(data, bytes):
+        page = data[position:end]
+    else:
+        page = bytes(data[position:end])
+    code: i64 = hash(page)
+    return code ^ length
 
 
 @mypyc_attr(acyclic=True)
@@ -54,15 +65,17 @@ class Eviction:
         tier: of that pool.
         at_s: when, on the tree's clock.
         beneficiary: the namespace for which room was made; None if nobody said.
+        evicted_pages: how many pages had left that pool before.
     """
 
-    __slots__ = ("at_s", "beneficiary", "component", "tier")
+    __slots__ = ("at_s", "beneficiary", "component", "evicted_pages", "tier")
 
-    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None) -> None:
+    def __init__(self, component: int, tier: Tier, at_s: float, beneficiary: str | None, evicted_pages: int) -> None:
         self.component = component
         self.tier = tier
         self.at_s = at_s
         self.beneficiary = beneficiary
+        self.evicted_pages = evicted_pages
 
 
 @mypyc_attr(acyclic=True)
@@ -84,7 +97,7 @@ class Ghost:
 
     def __init__(self, line: Line, start: int, end: int, edge: bytes, eviction: Eviction | None, boundary_from: int) -> None:
         self.anchor: Line | None = None
-        self.code = 0
+        self.code: i64 = 0
         self.line = line
         self.start = start
         self.end = end
@@ -194,7 +207,7 @@ class Ghosts:
         line = self._roots.get(root.name)
         if line is not None and line is root.line:
             line.is_live = False
-            if line.ghosts is None:
+            if line.ghost is None:
                 del self._roots[root.name]
 
     def note_first_page(self, root: Root, page: bytes) -> None:
@@ -208,9 +221,10 @@ class Ghosts:
         elif names[0] != name:
             self._first_pages[code] = (name, names[0])
 
-    def has_others(self, name: tuple[str, bool]) -> bool:
-        """Whether there are other roots than this one. Cost: O(1)."""
-        return len(self._roots) > (name in self._roots)
+    @property
+    def root_count(self) -> int:
+        """Of how many roots something is known."""
+        return len(self._roots)
 
     def other_namespace(self, name: tuple[str, bool], key: Key, page_size: int) -> tuple[str, bool] | None:
         """Another root with a child that begins as a key does; None if none is remembered. Cost: O(1)."""
@@ -230,9 +244,9 @@ class Ghosts:
         if roots or lines:
             self.former.append((roots, lines))
 
-    def eviction(self, component: int, tier: Tier) -> Eviction:
+    def eviction(self, component: int, tier: Tier, evicted_pages: int) -> Eviction:
         """The record of an eviction that begins now."""
-        return Eviction(component, tier, self.time_s(), self.beneficiary)
+        return Eviction(component, tier, self.time_s(), self.beneficiary, evicted_pages)
 
     def remember(self, node: Node, page_bytes: int, eviction: Eviction | None, boundary_from: int) -> None:
         """A node is about to leave the tree. Cost: O(1), amortized over what fades."""
@@ -240,7 +254,7 @@ class Ghosts:
         assert parent is not None and line is not None
         edge = node.edge
         ghost = Ghost(line, parent.end, node.end, edge, eviction, boundary_from)
-        self._hang(ghost, edge[:page_bytes])
+        self._hang(ghost, edge, page_bytes)
         self.clear.append(ghost)
         self.size_bytes += len(edge) + GHOST_BYTES
         while self.size_bytes > self._max_bytes:
@@ -255,28 +269,27 @@ class Ghosts:
                 self.discard(self.faded.oldest)
                 self.forgotten += 1
 
-    def _hang(self, ghost: Ghost, first_page: bytes) -> None:
+    def _hang(self, ghost: Ghost, edge: bytes, page_bytes: int) -> None:
         """Hang a ghost on the prefix behind which it stands."""
         anchor = ghost.line.owner(ghost.start)
-        ghost.code = page_code(ghost.start, first_page)
+        ghost.code = page_code(ghost.start, edge, 0, page_bytes)
         ghost.anchor = anchor
-        table = anchor.ghosts
-        if table is None:
-            table = anchor.ghosts = {}
-        before = table.get(ghost.code)
+        before = anchor.ghost_of(ghost.code)
         if before is not None:
             self.discard(before)
-            table = anchor.ghosts = anchor.ghosts or {}
-        table[ghost.code] = ghost
+        anchor.hang(ghost)
 
     def _unhang(self, ghost: Ghost) -> None:
         anchor = ghost.anchor
-        assert anchor is not None and anchor.ghosts is not None
-        del anchor.ghosts[ghost.code]
-        if not anchor.ghosts:
-            anchor.ghosts = None
-            if isinstance(anchor, RootLine) and not anchor.is_live and self._roots.get(anchor.name) is anchor:
-                del self._roots[anchor.name]
+        assert anchor is not None
+        anchor.unhang(ghost)
+        if (
+            isinstance(anchor, RootLine)
+            and anchor.ghost is None
+            and not anchor.is_live
+            and self._roots.get(anchor.name) is anchor
+        ):
+            del self._roots[anchor.name]
         ghost.anchor = None
 
     def discard(self, ghost: Ghost) -> None:
@@ -290,14 +303,13 @@ class Ghosts:
 
     def find(self, line: Line, length: int, data: bytes | memoryview, position: int, page_bytes: int) -> Ghost | None:
         """The ghost behind a prefix that begins with the page at a position of a key's data. Cost: O(1)."""
-        table = line.owner(length).ghosts
-        if table is None:
+        owner = line.owner(length)
+        if owner.ghost is None:
             return None
-        page = data[position : position + page_bytes]
-        if not isinstance(page, bytes):
-            page = bytes(page)
-        ghost = table.get(page_code(length, page))
-        return ghost if ghost is None or ghost.edge is None or ghost.edge.startswith(page) else None
+        ghost = owner.ghost_of(page_code(length, data, position, page_bytes))
+        if ghost is None or ghost.edge is None or ghost.edge.startswith(data[position : position + page_bytes]):
+            return ghost
+        return None
 
     def line_of_leaf(self, parent: Node, edge: bytes, end: int, page_bytes: int) -> Line:
         """The line of a new leaf; ghosts whose tokens it brings back are forgotten.
@@ -346,7 +358,7 @@ class Ghosts:
         self._unhang(ghost)
         self.size_bytes -= len(ghost.edge) - len(rest)
         ghost.start, ghost.edge = start, rest
-        self._hang(ghost, rest[:page_bytes])
+        self._hang(ghost, rest, page_bytes)
 
     def release(self) -> None:
         """Forget all, when the tree goes: lines and ghosts refer to each other."""
@@ -355,7 +367,7 @@ class Ghosts:
             while ghost is not None:
                 after = ghost.newer
                 if ghost.anchor is not None:
-                    ghost.anchor.ghosts = None
+                    ghost.anchor.ghost = ghost.anchor.more_ghosts = None
                     ghost.anchor = None
                 ghost.older = ghost.newer = None
                 ghost = after

@@ -65,7 +65,7 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], af
     """See Transfers.graft."""
     end = key.length // state.page_size * state.page_size
     given = _checked(state, key, pages, end, after)
-    state.clock += 1
+    state.tick()
     node = _node_ending_at(state, key, end, after)
     unused: dict[int, list[bytes]] = {}
     for i in sorted(given, key=lambda i: not state.is_path[i]):

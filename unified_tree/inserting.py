@@ -36,7 +36,7 @@ class Insertion:
     def run(self) -> InsertResult:
         """See UnifiedTree.insert."""
         state, plan = self._state, self._plan
-        state.clock += 1
+        state.tick()
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
         if self._admits_windows(deepest):

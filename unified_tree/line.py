@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost
@@ -29,20 +29,21 @@ class Line:
         parent: the line whose text it shares up to `fork`; None for that of a root.
         fork: how many tokens are shared, -1 without a parent.
         end: how long the text is known to be; what comes next decides whether it goes on along this line.
-        ghosts: what was evicted behind a prefix of this line, by a hash of the prefix's length and the first page behind it;
-            None for nothing.
+        ghost: what was evicted behind a prefix of this line; None for nothing.
+        more_ghosts: all others, by their codes (a hash of the prefix's length and the first page behind it); None for none.
         unsaved: why no state was saved where one was due, by length; None for nothing.
         lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
             length the first, and the eviction; None for none.
     """
 
-    __slots__ = ("end", "fork", "ghosts", "lost", "parent", "unsaved")
+    __slots__ = ("end", "fork", "ghost", "lost", "more_ghosts", "parent", "unsaved")
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
         self.fork = fork
         self.end = end
-        self.ghosts: dict[int, Ghost] | None = None
+        self.ghost: Ghost | None = None
+        self.more_ghosts: dict[int, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
         self.lost: dict[int, tuple[int, Eviction]] | None = None
 
@@ -53,6 +54,33 @@ class Line:
             assert line.parent is not None
             line = line.parent
         return line
+
+    def ghost_of(self, code: i64) -> Ghost | None:
+        """What was evicted behind one of its prefixes and hangs there under a code. Cost: O(1)."""
+        ghost = self.ghost
+        if ghost is not None and ghost.code != code:
+            ghost = None if self.more_ghosts is None else self.more_ghosts.get(code)
+        return ghost
+
+    def hang(self, ghost: Ghost) -> None:
+        """Add what was evicted, under a code that nothing else has. Cost: O(1)."""
+        if self.ghost is None:
+            self.ghost = ghost
+            return
+        if self.more_ghosts is None:
+            self.more_ghosts = {}
+        self.more_ghosts[ghost.code] = ghost
+
+    def unhang(self, ghost: Ghost) -> None:
+        """Remove what was evicted. Cost: O(1)."""
+        more = self.more_ghosts
+        if self.ghost is not ghost:
+            assert more is not None
+            del more[ghost.code]
+        else:
+            self.ghost = None if more is None else more.popitem()[1]
+        if not more:
+            self.more_ghosts = None
 
     def note_unsaved(self, length: int, reason: str) -> None:
         """Nothing was saved at a length where it was due."""

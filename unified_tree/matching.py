@@ -117,7 +117,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         rebuild, rebuild_tokens = _rebuild(state, device, device_node, device_length)
         save_at = _branch_point(state, path_length, device.length)
     if touch:
-        state.clock += 1
+        state.tick()
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
@@ -169,7 +169,7 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     start, end = node.start, node.end
     first = start + 1
     for i in state.required_points:
-        if node.device[i] is None and node.host[i] is None and (node.evicted is None or i not in node.evicted):
+        if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
             return end + 1
         first = end
     for i, window in state.required_windows:
@@ -179,8 +179,9 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
             if parent is None or reached > at.end:
                 break
             covered = covered_tokens(state, at, i, device_only=False)
-            if at.evicted is not None and i in at.evicted:
-                covered = max(covered, at.evicted[i][1] * state.page_size)
+            lost = at.lost_of(i)
+            if lost is not None:
+                covered = max(covered, lost.page_count * state.page_size)
             reached = min(reached, max(parent.end, at.end - covered))
             if reached > parent.end:
                 break
@@ -199,7 +200,7 @@ def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool
         retry: Node | None = None
         for i in state.required_points:
             if length != node.end or (node.device[i] is None and (device_only or node.host[i] is None)):
-                if once and length == node.end and node.evicted is not None and i in node.evicted:
+                if once and length == node.end and node.lost_of(i) is not None:
                     continue
                 retry = node.parent
                 break
@@ -238,8 +239,9 @@ class _WindowScan:
             if parent is None:
                 break
             covered = covered_tokens(state, at, self.component, device_only)
-            if once and at.evicted is not None and self.component in at.evicted:
-                covered = max(covered, at.evicted[self.component][1] * state.page_size)
+            lost = at.lost_of(self.component) if once else None
+            if lost is not None:
+                covered = max(covered, lost.page_count * state.page_size)
             first = max(parent.end, at.end - covered)
             if first >= self.reached:
                 self.at = None
@@ -290,17 +292,19 @@ def _branch_point(state: TreeState, path_length: int, resumable_length: int) -> 
 
 def touch(state: TreeState, node: Node, length: int) -> None:
     """A boundary on device is used: as a match that ends there."""
-    state.clock += 1
+    state.tick()
     _touch(state, record(Boundary, (node.id, length)), node, length, Tier.DEVICE)
 
 
 def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: int, tier: Tier) -> None:
     """A match uses the deepest path node, the boundary's window and its state."""
-    now = state.clock
+    now, ages = state.clock, state.ages
     pools = state.pools(tier)
     for i in state.owned_paths[tier]:
         value = path_node.values(tier)[i]
         if value is not None:
+            if ages is not None:
+                ages.used(value)
             value.touch(path_length, now)
             pools[i].touched(value)
     if boundary.length == 0 or not (state.points or state.windows):
@@ -310,10 +314,15 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
     for i in state.owned_points[tier]:
         value = node.values(tier)[i] if node.end == boundary.length else None
         if value is not None:
+            if ages is not None:
+                ages.used(value)
             value.touch(boundary.length, now)
             pools[i].touched(value)
     for i, window in state.owned_windows[tier]:
-        for value in window_values(node, boundary.length, i, window, tier):
+        values = window_values(node, boundary.length, i, window, tier)
+        if ages is not None and values:
+            ages.used(values[0])
+        for value in values:
             value.touch(min(boundary.length, value.node.end), now)
             pools[i].touched(value)
 

@@ -128,6 +128,24 @@ class Value(Ranked):
 
 
 @mypyc_attr(acyclic=True)
+class Lost:
+    """A window or a state that a node's end had and has no more, on neither tier.
+
+    Attributes:
+        page_count: how many pages it had.
+        next: what another component lost there; None for nothing.
+    """
+
+    __slots__ = ("component", "eviction", "next", "page_count")
+
+    def __init__(self, component: int, page_count: int, eviction: Eviction, following: Lost | None) -> None:
+        self.component = component
+        self.page_count = page_count
+        self.eviction = eviction
+        self.next = following
+
+
+@mypyc_attr(acyclic=True)
 class Node:
     """A run of whole pages, from its parent's end to its own.
 
@@ -144,7 +162,7 @@ class Node:
         nearest_boundary: the smallest `end` of a resumable node in this subtree, NO_BOUNDARY if there is none.
         sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
         line: names its prefix for the memory of evictions; None without one.
-        evicted: windows and states that went from its end for good, by component index, with the pages they had; None for none.
+        lost: windows and states that went from its end for good, one of each component, as a list; None for none.
         is_dirty, cursor, again: bookkeeping under way; see Resumability.
     """
 
@@ -156,12 +174,12 @@ class Node:
         "device",
         "edge",
         "end",
-        "evicted",
         "first_child",
         "host",
         "id",
         "is_dirty",
         "line",
+        "lost",
         "nearest_boundary",
         "next_sibling",
         "parent",
@@ -192,7 +210,7 @@ class Node:
         self.cursor: Node | None = None
         self.again = False
         self.line: Line | None = None
-        self.evicted: dict[int, tuple[Eviction, int]] | None = None
+        self.lost: Lost | None = None
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
         """Put a value, or a tombstone, in its place. Cost: O(components)."""
@@ -202,6 +220,32 @@ class Node:
             self.device = values
         else:
             self.host = values
+
+    def lost_of(self, component: int) -> Lost | None:
+        """What a component had at its end and has no more. Cost: O(components that lost one)."""
+        lost = self.lost
+        while lost is not None and lost.component != component:
+            lost = lost.next
+        return lost
+
+    def note_lost(self, component: int, page_count: int, eviction: Eviction) -> None:
+        """A component has lost so many pages up to the node's end; only the most that it lost are remembered."""
+        before = self.lost_of(component)
+        if before is None:
+            self.lost = Lost(component, page_count, eviction, self.lost)
+        elif before.page_count < page_count:
+            before.page_count, before.eviction = page_count, eviction
+
+    def forget_lost(self, component: int) -> None:
+        """A component has again what it had lost."""
+        before: Lost | None = None
+        lost = self.lost
+        while lost is not None and lost.component != component:
+            before, lost = lost, lost.next
+        if lost is not None and before is None:
+            self.lost = lost.next
+        elif lost is not None and before is not None:
+            before.next = lost.next
 
     @property
     def start(self) -> int:

@@ -96,7 +96,7 @@ class OpenEffects:
         if any(other in self.open for other in effect.after):
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
         self._close(effect)
-        self._state.clock += 1
+        self._state.tick()
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
             land(self._state, span, target_of(effect.kind), unused)

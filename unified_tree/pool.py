@@ -38,6 +38,7 @@ class Pool:
             boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
             (`UnifiedTree.settle`).
         copied_pages: those of values that are on the other tier too.
+        evicted_pages: pages that left, ever.
         copied_first: after stranded values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
     """
@@ -47,6 +48,7 @@ class Pool:
         "component",
         "copied_first",
         "copied_pages",
+        "evicted_pages",
         "is_path",
         "is_selective",
         "ledger",
@@ -69,6 +71,7 @@ class Pool:
         self.protected_pages = 0
         self.stranded_pages = 0
         self.copied_pages = 0
+        self.evicted_pages = 0
         self.copied_first = False
 
     @property

@@ -51,24 +51,27 @@ def split_at(state: TreeState, node: Node, lengths: Sequence[int]) -> list[Node]
         for part in (*pieces, node):
             for i in range(len(state.components)):
                 state.note_copies(part, i)
-    if node.evicted is not None:
-        _divide_evicted(state, node, pieces)
+    if node.lost is not None:
+        _divide_lost(state, node, pieces)
     state.resumability.cut(pieces, node)
     return pieces
 
 
-def _divide_evicted(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:
+def _divide_lost(state: TreeState, node: Node, pieces: Sequence[Node]) -> None:
     """What is remembered of windows that went is divided as they would be."""
-    assert node.evicted is not None
-    for i, (eviction, count) in list(node.evicted.items()):
+    lost = node.lost
+    while lost is not None:
+        left = lost.page_count
         for part in (node, *reversed(pieces)):
             own = (part.end - part.start) // state.page_size
-            if part.evicted is None:
-                part.evicted = {}
-            part.evicted[i] = (eviction, min(count, own))
-            count -= own
-            if count <= 0 or i in state.points:
+            if part is node:
+                lost.page_count = min(left, own)
+            else:
+                part.note_lost(lost.component, min(left, own), lost.eviction)
+            left -= own
+            if left <= 0 or lost.component in state.points:
                 break
+        lost = lost.next
 
 
 def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.ages import Ages
 from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
@@ -40,6 +41,7 @@ class TreeState:
         required_paths, required_windows, required_points: the components that a boundary needs, by index; windows as (index,
             window in tokens).
         is_required_window: the same by component index.
+        is_gate: whether a component is one of these windows or points, by index.
         required_owned_paths: of these paths, the ones with device pages of their own.
         owner_of: whose device pages a component's values live in, by index; itself if it has its own.
         sharers_of: who else lives in a component's device pages.
@@ -53,7 +55,7 @@ class TreeState:
         retired: invalidated namespaces whose nodes may still exist.
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
-        ghosts: what was evicted; None if nothing is remembered.
+        ghosts: what was evicted; None if nothing is remembered. `ages`: of what is used and evicted; None likewise.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -86,7 +88,9 @@ class TreeState:
         self.retired = Retired()
         self.resumability = Resumability(self, settings.settle_limit)
         self.ghosts: Ghosts | None = None
+        self.ages: Ages | None = None
         if settings.ghost_bytes:
+            self.ages = Ages(len(self.components), time_s)
             self.ghosts = Ghosts(settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
 
     def _group_components(self) -> None:
@@ -108,6 +112,7 @@ class TreeState:
         window_of = dict(self.windows)
         gates = dict(self.required_windows)
         self.is_required_window = [i in gates for i in range(len(self.components))]
+        self.is_gate = [c.required and not c.coverage.is_path for c in self.components]
         self.shared_windows = tuple(
             SharedWindow(i, window, self.owner_of[i], window_of[self.owner_of[i]])
             for i, window in self.required_windows
@@ -127,6 +132,12 @@ class TreeState:
         if i is None:
             raise UnifiedTreeError(f"there is no component {component!r}; there are {', '.join(self.index)}")
         return i
+
+    def tick(self) -> None:
+        """An operation begins: what it uses or makes has a later stamp."""
+        self.clock += 1
+        if self.ages is not None:
+            self.ages.tick(self.clock)
 
     def by_name(self, parts: dict[int, list[bytes]]) -> dict[str, NDArray[np.int64]]:
         """Page ids by component name, given by component index and as bytes in several parts."""
@@ -168,8 +179,10 @@ class TreeState:
         if on_host is not None:  # the device value keeps the run of both
             value.run_pages = on_host.run_pages
         node.set_value(component, tier, value)
-        if node.evicted is not None and component in node.evicted and node.evicted[component][1] <= value.page_count:
-            del node.evicted[component]
+        if node.lost is not None:
+            lost = node.lost_of(component)
+            if lost is not None and lost.page_count <= value.page_count:
+                node.forget_lost(component)
         if tier:
             self.host_value_count += 1
         if self.is_path[component]:

@@ -10,6 +10,7 @@ if __name__ != "unified_tree.controllers.cache":  # a second name would make eve
 
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.cache.age_stats import AgeStats, PoolAgeStats
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.generations import Generation
 from unified_tree.controllers.cache.layout import CacheLayout
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.metrics import CacheCollector
 
 __all__ = [
+    "AgeStats",
     "CacheCollector",
     "CacheLayout",
     "CacheStats",
@@ -31,6 +33,7 @@ __all__ = [
     "HostPoolStats",
     "Lease",
     "PageTable",
+    "PoolAgeStats",
     "PoolStats",
     "PrefixCache",
     "StateCopy",

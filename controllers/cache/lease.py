@@ -279,7 +279,7 @@ class Lease:
     def _book_misses(self, key: Key, in_store: int) -> None:
         """It is a request: book what it has to compute; see LeaseMisses."""
         if self._misses is not None:
-            self._misses.book(key, self.compute_from, self.committed, in_store)
+            self._misses.book(key, self.prompt_tokens, self.compute_from, self.committed, in_store)
 
     def _plan_saves(self, lengths: tuple[int, ...]) -> None:
         """Save states and keep windows at these lengths, ascending."""

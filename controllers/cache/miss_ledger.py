@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from unified_tree.causes import misses
-from unified_tree.controllers.cache.in_flight import InFlight
+from mypy_extensions import i64
+
+from unified_tree.causes import LAST_TOKEN, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
+from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
+    from unified_tree.ghosts import Eviction
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
     from unified_tree.node import Tier
     from unified_tree.receipt import Boundary, Match
     from unified_tree.state import TreeState
+
+
+SIZES: Final = 48
+MAX_NAMESPACES: Final = 256
 
 
 class MissLedger:
@@ -22,42 +29,79 @@ class MissLedger:
     Attributes:
         tokens: booked so far, by cause.
         evicted: of these the evicted ones, by component (its index) and tier of the pool that was short.
+        short_by: the evicted ones by pool and by how many pages have left it since: that many more, at most, would have kept
+            them. A list by the number's bit length.
+        beneficiaries: the evicted ones by the other namespace for which room was made; those of the first MAX_NAMESPACES.
         details: of these those with a detail, by cause and detail.
         in_flight: the prompts that are being computed.
     """
 
-    __slots__ = ("_state", "details", "evicted", "in_flight", "tokens")
+    __slots__ = ("_namespace", "_state", "beneficiaries", "details", "evicted", "in_flight", "short_by", "tokens")
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self.tokens = [0] * len(MissCause)
         self.evicted: dict[tuple[int, Tier], int] = {}
+        self.short_by: dict[tuple[int, Tier], list[int]] = {}
+        self.beneficiaries: dict[str, int] = {}
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
+        self._namespace = ""  # of the request that is being booked
 
     @property
     def is_on(self) -> bool:
         """Whether misses are booked: the tree remembers what it evicted."""
         return self._state.ghosts is not None
 
-    def book(self, key: Key, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int) -> list[Miss]:
-        """Book what a request has to compute, and return it; see `LeaseMisses` and `causes.misses`."""
-        parts = misses(self._state, key, found, compute_from, unloaded, in_store, self.in_flight.reach)
+    def book(
+        self, key: Key, count: int, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int
+    ) -> list[Miss]:
+        """Book what a request has to compute, and return what of that lies in pages; see `LeaseMisses` and `causes.misses`."""
+        parts = misses_in_pages(self._state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
+        self._namespace = key.namespace
         for part in parts:
             self.add(part)
+        remainder: i64 = count - 1 - end_of_pages(self._state, count, compute_from)
+        if remainder > 0:
+            self._count(PAGE_REMAINDER, remainder)
+        self._count(LAST_TOKEN, 1)
         return parts
+
+    def parts(self, booked: list[Miss], count: int, compute_from: int) -> list[Miss]:
+        """All of what was booked for a prompt."""
+        parts = booked.copy()
+        add_end(parts, self._state, count, compute_from)
+        return parts
+
+    def _count(self, code: i64, tokens: i64) -> None:
+        before: i64 = self.tokens[code]
+        self.tokens[code] = before + tokens
 
     def add(self, miss: Miss) -> None:
         """Book one miss."""
-        code, eviction, detail = miss.code, miss.eviction, miss.detail
+        eviction, detail = miss.eviction, miss.detail
         count = miss.end - miss.begin
-        self.tokens[code] += count
+        self._count(miss.code, count)
         if eviction is not None:
             pool = (eviction.component, eviction.tier)
             self.evicted[pool] = self.evicted.get(pool, 0) + count
+            self._note_shortage(eviction, count)
         if detail is not None:
             kind = (miss.cause, detail)
             self.details[kind] = self.details.get(kind, 0) + count
+
+    def _note_shortage(self, eviction: Eviction, count: int) -> None:
+        pool = (eviction.component, eviction.tier)
+        since = self._state.pools(eviction.tier)[eviction.component].evicted_pages - eviction.evicted_pages
+        by_size = self.short_by.get(pool)
+        if by_size is None:
+            by_size = self.short_by[pool] = [0] * SIZES
+        by_size[min(since.bit_length(), SIZES - 1)] += count
+        name = eviction.beneficiary
+        if name is None or name == self._namespace:
+            return
+        if name in self.beneficiaries or len(self.beneficiaries) < MAX_NAMESPACES:
+            self.beneficiaries[name] = self.beneficiaries.get(name, 0) + count
 
     def note_unsaved(self, boundary: Boundary, length: int, reason: str) -> None:
         """At a length on the path to a boundary no window or state was saved."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
 from unified_tree.effect import EffectKind
 from unified_tree.node import Tier
 
@@ -94,6 +95,8 @@ class CacheStats:
         drops: operations that were dropped or failed, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
         storage: statistics of the store, None without one.
+        ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
+            evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
     """
 
     requests: int
@@ -118,6 +121,7 @@ class CacheStats:
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
+    ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, cache: PrefixCache) -> CacheStats:
@@ -162,6 +166,7 @@ class CacheStats:
             pools=pools,
             host_pools=host_pools,
             storage=cache.storage.stats() if cache.storage is not None else None,
+            ages=age_stats(tree.state, {Tier.DEVICE: pools, Tier.HOST: host_pools}),
         )
 
 

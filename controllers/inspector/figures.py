@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.state import TreeState
 
 POOL_FIELDS = (
     "component", "tier", "total", "used", "tree", "protected", "stranded", "copied", "loading", "page_bytes", "victims"
@@ -37,7 +39,7 @@ def description(cache: PrefixCache) -> dict[str, Any]:
 
 def figures(cache: PrefixCache) -> dict[str, Any]:
     """The totals since the cache was made, and its pools now. Cost: O(components)."""
-    counters, ledger = cache.counters, cache.ledger
+    counters, ledger, rows = cache.counters, cache.ledger, pools(cache)
     shown: dict[str, Any] = {
         "clock": cache.tree.state.clock,
         "nodes": cache.tree.node_count,
@@ -47,11 +49,21 @@ def figures(cache: PrefixCache) -> dict[str, Any]:
         "transfers": {
             kind.name.lower(): [moved.count, moved.pages, moved.size_bytes] for kind, moved in counters.transfers.items()
         },
-        "pools": pools(cache),
+        "pools": rows,
         "misses": ledger.tokens,
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
         "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
     }
+    ages = cache.tree.state.ages
+    if ages is not None:
+        measured = [(cache.tree.state.index[row[0]], row[1], ages.of(cache.tree.state.index[row[0]], row[1])) for row in rows]
+        shown["ages"] = {
+            "edges_s": [*BOUNDS_S, 2 * BOUNDS_S[-1]],
+            "pools": [
+                {"component": i, "tier": int(tier), "hit": pool.reuse_gap.counts, "evicted": pool.idle.counts}
+                for i, tier, pool in measured
+            ],
+        }
     if cache.storage is not None:
         stored = cache.storage.stats()
         shown["storage"] = {
@@ -60,6 +72,24 @@ def figures(cache: PrefixCache) -> dict[str, Any]:
             "last_error": stored.last_error,
             "is_degraded": stored.is_degraded,
         }
+    return shown
+
+
+def ages_of_uses(state: TreeState) -> list[list[float]]:
+    """How long ago some operations of the tree were, in seconds, as [operation, age], the last first.
+
+    From the last one backwards the steps grow, so the others can be told from these to a twentieth. Empty if no ages are
+    measured. Cost: O(log operations).
+    """
+    ages = state.ages
+    if ages is None:
+        return []
+    shown: list[list[float]] = []
+    back = 0
+    while back <= state.clock:
+        stamp = state.clock - back
+        shown.append([stamp, round(ages.now_s - ages.time_of(stamp), 4)])
+        back = max(back + 1, back * 21 // 20)
     return shown
 
 
@@ -79,7 +109,7 @@ def pools(cache: PrefixCache) -> list[list[Any]]:
             rows.append(
                 [
                     name,
-                    int(tier),
+                    tier,
                     allocator.page_count,
                     allocator.used_pages,
                     pool.used_pages,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
 
-SHOWN = 50
+SHOWN = 25
 LEASES_A_SLICE = 16
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from unified_tree.controllers.inspector.figures import description, figures
+from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
 from unified_tree.controllers.inspector.page_process import listen, start_page_process, token_for, url_of
@@ -75,6 +75,7 @@ class Inspector:
         self._acquired: dict[Lease, tuple[int, float]] = {}
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
+        self._is_untold = False
         self._walk: TreeWalk | None = None
         self._leases: HeldLeases | None = None
         self._questions: list[Frame] = []
@@ -129,7 +130,9 @@ class Inspector:
         self._questions += self._sink.take()
         if now_s >= self._due_s:
             self._due_s = now_s + self._figures_every_s
-            self._tell(now_s)
+            self._tell_figures(now_s)
+        elif self._is_untold:
+            self._tell_happened()
         elif self._questions:
             self._answer(self._questions.pop(0))
         elif self._leases is not None:
@@ -148,7 +151,8 @@ class Inspector:
             tokens: its tokens, too, so that prompts can be walked in the recording.
         """
         now_s = self._time_s()
-        self._tell(now_s)
+        self._tell_figures(now_s)
+        self._tell_happened()
         leases = HeldLeases(self._cache, self._acquired, now_s)
         while not leases.step():
             pass
@@ -199,15 +203,18 @@ class Inspector:
 
     # Slices.
 
-    def _tell(self, now_s: float) -> None:
-        """The figures, and what happened since they were told last."""
+    def _tell_figures(self, now_s: float) -> None:
+        self._sink.put(encode("figures", {**figures(self._cache), "at_s": now_s}))
+        self._is_untold = True
+
+    def _tell_happened(self) -> None:
+        """What happened since it was told last."""
+        self._is_untold = False
         self._note_stored()
-        shown = figures(self._cache)
-        events, left_out = self._tape.take(), self._tape.left_out
-        requests = self._requests.take(self._names)
-        self._sink.put(
-            encode("figures", {**shown, "at_s": now_s, "events": events, "left_out": left_out, "requests": requests})
-        )
+        events, requests = self._tape.take(), self._requests.take(self._names)
+        if events or requests:
+            told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
+            self._sink.put(encode("happened", told))
         if len(self._acquired) > 2 * self._cache.lease_count + 64:
             self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
@@ -254,7 +261,8 @@ class Inspector:
 
     def _begin_tree(self, now_s: float) -> None:
         tree = self._cache.tree
-        self._sink.put(encode("tree begins", {"at_s": now_s, "clock": tree.state.clock, "nodes": tree.node_count}))
+        begun = {"at_s": now_s, "clock": tree.state.clock, "nodes": tree.node_count, "ages": ages_of_uses(tree.state)}
+        self._sink.put(encode("tree begins", begun))
 
     def _read_tree(self, began: float) -> None:
         walk = self._walk

@@ -47,7 +47,9 @@ class Picture:
         self._events: deque[tuple[int, list[Any]]] = deque(maxlen=MAX_EVENTS)
         self._requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
         self._event_count = 0
+        self._left_out = 0
         self._lock = threading.Lock()
+        self._ages: list[list[float]] = []
         self._begun: Mapping[str, Any] = {}
         self._rows: list[bytes] = []
         self._values: list[bytes] = []
@@ -61,6 +63,8 @@ class Picture:
             self.cache = fields
         elif frame.kind == "figures":
             self._feed_figures(dict(fields))
+        elif frame.kind == "happened":
+            self._feed_happened(fields)
         elif frame.kind == "leases":
             self.leases = fields
         elif frame.kind == "tree begins":
@@ -73,18 +77,21 @@ class Picture:
             self._end_tree()
 
     def _feed_figures(self, fields: dict[str, Any]) -> None:
-        events, requests = fields.pop("events"), fields.pop("requests")
         totals = fields["totals"]
         with self._lock:
-            for event in events:
-                self._event_count += 1
-                self._events.append((self._event_count, event))
-            self._requests.extend(requests)
             from_host = totals["host_hit_tokens"] - totals["storage_hit_tokens"]
             on_device = totals["hit_tokens"] - totals["host_hit_tokens"]
             hits = [on_device, from_host, totals["storage_hit_tokens"]]
-            self.timeline.add(fields["at_s"], fields["clock"], [*hits, *fields["misses"]])
+            self.timeline.add(fields["at_s"], [*hits, *fields["misses"]])
             self.figures = fields
+
+    def _feed_happened(self, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            for event in fields["events"]:
+                self._event_count += 1
+                self._events.append((self._event_count, event))
+            self._requests.extend(fields["requests"])
+            self._left_out = fields["left_out"]
 
     def _feed_nodes(self, fields: Mapping[str, Any], body: bytes) -> None:
         rows, values = 8 * fields["rows"], 8 * fields["values"]
@@ -103,6 +110,7 @@ class Picture:
         tree.prepare()
         edges = b"".join(self._edges)
         self.tokens = self._cut(tree, edges) if edges else None
+        self._ages = self._begun["ages"]
         self.tree, self.progress = tree, None
         self._rows, self._values, self._edges = [], [], []
 
@@ -118,7 +126,7 @@ class Picture:
         """The events behind the one of this number."""
         with self._lock:
             found = [[number, *event] for number, event in self._events if number > after]
-        return {"last": self._event_count, "events": found, "left_out": self.figures.get("left_out", 0)}
+        return {"last": self._event_count, "events": found, "left_out": self._left_out}
 
     def requests(self) -> list[dict[str, Any]]:
         """The last requests, the last first."""
@@ -134,8 +142,6 @@ class Picture:
     def state(self) -> dict[str, Any]:
         """What changes all the time and is small."""
         tree = self.tree
-        with self._lock:
-            clocks = self.timeline.clocks()
         return {
             "cache": self.cache,
             "figures": self.figures,
@@ -143,7 +149,7 @@ class Picture:
             "has_tokens": self.tokens is not None,
             "progress": self.progress,
             "causes": [cause.label for cause in MissCause],
-            "clocks": clocks,
+            "ages_of_uses": self._ages,
             "tree": None
             if tree is None
             else {"at_s": tree.at_s, "clock": tree.clock, "nodes": len(tree.rows), "runs": tree.run_count},

@@ -27,7 +27,7 @@ def prompt_walk(cache: PrefixCache, key: Key) -> dict[str, Any]:
     names = [component.name for component in tree.components]
     parts = []
     if state.ghosts is not None:
-        parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), 0, cache.ledger.in_flight.reach)
+        parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), 0, cache.ledger.in_flight)
     explained = tree.explain(key)
     return {
         "namespace": key.namespace,

@@ -146,6 +146,20 @@ def sglang_check_command(model_path: str, device_gib: float | None, host_gib: fl
     return print_check(ModelCheck.of(model_path, **given), device_gib=device_gib, host_gib=host_gib)
 
 
+@app.command(name="doctor")
+@click.argument("source")
+@click.option("--token", envvar="UNIFIED_TREE_TOKEN", help="That the endpoint asks for.")
+@click.option("--limit", type=click.IntRange(min=1), default=5, show_default=True, help="Findings a cache.")
+def doctor_command(source: str, token: str | None, limit: int) -> None:
+    """Say what costs a cache its hits, and which setting changes that.
+
+    SOURCE is a file of figures (`Figures.to_json`, or `replay --figures`), or the address of a running inspector.
+    """
+    from unified_tree.controllers.doctor.diagnosis import print_diagnosis, read_figures
+
+    print_diagnosis(read_figures(source, token), limit)
+
+
 @app.command(name="columns")
 def columns_command() -> None:
     """Say what each column of a report means, and its name in JSON and CSV."""

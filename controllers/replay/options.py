@@ -159,6 +159,7 @@ GROUPS: dict[str, list[click.Option]] = {
     "Output": [
         _option("--csv csv_path", FILE, "Write the rows as CSV."),
         _option("--json json_path", FILE, "Write the rows as JSON."),
+        _option("--figures figures_path", FILE, "Write what `unified-tree doctor` reads."),
         _option(
             "--inspect inspect_path",
             FILE,

@@ -26,11 +26,12 @@ class OutputFiles:
     csv: Path | None
     json: Path | None
     plot: Path | None
+    figures: Path | None = None
     inspect: Path | None = None
 
     def check(self) -> None:
         """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
-        for path in (self.csv, self.json, self.plot, self.inspect):
+        for path in (self.csv, self.json, self.plot, self.figures, self.inspect):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
         if self.plot is not None:
@@ -45,6 +46,8 @@ class OutputFiles:
                 write_csv(self.csv, rows)
             if self.json is not None:
                 write_json(self.json, rows)
+            if self.figures is not None:
+                self.figures.write_text("[" + ",\n".join(row.figures.to_json() for row in rows) + "]\n", encoding="utf-8")
             if self.plot is not None:
                 from unified_tree.controllers.replay.plot import write_plot
 

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
@@ -90,6 +91,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             preempted=counters.preempted_count,
             lost_tokens=counters.lost_tokens,
             miss_tokens=counters.miss_tokens,
+            figures=Figures.of(cache, spec.label),
             prefill_flops=sum(flops(0, tokens) for tokens in served["prompt_tokens"].tolist()),
             prefill_flops_saved=sum(flops(0, tokens) for tokens in served["hit_tokens"].tolist()),
             cache=cache.stats(),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheStats
+    from unified_tree.controllers.doctor import Figures
     from unified_tree.controllers.prefix_linker.link_counters import LinkCounters
 
     Requests = NDArray[np.void]
@@ -74,6 +75,7 @@ class RowResult:
         preempted: how often a running request was put back.
         lost_tokens: by component, prompt tokens that its absence kept from being resumed.
         miss_tokens: by label of MissCause, prompt tokens that were not resumed at the first admission; each has one cause.
+        figures: what `unified-tree doctor` reads.
         prefill_flops, prefill_flops_saved: of all served prompts without a cache; of these not spent.
         cache: what the cache counted; `peak_pages` and `peak_host_pages` the pages in use at most, by component.
         polled_ns: real nanoseconds of `poll`, which is no request's call.
@@ -92,6 +94,7 @@ class RowResult:
     preempted: int
     lost_tokens: dict[str, int]
     miss_tokens: dict[str, int]
+    figures: Figures
     prefill_flops: float
     prefill_flops_saved: float
     cache: CacheStats

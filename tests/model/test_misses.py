@@ -117,6 +117,23 @@ class Remembering:
         for cause, allowed in zip(causes, self.expected(text, found.device.length), strict=True):
             assert cause in allowed, (text, misses)
 
+    def check_claims(self, text: Prefix) -> bool:
+        """No token is called evicted, seen or saved that was not, though the tree forgets; whether one is unknown."""
+        if not text:
+            return False
+        count = len(text)
+        found = self.tree.match_prefix(Key(text), limit=count - 1, touch=False)
+        misses = self.tree.misses(Key(text), found)
+        assert [found.device.length, *(miss.end for miss in misses)] == [*(miss.begin for miss in misses), count]
+        causes = [miss.cause for miss in misses for _ in range(miss.begin, miss.end)]
+        for token, (cause, allowed) in enumerate(zip(causes, self.expected(text, found.device.length), strict=True)):
+            end = found.device.length + token // PAGE_SIZE * PAGE_SIZE + PAGE_SIZE
+            if cause in (MissCause.EVICTED, MissCause.NEVER_SAVED):
+                assert text[:end] in self.seen, (text, misses)
+            if MissCause.NEVER_SEEN in allowed:
+                assert cause in (MissCause.NEVER_SEEN, MissCause.UNKNOWN, MissCause.DIVERGED), (text, misses)
+        return MissCause.UNKNOWN in causes
+
     def had_all(self, prefix: Prefix) -> bool:
         """Whether a prompt could be resumed here if nothing had ever gone."""
         for component in self.tree.components:
@@ -162,3 +179,21 @@ def test_each_token_has_the_cause_that_a_model_names_that_forgets_nothing(kinds:
             world.step()
             world.check(world.some_text())
         assert not world.tree.check()
+
+
+@pytest.mark.parametrize("ghost_bytes", [1, 2_000, 4_000])
+@pytest.mark.parametrize("kinds", ["full", "two windows", "window and mamba", "everything"])
+def test_a_small_memory_says_less_and_nothing_wrong(kinds: str, ghost_bytes: int) -> None:
+    settings = TreeSettings(ghost_bytes=ghost_bytes, faded_ghosts=20)
+    unknown = 0
+    for seed in range(6):
+        world = Remembering(SETS[kinds], seed, settings)
+        for _ in range(60):
+            world.step()
+            text = world.some_text()
+            unknown += world.check_claims(text)
+        ghosts = world.tree.state.ghosts
+        assert ghosts is not None
+        assert ghosts.size_bytes <= ghost_bytes
+        assert ghosts.faded.count <= 20
+    assert unknown

@@ -56,15 +56,15 @@ export async function go(to) {
   document.body.dataset.took = performance.now() - began;
 }
 
-// Seconds since an operation of the tree; null if that was before anybody watched.
+// Seconds since an operation of the tree; null if no ages are measured. Between two known ones it is told from both.
 function age(touched) {
-  const { clock, at_s } = state.clocks;
-  if (!clock.length || touched < clock[0] || clock.length < 2) return null;
-  let low = 0, high = clock.length - 1;
-  while (low < high) { const middle = (low + high + 1) >> 1; if (clock[middle] <= touched) low = middle; else high = middle - 1; }
-  const next = Math.min(low + 1, clock.length - 1);
-  const part = clock[next] > clock[low] ? (touched - clock[low]) / (clock[next] - clock[low]) : 1;
-  return Math.max(at_s[at_s.length - 1] - (at_s[low] + part * (at_s[next] - at_s[low])), 0);
+  const known = state.ages_of_uses;
+  if (!known.length) return null;
+  let low = 0, high = known.length - 1;
+  while (low < high) { const middle = (low + high) >> 1; if (known[middle][0] <= touched) high = middle; else low = middle + 1; }
+  const [older, since] = known[low], [newer, less] = known[Math.max(low - 1, 0)];
+  const part = newer > older ? Math.min(Math.max((newer - touched) / (newer - older), 0), 1) : 1;
+  return less + part * (since - less);
 }
 
 const lastUse = (touched) => { const since = age(touched); return since === null ? `${number(shown.clock - touched)} operations ago` : `${seconds(since)} ago`; };
@@ -72,7 +72,7 @@ const lastUse = (touched) => { const since = age(touched); return since === null
 function colour(touched) {
   const since = age(touched);
   const part = since === null
-    ? (state.clocks.clock.length > 1 ? 1 : Math.log1p(Math.max(shown.clock - touched, 0)) / Math.log1p(shown.clock || 1))
+    ? Math.log1p(Math.max(shown.clock - touched, 0)) / Math.log1p(shown.clock || 1)
     : Math.min(Math.log1p(since) / Math.log1p(3600), 1);
   return `hsl(${12 + 208 * part} ${78 - 30 * part}% ${58 + 8 * part}%)`;
 }

@@ -5,7 +5,7 @@ import { bytes, get, make, number, seconds, table, TIERS } from "./api.js";
 const KINDS = { evicted: "#d1495b", backup: "#3a86c8", load: "#2e8b57", offload: "#8d5fc4", prefetch: "#3fb6b2" };
 const ABOUT = { evicted: "evicted", backup: "device → host", load: "host → device", offload: "host → store", prefetch: "store → host" };
 const KEPT = 2000, SHOWN = 200;
-let canvas, list, filter, sums, events = [], last = 0, now = 0;
+let canvas, list, filter, sums, events = [], last = 0, now = 0, leftOut = 0;
 
 export function begin(section) {
   canvas = make("canvas", { class: "flame" });
@@ -21,6 +21,7 @@ export async function update({ figures }) {
   const told = await get("events", { after: last });
   last = told.last;
   now = figures.at_s;
+  leftOut = told.left_out;
   events = [...events, ...told.events].slice(-KEPT);
   draw();
 }
@@ -48,7 +49,7 @@ function draw() {
   }
   const bySum = {};
   for (const [, , kind, , , , , , size] of chosen) bySum[kind] = (bySum[kind] ?? 0) + size;
-  sums.replaceChildren(...Object.entries(bySum).map(([kind, size]) => make("span", {}, make("i", { style: { background: KINDS[kind] } }), `${ABOUT[kind]} ${bytes(size)}`)), `in the last ${seconds(span)}`);
+  sums.replaceChildren(...Object.entries(bySum).map(([kind, size]) => make("span", {}, make("i", { style: { background: KINDS[kind] } }), `${ABOUT[kind]} ${bytes(size)}`)), `in the last ${seconds(span)}${leftOut ? `; ${number(leftOut)} were too many to tell` : ""}`);
   list.replaceChildren(table(["#ago", "what", "tier", "pool that was short", "for", "#times", "#pages", "#bytes", "#lost"], chosen.slice(-SHOWN).reverse().map(([, at, kind, tier, component, wanted, times, pages, size, lost]) =>
     [seconds(Math.max(now - at, 0)), ABOUT[kind], tier === null ? "" : TIERS[tier], component ?? "", kind === "evicted" ? (wanted ?? "nobody said") || "(no namespace)" : "", number(times), number(pages), bytes(size), lost ? number(lost) : ""])));
 }

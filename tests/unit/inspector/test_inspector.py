@@ -85,7 +85,8 @@ def test_the_page_shows_what_the_cache_holds() -> None:
             for name in ("total", "used", "tree", "protected", "page_bytes", "victims"):
                 assert pool[name] == getattr(there, name)
         flame = page.ask("flame")
-        assert flame["bytes"] == sum(p.tree * p.page_bytes for p in [*stats.pools.values(), *stats.host_pools.values()])
+        pools: list[Any] = [*stats.pools.values(), *stats.host_pools.values()]
+        assert flame["bytes"] == sum(pool.tree * pool.page_bytes for pool in pools)
         told = page.until("leases", lambda told: told["count"] == 1)["largest"][0]
         assert (told["namespace"], told["prompt"], told["held_s"]) == ("shop", 50, None)
         assert told["bytes"] == sum(-(-50 // PAGE) * c.page_bytes for c in cache.tree.components)
@@ -164,7 +165,7 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
 
     inspector = Inspector(cache, Nobody(), budget_s=0.0, figures_every_s=1e9)
     inspector.step()
-    inspector._questions.append(type("Question", (), {"kind": "tree", "fields": {}, "body": b""})())  # type: ignore[arg-type]
+    inspector._questions.append(type("Question", (), {"kind": "tree", "fields": {}, "body": b""})())
     inspector.step()
     steps = 0
     while inspector._walk is not None:

@@ -1,0 +1,138 @@
+"""What a diagnosis needs to know of a cache, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.errors import ConfigurationError
+from unified_tree.miss_cause import MissCause
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFigures:
+    """One pool.
+
+    Attributes:
+        kind: `path`, `window` or `state`.
+        total: pages; None for no limit. `used`: not free; `protected`: locked by what runs; `stranded`: no boundary (a length
+            one can resume from) needs them.
+        victims: values evicted because it was short.
+        evicted_tokens: prompt tokens computed because of its evictions.
+        short_by: of these the tokens that so many pages more, at most, would have kept: pairs of pages and tokens, ascending.
+    """
+
+    component: str
+    tier: str
+    kind: str
+    total: int | None
+    used: int
+    protected: int
+    stranded: int
+    page_bytes: int
+    victims: int
+    evicted_tokens: int = 0
+    short_by: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """As a finding calls it."""
+        return f"{self.tier} pool of {self.component}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One cache.
+
+    Attributes:
+        prompt_tokens, hit_tokens: since it was made.
+        misses: tokens by the label of their cause; together with the hit tokens they are the prompts'.
+        details: of these, by label and detail with a `/` between.
+        beneficiaries: evicted tokens by the other namespace for which room was made.
+        drops: what was not done, by reason.
+        ghost_bytes: the memory of evictions.
+    """
+
+    title: str = "the cache"
+    page_size: int
+    save_grid_tokens: int
+    prompt_tokens: int
+    hit_tokens: int
+    misses: dict[str, int]
+    details: dict[str, int] = field(default_factory=dict)
+    beneficiaries: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
+    pools: list[PoolFigures] = field(default_factory=list)
+    ghost_bytes: int = 0
+
+    @classmethod
+    def of(cls, cache: PrefixCache, title: str = "the cache") -> Figures:
+        """Those of a cache now, read on its thread. Cost: O(components)."""
+        stats, ledger, state = cache.stats(), cache.ledger, cache.tree.state
+        pools = []
+        for tier in (Tier.DEVICE, Tier.HOST):
+            for name, pool in (stats.pools if tier is Tier.DEVICE else stats.host_pools).items():
+                i = state.index_of(name)
+                kind = "path" if state.is_path[i] else "state" if i in state.points else "window"
+                sizes = enumerate(ledger.short_by.get((i, tier), ()))
+                pools.append(
+                    PoolFigures(
+                        component=name,
+                        tier=tier.name.lower(),
+                        kind=kind,
+                        total=pool.total,
+                        used=pool.used,
+                        protected=pool.protected,
+                        stranded=getattr(pool, "stranded", 0),
+                        page_bytes=pool.page_bytes,
+                        victims=pool.victims,
+                        evicted_tokens=ledger.evicted.get((i, tier), 0),
+                        short_by=[((1 << bits) - 1, tokens) for bits, tokens in sizes if tokens],
+                    )
+                )
+        return cls(
+            title=title,
+            page_size=cache.page_size,
+            save_grid_tokens=state.save_grid_tokens,
+            prompt_tokens=stats.prompt_tokens,
+            hit_tokens=stats.hit_tokens,
+            misses={cause.label: tokens for cause, tokens in zip(MissCause, ledger.tokens, strict=True) if tokens},
+            details={f"{cause.label}/{detail}": tokens for (cause, detail), tokens in ledger.details.items()},
+            beneficiaries=dict(ledger.beneficiaries),
+            drops=dict(stats.drops),
+            pools=pools,
+            ghost_bytes=state.settings.ghost_bytes,
+        )
+
+    def to_json(self) -> str:
+        """As one JSON object."""
+        return json.dumps({"unified_tree_figures": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> list[Figures]:
+        """One object of `to_json`, or a list of them. Raises ConfigurationError for anything else."""
+        try:
+            given: Any = json.loads(text)
+            rows = given if isinstance(given, list) else [given]
+            return [cls._of_record(dict(row)) for row in rows]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(f"these are no figures of a cache: {error!r}") from error
+
+    @classmethod
+    def _of_record(cls, record: dict[str, Any]) -> Figures:
+        version = record.pop("unified_tree_figures")
+        if version != VERSION:
+            raise ConfigurationError(f"figures of version {version} cannot be read; this reads version {VERSION}")
+        known = {each.name for each in fields(cls)}
+        record = {name: value for name, value in record.items() if name in known}
+        pools = [dict(pool) for pool in record.pop("pools")]
+        for pool in pools:
+            pool["short_by"] = [tuple(pair) for pair in pool["short_by"]]
+        return cls(**record, pools=[PoolFigures(**pool) for pool in pools])

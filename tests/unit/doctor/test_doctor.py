@@ -1,0 +1,176 @@
+"""The doctor: what it finds in the figures of a cache, and where it takes them from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kinds import FULL, MAMBA
+
+from unified_tree import ConfigurationError, Key
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.doctor import Figures, PoolFigures, findings
+from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
+from unified_tree.controllers.replay.commands import app
+
+
+def figures(misses: dict[str, int], prompt_tokens: int = 1000, **more: object) -> Figures:
+    given = {"page_size": 16, "save_grid_tokens": 64, "hit_tokens": prompt_tokens - sum(misses.values()), **more}
+    return Figures(prompt_tokens=prompt_tokens, misses=misses, **given)  # type: ignore[arg-type]
+
+
+def serve(cache: PrefixCache, first: int, namespace: str = "", count: int = 8) -> None:
+    tokens = list(range(first, first + count))
+    with cache.acquire(Key(tokens, namespace)) as lease:
+        cache.allocate(lease, count)
+        cache.commit(lease, tokens, dict(lease.save_pages))
+
+
+def starved() -> PrefixCache:
+    """Too few states for as many paths: each prompt comes back after its state has gone."""
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 400, "mamba": 4})
+    for _ in range(4):
+        for first in range(0, 800, 100):
+            serve(cache, first)
+            serve(cache, first, count=12)
+    return cache
+
+
+def test_a_starved_pool_is_the_first_finding_with_what_it_takes() -> None:
+    told = Figures.of(starved())
+    [first, *_] = findings(told)
+    assert first.what.startswith("device pool of mamba: ")
+    assert "pages more" in first.advice
+    assert first.tokens == next(pool.evicted_tokens for pool in told.pools if pool.component == "mamba") > 0
+    assert first.tokens == sum(tokens for pool in told.pools for _, tokens in pool.short_by)
+
+
+def test_so_many_pages_more_keep_it() -> None:
+    """The advice is taken: with that many states more nothing is evicted any more."""
+    pool = next(pool for pool in Figures.of(starved()).pools if pool.component == "mamba")
+    more = pool.short_by[-1][0]
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 400, "mamba": 4 + more})
+    for _ in range(4):
+        for first in range(0, 800, 100):
+            serve(cache, first)
+            serve(cache, first, count=12)
+    assert Figures.of(cache).misses.get("evicted", 0) == 0
+
+
+def test_a_namespace_that_floods_the_others_is_named() -> None:
+    cache = PrefixCache([FULL], 2, {"full": 40})
+    for turn in range(6):
+        serve(cache, 0, "small", 16)
+        for first in range(5):
+            serve(cache, 1000 + turn * 100 + first * 20, "greedy", 16)
+    assert any("'greedy'" in finding.what for finding in findings(Figures.of(cache)))
+
+
+@pytest.mark.parametrize(
+    ("misses", "details", "words"),
+    [
+        ({"never_saved": 500}, {"never_saved/not saved where it was due": 500}, "save_pages"),
+        ({"never_saved": 500}, {"never_saved/aborted": 500}, "ended before"),
+        ({"never_saved": 500}, {}, "checkpoints"),
+        ({"other_namespace": 500}, {}, "cache_salt"),
+        ({"other_weights": 500}, {}, "invalidate"),
+        ({"load_refused": 500}, {"load_refused/cost": 500}, "LoadCost"),
+        ({"load_refused": 500}, {"load_refused/room": 500}, "no room"),
+        ({"load_failed": 500}, {}, "log"),
+        ({"in_flight": 500}, {}, "one step later"),
+        ({"prefetch_given_up": 500}, {}, "PrefetchPolicy"),
+        ({"page_remainder": 500}, {}, "smaller pages"),
+        ({"save_grid": 500}, {}, "save_grid_tokens"),
+        ({"diverged": 500}, {}, "date"),
+        ({"unknown": 500}, {}, "ghost_bytes"),
+    ],
+)
+def test_each_cause_has_its_advice(misses: dict[str, int], details: dict[str, int], words: str) -> None:
+    [finding] = findings(figures(misses, details=details))
+    assert finding.tokens == 500
+    assert finding.share == 0.5
+    assert words in str(finding)
+
+
+def test_what_costs_less_than_half_a_percent_is_no_finding() -> None:
+    assert findings(figures({"page_remainder": 4})) == []
+    assert "nothing" in diagnosis(figures({"page_remainder": 4}))
+    assert diagnosis(figures({}, 0)).startswith("the cache: 0.0% of 0")
+
+
+def test_five_at_most_and_the_dearest_first() -> None:
+    causes = ["other_namespace", "other_weights", "load_failed", "in_flight", "page_remainder", "save_grid"]
+    found = findings(figures({cause: 100 + i for i, cause in enumerate(causes)}))
+    assert [each.tokens for each in found] == [105, 104, 103, 102, 101]
+
+
+def test_a_pool_that_is_locked_or_stranded_says_so() -> None:
+    kind = {"component": "full", "tier": "host", "kind": "path", "total": 100, "page_bytes": 1 << 20, "victims": 9}
+    locked = PoolFigures(used=100, protected=90, stranded=0, evicted_tokens=500, short_by=[(1023, 500)], **kind)  # type: ignore[arg-type]
+    [finding] = findings(figures({"evicted": 500}, pools=[locked]))
+    assert "1,023 pages more (0.999 GiB)" in finding.advice
+    assert "fewer requests at once" in finding.advice
+    stranded = PoolFigures(used=100, protected=0, stranded=50, evicted_tokens=500, **kind)  # type: ignore[arg-type]
+    [finding] = findings(figures({"evicted": 500}, pools=[stranded]))
+    assert "50% of it is stranded" in finding.advice
+
+
+def test_figures_survive_the_way_through_json(tmp_path: Path) -> None:
+    told = Figures.of(starved(), "mine")
+    path = tmp_path / "figures.json"
+    path.write_text(told.to_json())
+    assert read_figures(str(path)) == [told]
+    path.write_text(f"[{told.to_json()}, {told.to_json()}]")
+    assert read_figures(str(path)) == [told, told]
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.exit_code == 0
+    assert result.output.count("mine: ") == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "null", '{"unified_tree_figures": 99}', '{"unified_tree_figures": 1}'])
+def test_what_are_no_figures_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError):
+        read_figures(str(path))
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_figures(str(tmp_path / "none.json"))
+    with pytest.raises(ConfigurationError, match="127"):
+        read_figures("http://127.0.0.1:9/")
+
+
+def test_figures_come_from_an_endpoint_that_wants_a_token() -> None:
+    told = Figures.of(starved()).to_json().encode()
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers["Authorization"] == "Bearer secret" and self.path == "/figures"
+            self.send_response(200 if allowed else 403)
+            self.end_headers()
+            self.wfile.write(told if allowed else b"")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert [json.loads(each.to_json()) for each in read_figures(address, "secret")] == [json.loads(told)]
+        with pytest.raises(ConfigurationError, match="403"):
+            read_figures(address)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
