@@ -42,6 +42,7 @@ HOT = (
     "controllers/host/open_transfers",
     "controllers/host/page_allocator",
     "controllers/host/tier_pages",
+    "controllers/inspector/tree_walk",
     "controllers/sglang/device_pools",
     "controllers/sglang/device_tier",
     "controllers/sglang/page_numbers",

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PAGE = ROOT / "controllers/inspector/page"
 LINKED = {"components": "unified_tree.components", "controllers": "unified_tree.controllers"}
 
 
@@ -94,6 +95,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name for name in names if not name.endswith((".so", ".pyd"))} == {
         *modules(),
+        *(f"unified_tree/controllers/inspector/page/{file.name}" for file in PAGE.iterdir()),
         "unified_tree/py.typed",
         "unified_tree/page_flags.pyi",
         "unified_tree/controllers/pools/row_copy.pyi",

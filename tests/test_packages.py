@@ -13,7 +13,8 @@ PACKAGES = (
     "unified_tree",
     "unified_tree.components",
     *(f"unified_tree.controllers{name}" for name in (
-        "", ".debugging", ".pools", ".prefix_linker", ".prefix_linker.lmcache", ".ranks", ".reference_engine", ".storage",
+        "", ".debugging", ".inspector",
+        ".pools", ".prefix_linker", ".prefix_linker.lmcache", ".ranks", ".reference_engine", ".storage",
         ".storage_tier", ".testing", ".transfer_engines",
         ".vllm",
     )),

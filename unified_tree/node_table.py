@@ -31,6 +31,15 @@ class NodeTable:
         for shelf in list(self._shelves.values()):
             yield from list(shelf.values())
 
+    def shelf_numbers(self) -> list[int]:
+        """The numbers of the shelves, for a walk in slices: a shelf that is gone by then is empty. Cost: O(shelves)."""
+        return list(self._shelves)
+
+    def on_shelf(self, number: int) -> list[Node]:
+        """The nodes of one shelf. Cost: O(1)."""
+        shelf = self._shelves.get(number)
+        return [] if shelf is None else list(shelf.values())
+
     def get(self, node_id: int) -> Node | None:
         """The node of an id, None if it is gone or never was. Cost: O(1)."""
         shelf = self._shelves.get(node_id // IDS_A_SHELF)

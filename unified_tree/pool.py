@@ -243,6 +243,11 @@ class PageLedger:
         self._owned.discard(ids)
         self._in_flight_pages -= ids.size
 
+    @property
+    def in_flight_pages(self) -> int:
+        """How many pages are the targets of open transfers."""
+        return self._in_flight_pages
+
     def owned_count(self) -> int:
         """How many pages the tree's nodes own. Cost: O(pool); for checks."""
         return self._owned.count() - self._in_flight_pages

@@ -273,6 +273,8 @@ class PrefixCache:
         counters.hit_tokens += lease.compute_from
         counters.device_hit_tokens += lease.compute_from - lease.host_tokens
         counters.rebuilt_tokens += lease.rebuilt_tokens
+        if counters.watcher is not None:
+            counters.watcher.acquired(lease, key)
         return lease
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:
@@ -311,18 +313,19 @@ class PrefixCache:
         return result
 
     def poll(self) -> None:
-        """Apply finished transfers and start due ones; call it once per scheduler step. No effect without a host tier.
+        """Apply finished transfers and start due ones; call it once per scheduler step. An inspector does a slice of its work.
 
         Leases whose loads have ended get the tree's pages. Never blocks. Cost: O(transfers ended and started).
         """
-        if self.controller is None:
-            return
-        try:
-            self.controller.poll()
-        finally:
-            self._leases.poll()
-        if self.storage is not None:
-            self.storage.poll()
+        if self.controller is not None:
+            try:
+                self.controller.poll()
+            finally:
+                self._leases.poll()
+            if self.storage is not None:
+                self.storage.poll()
+        if self.counters.watcher is not None:
+            self.counters.watcher.polled()
 
     def wait_layer(self, lease: Lease, layer_id: int) -> None:
         """Wait before running a model layer: return once the lease's load has landed for all layers up to this one.

@@ -15,6 +15,7 @@ from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.watcher import CacheWatcher
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.ghosts import Ghosts
     from unified_tree.receipt import EvictResult
@@ -262,7 +263,11 @@ class TransferCounters:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """The counters of a cache; see CacheStats."""
+    """The counters of a cache; see CacheStats.
+
+    Attributes:
+        watcher: is told of what is counted; None for nobody.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -285,6 +290,7 @@ class CacheCounters:
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
+    watcher: CacheWatcher | None = None
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""
@@ -296,10 +302,14 @@ class CacheCounters:
             self.evictions += result.victims
             self.tombstones += result.tombstones
             self.lost += result.lost
+        if self.watcher is not None:
+            self.watcher.evicted(tier, name, result)
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
         """Count a completed transfer, pages by component."""
         self.transfers[kind].add(pages, size_bytes, took_s)
+        if self.watcher is not None:
+            self.watcher.moved(kind, pages, size_bytes)
 
     def count_drop(self, reason: str) -> None:
         """Count and log an operation that was dropped or failed."""

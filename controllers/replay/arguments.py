@@ -57,7 +57,11 @@ class Arguments:
         """The files to write."""
         given = self._given
         return OutputFiles(
-            csv=given["csv_path"], json=given["json_path"], plot=given["plot_path"], figures=given["figures_path"]
+            csv=given["csv_path"],
+            json=given["json_path"],
+            plot=given["plot_path"],
+            figures=given["figures_path"],
+            inspect=given["inspect_path"],
         )
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from unified_tree.components import composition_for, model_names
+from unified_tree.controllers.inspector.inspect_command import inspect_command
 from unified_tree.controllers.replay.arguments import Arguments
 from unified_tree.controllers.replay.composition_tables import print_models
 from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
@@ -80,6 +81,7 @@ def replay_command(**given: Any) -> int:
     files.check()
     policies, page_counts = arguments.policies, arguments.page_counts
     specs = report_specs(policies, page_counts)
+    specs[0] = replace(specs[0], recording=files.inspect)
     plan = arguments.plan()
     one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory
     jobs = arguments.jobs or (1 if one_by_one else os.cpu_count() or 1)
@@ -162,3 +164,6 @@ def doctor_command(source: str, token: str | None, limit: int) -> None:
 def columns_command() -> None:
     """Say what each column of a report means, and its name in JSON and CSV."""
     print_columns(report_console())
+
+
+app.add_command(inspect_command)

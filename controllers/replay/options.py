@@ -160,6 +160,11 @@ GROUPS: dict[str, list[click.Option]] = {
         _option("--csv csv_path", FILE, "Write the rows as CSV."),
         _option("--json json_path", FILE, "Write the rows as JSON."),
         _option("--figures figures_path", FILE, "Write what `unified-tree doctor` reads."),
+        _option(
+            "--inspect inspect_path",
+            FILE,
+            "Record the first policy's row for `unified-tree inspect`: figures, evictions, requests, and its tree at the end.",
+        ),
         _option("--plot plot_path", FILE, "Draw the rows (.png, .svg, .pdf); replays some more."),
         _option("--jobs", ONE_OR_MORE, "Rows replayed at once, each in a process.  [default: one a core]"),
     ],

@@ -21,16 +21,17 @@ PLOT_ENDINGS = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFiles:
-    """Where the rows go besides the terminal."""
+    """Where the rows go besides the terminal. `inspect` is written by its row itself."""
 
     csv: Path | None
     json: Path | None
     plot: Path | None
     figures: Path | None = None
+    inspect: Path | None = None
 
     def check(self) -> None:
         """Find out before the replay what would go wrong after it. Raises ConfigurationError."""
-        for path in (self.csv, self.json, self.plot, self.figures):
+        for path in (self.csv, self.json, self.plot, self.figures, self.inspect):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise ConfigurationError(f"{path}: cannot be written: it is a directory, or is in none")
         if self.plot is not None:

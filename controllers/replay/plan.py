@@ -15,6 +15,7 @@ from unified_tree.policies import policy_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
@@ -70,12 +71,14 @@ class RowSpec:
         policy: the eviction policy by name; not read by CLAIRVOYANT.
         page_counts: device pages by component.
         capacity: device budget as a multiple of the one asked for; for the plot.
+        recording: the file for what its cache shows an inspector; None for none.
     """
 
     kind: RowKind
     policy: str
     page_counts: Mapping[str, int]
     capacity: float = 1.0
+    recording: Path | None = None
 
     @property
     def label(self) -> str:

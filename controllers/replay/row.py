@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import Figures
+from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
@@ -59,6 +60,11 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             link = open_things.enter_context(closing(tiers.link.to(cache)))
         if clairvoyance is not None:
             clairvoyance.attach(cache)
+        inspector = None
+        if spec.recording is not None:
+            inspector = Inspector.record(cache, spec.recording, time_s=lambda: clock.now_s)
+            open_things.enter_context(inspector)
+            progress = _followed(inspector, progress)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
         timed = TimedCache(cache, pages, row.max_tokens)
@@ -71,6 +77,8 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             timed.polled.ns -= tiers.storage.reading.spent_ns + tiers.storage.writing.spent_ns
             cache.drain()  # a server that stops in good order writes what waits, and a later replay finds it
         wall_s = perf_counter() - start_s
+        if inspector is not None:
+            inspector.record_tree()
         counters.look_at_pools()
         served = counters.requests[counters.requests["is_served"]]
         flops = plan.composition.prefill_flops
@@ -98,6 +106,17 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             has_latency=plan.settings.prefill_flops_per_s is not None,
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
+
+
+def _followed(inspector: Inspector, progress: Callable[[], None] | None) -> Callable[[], None]:
+    """A cache without a host tier is not polled: its inspector is driven by the ends of requests."""
+
+    def ended() -> None:
+        inspector.step()
+        if progress is not None:
+            progress()
+
+    return ended
 
 
 def _fetches(clock: StepClock, cache: TimedCache, tiers: RowTiers, link: LinkedPrefixes | None) -> Fetches:

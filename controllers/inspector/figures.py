@@ -1,0 +1,124 @@
+"""The figures of a cache: what its pools hold, what it has counted, and the causes of misses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.ages import BOUNDS_S
+from unified_tree.controllers.cache.stats import TOTALS
+from unified_tree.node import Tier
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.state import TreeState
+
+POOL_FIELDS = (
+    "component", "tier", "total", "used", "tree", "protected", "stranded", "copied", "loading", "page_bytes", "victims"
+)  # fmt: skip
+
+
+def description(cache: PrefixCache) -> dict[str, Any]:
+    """What a cache is made of, which does not change."""
+    tree = cache.tree
+    return {
+        "page_size": tree.page_size,
+        "has_host": cache.controller is not None,
+        "remembers": cache.ledger.is_on,
+        "components": [
+            {
+                "name": component.name,
+                "coverage": repr(component.coverage),
+                "page_bytes": component.page_bytes,
+                "shares": component.shares,
+                "required": component.required,
+            }
+            for component in tree.components
+        ],
+    }
+
+
+def figures(cache: PrefixCache) -> dict[str, Any]:
+    """The totals since the cache was made, and its pools now. Cost: O(components)."""
+    counters, ledger, rows = cache.counters, cache.ledger, pools(cache)
+    shown: dict[str, Any] = {
+        "clock": cache.tree.state.clock,
+        "nodes": cache.tree.node_count,
+        "leases": cache.lease_count,
+        "totals": {name: getattr(counters, name) for name in TOTALS},
+        "drops": counters.drops,
+        "transfers": {
+            kind.name.lower(): [moved.count, moved.pages, moved.size_bytes] for kind, moved in counters.transfers.items()
+        },
+        "pools": rows,
+        "misses": ledger.tokens,
+        "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
+        "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
+    }
+    ages = cache.tree.state.ages
+    if ages is not None:
+        measured = [(cache.tree.state.index[row[0]], row[1], ages.of(cache.tree.state.index[row[0]], row[1])) for row in rows]
+        shown["ages"] = {
+            "edges_s": [*BOUNDS_S, 2 * BOUNDS_S[-1]],
+            "pools": [
+                {"component": i, "tier": int(tier), "hit": pool.reuse_gap.counts, "evicted": pool.idle.counts}
+                for i, tier, pool in measured
+            ],
+        }
+    if cache.storage is not None:
+        stored = cache.storage.stats()
+        shown["storage"] = {
+            "quarantined": dict(stored.quarantined),
+            "errors": stored.errors,
+            "last_error": stored.last_error,
+            "is_degraded": stored.is_degraded,
+        }
+    return shown
+
+
+def ages_of_uses(state: TreeState) -> list[list[float]]:
+    """How long ago some operations of the tree were, in seconds, as [operation, age], the last first.
+
+    From the last one backwards the steps grow, so the others can be told from these to a twentieth. Empty if no ages are
+    measured. Cost: O(log operations).
+    """
+    ages = state.ages
+    if ages is None:
+        return []
+    shown: list[list[float]] = []
+    back = 0
+    while back <= state.clock:
+        stamp = state.clock - back
+        shown.append([stamp, round(ages.now_s - ages.time_of(stamp), 4)])
+        back = max(back + 1, back * 21 // 20)
+    return shown
+
+
+def pools(cache: PrefixCache) -> list[list[Any]]:
+    """One row a pool, of POOL_FIELDS; the device pages of a component count those that share them."""
+    tree, controller = cache.tree, cache.controller
+    tiers = [(Tier.DEVICE, cache.device.allocators)]
+    if controller is not None:
+        tiers.append((Tier.HOST, controller.host.allocators))
+    rows = []
+    for tier, allocators in tiers:
+        for name, allocator in allocators.items():
+            pool = tree.pool(name, tier)
+            page_bytes = pool.component.page_bytes
+            if tier is Tier.DEVICE:
+                page_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
+            rows.append(
+                [
+                    name,
+                    tier,
+                    allocator.page_count,
+                    allocator.used_pages,
+                    pool.used_pages,
+                    pool.protected_pages,
+                    pool.stranded_pages,
+                    pool.copied_pages,
+                    pool.ledger.in_flight_pages,
+                    page_bytes,
+                    cache.counters.victims.get((tier, name), 0),
+                ]
+            )
+    return rows

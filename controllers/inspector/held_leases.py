@@ -1,0 +1,90 @@
+"""The leases that hold most and longest, found in slices."""
+
+from __future__ import annotations
+
+from heapq import heappush, heappushpop
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+
+SHOWN = 25
+LEASES_A_SLICE = 16
+
+
+class HeldLeases:
+    """One look at all open leases.
+
+    Args:
+        acquired: number and time of each lease that was acquired while someone watched.
+    """
+
+    def __init__(self, cache: PrefixCache, acquired: Mapping[Lease, tuple[int, float]], now_s: float) -> None:
+        self._pending = list(cache.leases)
+        self._count = len(self._pending)
+        self._acquired = acquired
+        self._now_s = now_s
+        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        for component in cache.tree.components:
+            if component.shares is not None:
+                self._page_bytes[component.shares] += component.page_bytes
+        self._point = cache.layout.point
+        self._largest: list[tuple[float, int, dict[str, Any]]] = []
+        self._longest: list[tuple[float, int, dict[str, Any]]] = []
+
+    def step(self) -> bool:
+        """Look at some more of them; whether all were seen. Cost: O(LEASES_A_SLICE)."""
+        for _ in range(min(LEASES_A_SLICE, len(self._pending))):
+            lease = self._pending.pop()
+            if not lease.is_released:
+                shown = self._shown(lease)
+                _keep(self._largest, shown["bytes"], len(self._pending), shown)
+                _keep(self._longest, shown["held_s"] or 0.0, len(self._pending), shown)
+        return not self._pending
+
+    def result(self) -> dict[str, Any]:
+        """What was found, the first first."""
+        return {
+            "count": self._count,
+            "largest": [entry[2] for entry in sorted(self._largest, reverse=True)],
+            "longest": [entry[2] for entry in sorted(self._longest, reverse=True)],
+        }
+
+    def _shown(self, lease: Lease) -> dict[str, Any]:
+        number, since_s = self._acquired.get(lease, (None, None))
+        pages: dict[str, int] = {}
+        held = private = 0
+        for name in lease.tables:
+            table = lease.tables[name]
+            count, own = table.size - table.first_held, table.size - max(table.private_from, table.first_held)
+            pages[name] = count
+            held += count * self._page_bytes[name]
+            private += own * self._page_bytes[name]
+        if self._point is not None:
+            states = len(lease.save_pages) + (lease.state_page is not None)
+            pages[self._point] = states
+            held += states * self._page_bytes[self._point]
+            private += states * self._page_bytes[self._point]
+        return {
+            "number": number,
+            "held_s": None if since_s is None else self._now_s - since_s,
+            "namespace": lease.tokens.namespace,
+            "prompt": lease.prompt_tokens,
+            "cached": lease.cached_tokens,
+            "length": lease.length,
+            "committed": lease.committed,
+            "loading": lease.is_loading,
+            "pages": pages,
+            "bytes": held,
+            "private": private,
+        }
+
+
+def _keep(heap: list[tuple[float, int, dict[str, Any]]], rank: float, serial: int, shown: dict[str, Any]) -> None:
+    if len(heap) < SHOWN:
+        heappush(heap, (rank, serial, shown))
+    else:
+        heappushpop(heap, (rank, serial, shown))

@@ -1,0 +1,292 @@
+"""The inspector of one cache: it tells a page, or a recording, what the cache holds and does."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
+from unified_tree.controllers.inspector.frames import encode
+from unified_tree.controllers.inspector.held_leases import HeldLeases
+from unified_tree.controllers.inspector.page_process import listen, start_page_process, token_for, url_of
+from unified_tree.controllers.inspector.prompt_walk import prompt_walk
+from unified_tree.controllers.inspector.recent_requests import RecentRequests, tree_clock
+from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
+from unified_tree.controllers.inspector.tape import Tape, size_of
+from unified_tree.controllers.inspector.tree_walk import TreeWalk
+from unified_tree.errors import ConfigurationError, UnifiedTreeError
+from unified_tree.keys import Key
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.inspector.frames import Frame
+    from unified_tree.controllers.inspector.sinks import Sink
+    from unified_tree.effect import EffectKind
+    from unified_tree.node import Tier
+    from unified_tree.receipt import EvictResult
+
+NODES_AT_A_TIME = 32
+"""So many nodes are read between two looks at the time."""
+DEFAULT_BUDGET_S = 0.0003
+FIGURES_EVERY_S = 1.0
+
+
+class Inspector:
+    """Tells what a cache holds and does, a slice a step. Only the cache's thread calls it.
+
+    Args:
+        sink: who is told.
+        budget_s: a step starts nothing new after so long.
+        figures_every_s: how often the figures are told.
+        time_s: the clock of the page's times.
+
+    Attributes:
+        url: where its page is, with the token; None for a recording.
+        longest_step_s: the longest step so far.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        sink: Sink,
+        *,
+        budget_s: float = DEFAULT_BUDGET_S,
+        figures_every_s: float = FIGURES_EVERY_S,
+        time_s: Callable[[], float] = time.time,
+    ) -> None:
+        _require_unwatched(cache)
+        self._cache = cache
+        self._sink = sink
+        self._budget_s = budget_s
+        self._figures_every_s = figures_every_s
+        self._time_s = time_s
+        self._tree_s = tree_clock(cache.tree.state.ghosts)
+        self._names = [component.name for component in cache.tree.components]
+        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        self._tape = Tape(time_s)
+        self._requests = RecentRequests()
+        self._acquired: dict[Lease, tuple[int, float]] = {}
+        self._stored: dict[str, int] = {}
+        self._due_s = 0.0
+        self._is_untold = False
+        self._walk: TreeWalk | None = None
+        self._leases: HeldLeases | None = None
+        self._questions: list[Frame] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url: str | None = None
+        self.longest_step_s = 0.0
+        sink.put(encode("cache", description(cache)))
+        cache.counters.watcher = self
+
+    @classmethod
+    def open(
+        cls, cache: PrefixCache, host: str = "127.0.0.1", port: int = 0, token: str | None = None, **settings: Any
+    ) -> Inspector:
+        """Serve the page of a cache, from a process of its own that ends with `close` or with this process.
+
+        Args:
+            host: an address of this machine; one beyond loopback needs a token.
+            port: 0 for a free one; see `url`.
+            token: whoever opens the page must know it; beyond loopback a random one by default.
+            settings: `budget_s`, `figures_every_s`.
+
+        Raises ConfigurationError if it cannot listen there or start the process. `PrefixCache.poll` drives it from now on.
+        """
+        _require_unwatched(cache)
+        asked = token_for(host, token)
+        listener = listen(host, port)
+        url = url_of(listener, asked)
+        process, connection = start_page_process(listener, asked)
+        inspector = cls(cache, SocketSink(connection), **settings)
+        inspector._process, inspector.url = process, url
+        return inspector
+
+    @classmethod
+    def record(cls, cache: PrefixCache, path: Path | str, **settings: Any) -> Inspector:
+        """Record what a cache does, into a file for `unified-tree inspect`. Raises OSError for a file that cannot be written.
+
+        `record_tree` adds what the tree holds at that time.
+        """
+        _require_unwatched(cache)
+        return cls(cache, FileSink(Path(path)), **settings)
+
+    def step(self) -> None:
+        """Do a slice of work; `PrefixCache.poll` calls it. Never blocks. Cost: `budget_s`, and the one thing begun last."""
+        began = perf_counter()
+        self._tape.next_step()
+        if not self._sink.is_open:
+            self.close()
+            return
+        now_s = self._time_s()
+        if not self._sink.flush():
+            return
+        self._questions += self._sink.take()
+        if now_s >= self._due_s:
+            self._due_s = now_s + self._figures_every_s
+            self._tell_figures(now_s)
+        elif self._is_untold:
+            self._tell_happened()
+        elif self._questions:
+            self._answer(self._questions.pop(0))
+        elif self._leases is not None:
+            if self._leases.step():
+                self._sink.put(encode("leases", self._leases.result()))
+                self._leases = None
+        elif self._walk is not None:
+            self._read_tree(began)
+        self._sink.flush()
+        self.longest_step_s = max(self.longest_step_s, perf_counter() - began)
+
+    def record_tree(self, *, tokens: bool = True) -> None:
+        """Tell all of the tree and the leases at once, for a recording. Cost: O(tree).
+
+        Args:
+            tokens: its tokens, too, so that prompts can be walked in the recording.
+        """
+        now_s = self._time_s()
+        self._tell_figures(now_s)
+        self._tell_happened()
+        leases = HeldLeases(self._cache, self._acquired, now_s)
+        while not leases.step():
+            pass
+        self._sink.put(encode("leases", leases.result()))
+        walk = TreeWalk(self._cache.tree.state, tokens)
+        self._begin_tree(now_s)
+        while not walk.has_ended:
+            walk.step(4096)
+            self._put_rows(walk)
+        self._end_tree(walk)
+
+    def close(self) -> None:
+        """End the page, or the recording. The cache goes on without. Idempotent."""
+        if self._cache.counters.watcher is self:
+            self._cache.counters.watcher = None
+        self._sink.close()
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Inspector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What the cache tells.
+
+    def acquired(self, lease: Lease, key: Key) -> None:
+        """See CacheWatcher."""
+        now_s = self._time_s()
+        self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
+
+    def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
+        """See CacheWatcher."""
+        ghosts = self._cache.tree.state.ghosts
+        pages, size_bytes = size_of(result.freed, self._page_bytes)
+        namespace = None if ghosts is None else ghosts.beneficiary
+        self._tape.add(("evicted", int(tier), component, namespace), (result.victims, pages, size_bytes, result.lost))
+
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+        """See CacheWatcher."""
+        self._tape.add((kind.name.lower(), None, None, None), (1, sum(pages.values()), size_bytes, 0))
+
+    def polled(self) -> None:
+        """See CacheWatcher."""
+        self.step()
+
+    # Slices.
+
+    def _tell_figures(self, now_s: float) -> None:
+        self._sink.put(encode("figures", {**figures(self._cache), "at_s": now_s}))
+        self._is_untold = True
+
+    def _tell_happened(self) -> None:
+        """What happened since it was told last."""
+        self._is_untold = False
+        self._note_stored()
+        events, requests = self._tape.take(), self._requests.take(self._names)
+        if events or requests:
+            told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
+            self._sink.put(encode("happened", told))
+        if len(self._acquired) > 2 * self._cache.lease_count + 64:
+            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
+
+    def _note_stored(self) -> None:
+        storage = self._cache.storage
+        if storage is None:
+            return
+        counters = storage.totals
+        for kind, pages, size_bytes in (
+            ("prefetch", counters.prefetched_pages, counters.prefetched_bytes),
+            ("offload", counters.persisted_pages, counters.persisted_bytes),
+        ):
+            before = self._stored.get(kind, 0), self._stored.get(f"{kind} bytes", 0)
+            if pages > before[0]:
+                self._tape.add((kind, None, None, None), (0, pages - before[0], size_bytes - before[1], 0))
+            self._stored[kind], self._stored[f"{kind} bytes"] = pages, size_bytes
+
+    def _answer(self, question: Frame) -> None:
+        if question.kind == "tree" and self._walk is None:
+            self._walk = TreeWalk(self._cache.tree.state, False)
+            self._begin_tree(self._time_s())
+        elif question.kind == "leases" and self._leases is None:
+            self._leases = HeldLeases(self._cache, self._acquired, self._time_s())
+        elif question.kind == "walk":
+            number = question.fields["question"]
+            try:
+                answer = self._walked(question)
+            except UnifiedTreeError as error:
+                answer = {"error": str(error)}
+            self._sink.put(encode("answer", {"question": number, "answer": answer}))
+
+    def _walked(self, question: Frame) -> dict[str, Any]:
+        request = question.fields.get("request")
+        if request is not None:
+            key = self._requests.key(request)
+            if key is None:
+                return {"error": "this request is too long ago: its tokens are not kept any more"}
+            return prompt_walk(self._cache, key)
+        namespace, bigram = question.fields["namespace"], question.fields["bigram"]
+        tokens = array("q", question.body)
+        if not len(tokens) - bigram > 0:
+            return {"error": "a prompt has at least one token"}
+        return prompt_walk(self._cache, Key(tokens, namespace, bigram=bigram))
+
+    def _begin_tree(self, now_s: float) -> None:
+        tree = self._cache.tree
+        begun = {"at_s": now_s, "clock": tree.state.clock, "nodes": tree.node_count, "ages": ages_of_uses(tree.state)}
+        self._sink.put(encode("tree begins", begun))
+
+    def _read_tree(self, began: float) -> None:
+        walk = self._walk
+        assert walk is not None
+        while not walk.has_ended:
+            walk.step(NODES_AT_A_TIME)
+            if perf_counter() - began > self._budget_s:
+                break
+        self._put_rows(walk)
+        if walk.has_ended:
+            self._end_tree(walk)
+            self._walk = None
+
+    def _put_rows(self, walk: TreeWalk) -> None:
+        rows, values, edges, roots = walk.take()
+        if rows:
+            body = b"".join((array("q", rows).tobytes(), array("q", values).tobytes(), *edges))
+            self._sink.put(encode("nodes", {"rows": len(rows), "values": len(values), "roots": roots}, body))
+
+    def _end_tree(self, walk: TreeWalk) -> None:
+        state = self._cache.tree.state
+        self._sink.put(encode("tree ends", {"at_s": self._time_s(), "clock": state.clock, "nodes": walk.seen}))
+
+
+def _require_unwatched(cache: PrefixCache) -> None:
+    if cache.counters.watcher is not None:
+        raise ConfigurationError("this cache has an inspector already")

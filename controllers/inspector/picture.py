@@ -1,0 +1,156 @@
+"""What a page shows: the last frames of each kind, put together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unified_tree.controllers.inspector.timeline import Timeline
+from unified_tree.controllers.inspector.tree_picture import TreePicture
+from unified_tree.controllers.inspector.tree_walk import COLUMNS
+from unified_tree.miss_cause import MissCause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.controllers.inspector.frames import Frame
+
+MAX_EVENTS = 2000
+MAX_REQUESTS = 500
+
+
+class Picture:
+    """One thread feeds it. Others read; what they read is replaced, not changed.
+
+    Attributes:
+        cache: what the cache is made of.
+        figures: the last.
+        leases: the last.
+        tree: the last whole snapshot; None before the first.
+        tokens: the tokens of its nodes, by index, in a recording that has them.
+        progress: nodes read of the snapshot under way, and how many there are; None if none is.
+        is_over: no more frames come.
+    """
+
+    def __init__(self) -> None:
+        self.cache: Mapping[str, Any] = {}
+        self.figures: dict[str, Any] = {}
+        self.leases: Mapping[str, Any] = {"count": 0, "largest": [], "longest": []}
+        self.tree: TreePicture | None = None
+        self.tokens: list[bytes] | None = None
+        self.progress: tuple[int, int] | None = None
+        self.is_over = False
+        self.timeline = Timeline()
+        self._events: deque[tuple[int, list[Any]]] = deque(maxlen=MAX_EVENTS)
+        self._requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
+        self._event_count = 0
+        self._left_out = 0
+        self._lock = threading.Lock()
+        self._ages: list[list[float]] = []
+        self._begun: Mapping[str, Any] = {}
+        self._rows: list[bytes] = []
+        self._values: list[bytes] = []
+        self._edges: list[bytes] = []
+        self._roots: list[tuple[str, bool, bool]] = []
+
+    def feed(self, frame: Frame) -> None:
+        """Take in a frame; answers are not for it."""
+        fields = frame.fields
+        if frame.kind == "cache":
+            self.cache = fields
+        elif frame.kind == "figures":
+            self._feed_figures(dict(fields))
+        elif frame.kind == "happened":
+            self._feed_happened(fields)
+        elif frame.kind == "leases":
+            self.leases = fields
+        elif frame.kind == "tree begins":
+            self._begun = fields
+            self._rows, self._values, self._edges, self._roots = [], [], [], []
+            self.progress = (0, fields["nodes"])
+        elif frame.kind == "nodes":
+            self._feed_nodes(fields, frame.body)
+        elif frame.kind == "tree ends":
+            self._end_tree()
+
+    def _feed_figures(self, fields: dict[str, Any]) -> None:
+        totals = fields["totals"]
+        with self._lock:
+            from_host = totals["host_hit_tokens"] - totals["storage_hit_tokens"]
+            on_device = totals["hit_tokens"] - totals["host_hit_tokens"]
+            hits = [on_device, from_host, totals["storage_hit_tokens"]]
+            self.timeline.add(fields["at_s"], [*hits, *fields["misses"]])
+            self.figures = fields
+
+    def _feed_happened(self, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            for event in fields["events"]:
+                self._event_count += 1
+                self._events.append((self._event_count, event))
+            self._requests.extend(fields["requests"])
+            self._left_out = fields["left_out"]
+
+    def _feed_nodes(self, fields: Mapping[str, Any], body: bytes) -> None:
+        rows, values = 8 * fields["rows"], 8 * fields["values"]
+        self._rows.append(body[:rows])
+        self._values.append(body[rows : rows + values])
+        self._roots += [(name, bigram, is_retired) for name, bigram, is_retired in fields["roots"]]
+        self._edges.append(body[rows + values :])
+        assert self.progress is not None
+        self.progress = (self.progress[0] + fields["rows"] // COLUMNS, self.progress[1])
+
+    def _end_tree(self) -> None:
+        rows = np.frombuffer(b"".join(self._rows), np.int64)
+        values = np.frombuffer(b"".join(self._values), np.int64)
+        page_bytes = [component["page_bytes"] for component in self.cache["components"]]
+        tree = TreePicture(rows, values, self._roots, page_bytes, self._begun["clock"], self._begun["at_s"])
+        tree.prepare()
+        edges = b"".join(self._edges)
+        self.tokens = self._cut(tree, edges) if edges else None
+        self._ages = self._begun["ages"]
+        self.tree, self.progress = tree, None
+        self._rows, self._values, self._edges = [], [], []
+
+    def _cut(self, tree: TreePicture, edges: bytes) -> list[bytes]:
+        tokens, at = [], 0
+        for _, _, start, end, root, *_ in tree.rows.tolist():
+            size = (end - start) * (16 if self._roots[root][1] else 8)
+            tokens.append(edges[at : at + size])
+            at += size
+        return tokens
+
+    def events(self, after: int) -> dict[str, Any]:
+        """The events behind the one of this number."""
+        with self._lock:
+            found = [[number, *event] for number, event in self._events if number > after]
+        return {"last": self._event_count, "events": found, "left_out": self._left_out}
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The last requests, the last first."""
+        with self._lock:
+            return list(self._requests)[::-1]
+
+    def over_time(self) -> dict[str, Any]:
+        """Hits and misses over time, in tokens a second."""
+        labels = ["hit on device", "hit from host", "hit from store", *(cause.label for cause in MissCause)]
+        with self._lock:
+            return {"labels": labels, **self.timeline.shown()}
+
+    def state(self) -> dict[str, Any]:
+        """What changes all the time and is small."""
+        tree = self.tree
+        return {
+            "cache": self.cache,
+            "figures": self.figures,
+            "is_over": self.is_over,
+            "has_tokens": self.tokens is not None,
+            "progress": self.progress,
+            "causes": [cause.label for cause in MissCause],
+            "ages_of_uses": self._ages,
+            "tree": None
+            if tree is None
+            else {"at_s": tree.at_s, "clock": tree.clock, "nodes": len(tree.rows), "runs": tree.run_count},
+        }

@@ -1,0 +1,95 @@
+"""The last requests, with why their tokens were computed, and their keys so that they can be walked again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.keys import Key
+    from unified_tree.miss import Miss
+
+MAX_UNTOLD = 32
+MAX_KEYS = 256
+MAX_KEY_TOKENS = 1 << 20
+
+
+class RecentRequests:
+    """Requests since the last telling, at most MAX_UNTOLD of them: the last.
+
+    Attributes:
+        count: how many requests there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._untold: deque[tuple[int, float, float, str, Lease, int, int, int]] = deque(maxlen=MAX_UNTOLD)
+        self._keys: OrderedDict[int, Key] = OrderedDict()
+        self._key_tokens = 0
+
+    def add(self, lease: Lease, key: Key, now_s: float, tree_s: float) -> int:
+        """Note a request, which got its lease. Returns its number."""
+        self.count += 1
+        cached = (lease.cached_tokens, lease.compute_from, lease.host_tokens)
+        self._untold.append((self.count, now_s, tree_s, key.namespace, lease, *cached))
+        if key.length <= MAX_KEY_TOKENS:
+            self._keys[self.count] = key.owned()
+            self._key_tokens += key.length
+            while self._key_tokens > MAX_KEY_TOKENS or len(self._keys) > MAX_KEYS:
+                self._key_tokens -= self._keys.popitem(last=False)[1].length
+        return self.count
+
+    def key(self, number: int) -> Key | None:
+        """The prompt of a request; None if it is too long ago."""
+        return self._keys.get(number)
+
+    def take(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """The requests since the last call.
+
+        Args:
+            names: of the components, by index.
+        """
+        told = []
+        while self._untold:
+            number, now_s, tree_s, namespace, lease, cached, compute_from, host = self._untold.popleft()
+            told.append(
+                {
+                    "number": number,
+                    "at_s": now_s,
+                    "namespace": namespace,
+                    "prompt": lease.prompt_tokens,
+                    "cached": cached,
+                    "compute_from": compute_from,
+                    "host": host,
+                    "misses": misses_shown(lease.misses, names, tree_s),
+                }
+            )
+        return told
+
+
+def misses_shown(misses: Sequence[Miss], names: Sequence[str], now_s: float) -> list[dict[str, Any]]:
+    """Misses for a page; `now_s` is on the clock of evictions."""
+    return [_miss(miss, names, now_s) for miss in misses]
+
+
+def _miss(miss: Miss, names: Sequence[str], now_s: float) -> dict[str, Any]:
+    shown: dict[str, Any] = {"cause": miss.code, "begin": miss.begin, "end": miss.end}
+    if miss.detail is not None:
+        shown["detail"] = miss.detail
+    eviction = miss.eviction
+    if eviction is not None:
+        shown["evicted"] = {
+            "component": names[eviction.component],
+            "tier": int(eviction.tier),
+            "ago_s": round(now_s - eviction.at_s, 3),
+            "for": eviction.beneficiary,
+        }
+    return shown
+
+
+def tree_clock(ghosts: Any) -> Callable[[], float]:
+    """The clock of evictions; a constant where none are remembered."""
+    return (lambda: 0.0) if ghosts is None else ghosts.time_s

@@ -1,0 +1,91 @@
+"""A headless browser, driven by the WebDriver protocol over plain HTTP, so that no package is needed beside the browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+DRIVER = shutil.which("chromedriver")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+WHY_NOT = None if DRIVER and CHROMIUM else "chromium and chromedriver are not installed"
+
+
+class Browser:
+    """One window. A context manager that closes it."""
+
+    def __init__(self, folder: Path, width: int = 1500, height: int = 950) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        assert DRIVER is not None
+        self._process = subprocess.Popen([DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._at = f"http://127.0.0.1:{port}"
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}"]
+        options = {"args": [*arguments, f"--window-size={width},{height}"], "binary": CHROMIUM}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        self._wait_until_ready()
+        session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._at += f"/session/{session['sessionId']}"
+
+    def _wait_until_ready(self) -> None:
+        for _ in range(200):
+            try:
+                self._call("GET", "/status")
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise TimeoutError("chromedriver did not start")
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._at + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path}: {error.read().decode()[:800]}") from error
+
+    def go(self, url: str) -> None:
+        """Open a page."""
+        self._call("POST", "/url", {"url": url})
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a script returns; `await` is allowed in it."""
+        whole = (
+            f"const done = arguments[arguments.length - 1]; (async (arguments) => {{ {script} }})([...arguments]).then(done);"
+        )
+        return self._call("POST", "/execute/async", {"script": whole, "args": list(arguments)})
+
+    def wait(self, condition: str, seconds: float = 20) -> Any:
+        """The first true value of an expression."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found := self.run(f"return {condition};"):
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"not so within {seconds} s: {condition}\n{self.errors()}")
+
+    def errors(self) -> list[str]:
+        """What the page has complained of since the last call."""
+        return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+
+    def shoot(self, path: Path) -> None:
+        """Save a picture of the window."""
+        path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._call("DELETE", "")
+        finally:
+            self._process.terminate()
+            self._process.wait()

@@ -1,0 +1,270 @@
+"""An inspector end to end: what it tells its page, or a recording, is what the cache holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from inspected_cache import PAGE, busy_cache, serve, serve_one
+from replay_rows import invoke
+
+from unified_tree import Key
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.inspector import Inspector
+from unified_tree.controllers.inspector.figures import POOL_FIELDS
+from unified_tree.controllers.inspector.recording_page import read_recording, recording_server
+from unified_tree.errors import ConfigurationError
+from unified_tree.miss_cause import MissCause
+
+
+class Page:
+    """What the page of an inspector answers, while its cache is polled."""
+
+    def __init__(self, cache: PrefixCache, inspector: Inspector) -> None:
+        self.cache = cache
+        assert inspector.url is not None
+        self.url = inspector.url
+
+    def ask(self, name: str, body: Any = None) -> Any:
+        found: list[Any] = []
+
+        def fetch() -> None:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(self.url + "api/" + name, data, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                found.append(json.load(answer))
+
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        while thread.is_alive():
+            self.cache.poll()
+            time.sleep(0.001)
+        thread.join()
+        return found[0]
+
+    def until(self, name: str, condition: Any) -> Any:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            told = self.ask(name)
+            if condition(told):
+                return told
+            time.sleep(0.02)
+        raise TimeoutError(f"{name}: {told}")
+
+
+@contextmanager
+def opened(cache: PrefixCache, **settings: Any) -> Iterator[Page]:
+    with Inspector.open(cache, figures_every_s=0.05, **settings) as inspector:
+        yield Page(cache, inspector)
+    assert cache.counters.watcher is None
+
+
+def test_the_page_shows_what_the_cache_holds() -> None:
+    cache = busy_cache()
+    held = cache.acquire(Key(list(range(50)), "shop"), reserve_tokens=50)
+    with opened(cache) as page:
+        lease = serve_one(cache, "new", list(range(60)))
+        state = page.until(
+            "state", lambda told: told["tree"] and told["figures"]["totals"]["requests"] == cache.counters.requests
+        )
+        figures, stats = state["figures"], cache.stats()
+        assert (figures["nodes"], figures["leases"], state["tree"]["nodes"]) == (stats.nodes, 1, stats.nodes)
+        assert figures["misses"] == cache.ledger.tokens and figures["totals"]["evictions"] == stats.evictions
+        for row in figures["pools"]:
+            pool = dict(zip(POOL_FIELDS, row, strict=True))
+            there = (stats.host_pools if pool["tier"] else stats.pools)[pool["component"]]
+            for name in ("total", "used", "tree", "protected", "page_bytes", "victims"):
+                assert pool[name] == getattr(there, name)
+        flame = page.ask("flame")
+        pools: list[Any] = [*stats.pools.values(), *stats.host_pools.values()]
+        assert flame["bytes"] == sum(pool.tree * pool.page_bytes for pool in pools)
+        told = page.until("leases", lambda told: told["count"] == 1)["largest"][0]
+        assert (told["namespace"], told["prompt"], told["held_s"]) == ("shop", 50, None)
+        assert told["bytes"] == sum(-(-50 // PAGE) * c.page_bytes for c in cache.tree.components)
+        request = page.ask("requests")[0]
+        assert (request["namespace"], request["prompt"], request["compute_from"]) == ("new", 60, 0)
+        assert [(m["cause"], m["begin"], m["end"]) for m in request["misses"]] == [
+            (m.code, m.begin, m.end) for m in lease.misses
+        ]
+    cache.release(held)
+
+
+def test_a_walk_says_what_a_request_would_get() -> None:
+    cache = busy_cache()
+    cache.drain()
+    sessions = {key.namespace: key for _, key in owners(cache)}
+    with opened(cache) as page:
+        for namespace, key in sessions.items():
+            tokens = [*np.frombuffer(bytes(key.data), np.int64).tolist(), 7, 8, 9]
+            before = cache.tree.state.clock
+            walked = page.ask("walk", {"tokens": tokens, "namespace": namespace})
+            assert cache.tree.state.clock == before, "it changes nothing"
+            lease = cache.acquire(Key(tokens, namespace))
+            computed = lease.misses[0].begin
+            assert walked["known"] == key.length and walked["misses"][0]["begin"] >= computed
+            assert sum(m["end"] - m["begin"] for m in walked["misses"]) == len(tokens) - walked["misses"][0]["begin"]
+            assert walked["nodes"][-1]["matched"] == key.length
+            cache.release(lease)
+            number = page.until("requests", lambda told: told)[0]["number"]
+            assert page.ask("walk", {"request": number})["prompt"] > 0
+        assert "too long ago" in page.ask("walk", {"request": 10**6})["error"]
+        assert "at least one" in page.ask("walk", {"tokens": []})["error"]
+
+
+def owners(cache: PrefixCache) -> list[tuple[int, Key]]:
+    """Keys that end at nodes of the tree."""
+    tree = cache.tree
+    return [
+        (node.id, tree.key_of(boundary))
+        for boundary in tree.transfers.boundaries()
+        if (node := tree.state.nodes.get(boundary.node))
+    ]
+
+
+def test_evictions_and_transfers_are_on_the_tape() -> None:
+    cache = busy_cache(10)
+    with opened(cache) as page:
+        victims = sum(cache.counters.victims.values())
+        serve(cache, 60, np.random.default_rng(1))
+        wanted = sum(cache.counters.victims.values()) - victims
+        told = page.until("events", lambda told: sum(e[6] for e in told["events"] if e[2] == "evicted") == wanted)["events"]
+        assert {event[2] for event in told} >= {"evicted", "backup"}
+        assert {event[5] for event in told if event[2] == "evicted"} <= {"shop", "code", "", None}
+        over = page.ask("time")
+        assert over["labels"][3:] == [cause.label for cause in MissCause]
+        assert all(len(rates) == len(over["at_s"]) for rates in over["rates"])
+
+
+def test_a_step_reads_no_more_than_its_budget_allows() -> None:
+    cache = busy_cache(300, device=2000, host=2000)
+    told: list[bytes] = []
+
+    class Nobody:
+        is_open = True
+
+        def put(self, frame: bytes) -> None:
+            told.append(frame)
+
+        def flush(self) -> bool:
+            return True
+
+        def take(self) -> list[Any]:
+            return []
+
+        def close(self) -> None:
+            self.is_open = False
+
+    inspector = Inspector(cache, Nobody(), budget_s=0.0, figures_every_s=1e9)
+    inspector.step()
+    inspector._questions.append(type("Question", (), {"kind": "tree", "fields": {}, "body": b""})())
+    inspector.step()
+    steps = 0
+    while inspector._walk is not None:
+        inspector.step()
+        steps += 1
+    assert steps >= cache.tree.node_count // 32
+    inspector.close()
+
+
+def test_a_page_that_is_gone_leaves_the_cache_alone() -> None:
+    cache = busy_cache(10)
+    inspector = Inspector.open(cache)
+    assert inspector._process is not None
+    inspector._process.kill()
+    deadline = time.monotonic() + 20
+    while cache.counters.watcher is not None and time.monotonic() < deadline:
+        cache.poll()
+        time.sleep(0.005)
+    assert cache.counters.watcher is None
+    serve(cache, 5, np.random.default_rng(0))
+    inspector.close()
+
+
+def test_the_process_ends_with_the_inspector() -> None:
+    cache = busy_cache(5)
+    with Inspector.open(cache) as inspector:
+        assert inspector._process is not None
+        number = inspector._process.pid
+        os.kill(number, 0)
+        with pytest.raises(ConfigurationError, match="an inspector already"):
+            Inspector.open(cache)
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_a_page_nobody_reads_from_stops_the_walk_and_not_the_cache() -> None:
+    cache = busy_cache()
+    with Inspector.open(cache) as inspector:
+        assert inspector._process is not None
+        os.kill(inspector._process.pid, 19)  # SIGSTOP
+        for _ in range(50):
+            serve(cache, 2, np.random.default_rng(0))
+        os.kill(inspector._process.pid, 18)  # SIGCONT
+
+
+def test_a_recording_shows_the_same(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file, figures_every_s=0.0) as inspector:
+        serve(cache, 40, np.random.default_rng(2))
+        inspector.record_tree()
+    picture = read_recording(file)
+    assert picture.figures["misses"] == cache.ledger.tokens and picture.is_over
+    assert picture.tree is not None and len(picture.tree.rows) == cache.tree.node_count
+    assert len(picture.requests()) == 40
+    server, url = recording_server(file, "127.0.0.1", 0, None)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        for _, key in owners(cache):
+            tokens = [*np.frombuffer(bytes(key.data), np.int64).tolist(), 7]
+            found = cache.tree.match_prefix(Key(tokens, key.namespace), limit=len(tokens) - 1, touch=False)
+            body = json.dumps({"tokens": tokens, "namespace": key.namespace}).encode()
+            request = urllib.request.Request(url + "api/walk", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                walked = json.load(answer)
+            assert (walked["known"], walked["reachable"]) == (found.known.length, found.reachable.length)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_recording_that_was_cut_off_shows_what_there_is(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file) as inspector:
+        inspector.record_tree()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert read_recording(file).cache["page_size"] == PAGE
+    for wrong in (b"", b"not a recording", whole[:1] + b"x" + whole[2:]):
+        file.write_bytes(wrong)
+        with pytest.raises(ConfigurationError):
+            read_recording(file)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "replay.rec"
+    small = ["replay", "--requests", "40", "--device-gib", "1", "--policy", "lru", "--jobs", "1"]
+    done = invoke(*small, "--inspect", file)
+    assert done.exit_code == 0, done.output
+    picture = read_recording(file)
+    assert picture.tree is not None and picture.figures["totals"]["requests"] > 0
+    assert max(event[1] for _, event in picture._events) if picture._events else True
+    assert invoke("inspect", tmp_path / "none").exit_code == 2
+    assert "no inspector answers" in invoke("inspect", "http://127.0.0.1:9/").output
+    assert invoke(*small, "--inspect", tmp_path).exit_code == 2
+    cache = busy_cache(5)
+    with opened(cache) as page:
+        page.until("state", lambda told: told["figures"])
+        assert "full, swa" in invoke("inspect", page.url).output

@@ -1,0 +1,134 @@
+"""The page in a real browser: each view draws what the cache has, and complains of nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from browser import WHY_NOT, Browser
+from inspected_cache import busy_cache, serve
+
+from unified_tree import Key
+from unified_tree.controllers import PrefixCache
+from unified_tree.controllers.inspector import Inspector
+
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+VIEWS = ("bytes", "tree", "walk", "misses", "tape", "ages", "leases")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[tuple[Browser, PrefixCache]]:
+    """A page on a cache that goes on working, with a lease that stays open."""
+    cache = busy_cache()
+    lease = cache.acquire(Key(list(range(50)), "held"), reserve_tokens=50)
+    stop = threading.Event()
+
+    def work(inspector: Inspector) -> None:
+        rng = np.random.default_rng(0)
+        while not stop.is_set():
+            serve(cache, 10, rng)
+            time.sleep(0.002)
+        inspector.close()
+
+    inspector = Inspector.open(cache, figures_every_s=0.1)
+    worker = threading.Thread(target=work, args=(inspector,))
+    worker.start()
+    try:
+        browser.go("about:blank")
+        browser.go(inspector.url or "")
+        browser.wait("document.body.dataset.painted")
+        yield browser, cache
+        browser.go("about:blank")
+    finally:
+        stop.set()
+        worker.join()
+        cache.release(lease)
+
+
+def show(browser: Browser, view: str) -> None:
+    browser.run(f"document.getElementById('tab-{view}').click();")
+    browser.wait(f"!document.getElementById('{view}').hidden")
+
+
+def text(browser: Browser, view: str) -> str:
+    return str(browser.run(f"return document.getElementById('{view}').innerText;"))
+
+
+def is_painted(browser: Browser, selector: str) -> bool:
+    """Whether a canvas has colours on it."""
+    script = """const canvas = document.querySelector(arguments[0]);
+        if (!canvas?.width) return false;
+        const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return new Set(new Uint32Array(image.data.buffer)).size > 2;"""
+    return bool(browser.run(script, selector))
+
+
+def until(browser: Browser, view: str, words: str) -> None:
+    browser.wait(f"document.getElementById('{view}').innerText.includes({words!r})")
+
+
+def test_every_view_draws_something(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    expected = {
+        "bytes": ["full", "swa", "evictable", "host"],
+        "tree": ["everything", "nodes"],
+        "walk": ["The last requests", "shop"],
+        "misses": ["hit on device", "evicted", "never seen", "which pool was short"],
+        "tape": ["device \u2192 host", "pool that was short"],
+        "ages": ["Ages"],
+        "leases": ["held", "that hold longest"],
+    }
+    assert set(expected) == set(VIEWS)
+    for view, words in expected.items():
+        show(browser, view)
+        for word in words:
+            until(browser, view, word)
+    show(browser, "tree")
+    until(browser, "tree", "rectangles")
+    assert is_painted(browser, "#tree canvas")
+    show(browser, "tape")
+    until(browser, "tape", "evicted")
+    assert is_painted(browser, "#tape canvas")
+    show(browser, "misses")
+    browser.wait("document.querySelector('#misses canvas')")
+    assert is_painted(browser, "#misses canvas")
+    assert not browser.errors()
+
+
+def test_one_can_go_into_a_run_and_back(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    show(browser, "tree")
+    until(browser, "tree", "rectangles")
+    click = """const canvas = document.querySelector("#tree canvas"), box = canvas.getBoundingClientRect();
+        const place = { clientX: box.left + 20, clientY: box.top + 50, bubbles: true };
+        canvas.dispatchEvent(new MouseEvent("click", place));"""
+    browser.run(click)
+    until(browser, "tree", "lengths to resume from,")
+    assert "\u203a" in text(browser, "tree")
+    browser.run("document.querySelector('#tree .crumbs a').click();")
+    browser.wait("document.querySelector('#tree .crumbs').innerText === 'everything'")
+    assert not browser.errors()
+
+
+def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    show(browser, "walk")
+    tokens = " ".join(str(ord(letter)) for letter in "system prompt of shop    ")
+    script = "document.getElementById('prompt').value = arguments[0]; document.getElementById('namespace').value = 'shop';"
+    browser.run(script + "document.getElementById('do-walk').click();", tokens + " 5 6 7 8 9")
+    until(browser, "walk", "A prompt of 30 tokens in namespace shop")
+    until(browser, "walk", "last token")
+    browser.run("document.querySelector('#walk tr.pick').click();")
+    until(browser, "walk", "as it was admitted")
+    browser.run("[...document.querySelectorAll('#walk button')].at(-1).click();")
+    until(browser, "walk", "The walk, now")
+    assert not browser.errors()
