@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from array import array
 from pathlib import Path
@@ -21,7 +22,6 @@ from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Mapping
 
     from unified_tree.controllers.cache.lease import Lease
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""
+MAX_RELEASED = 64
+"""So many more leases than twice the open ones are known before those that were released are forgotten."""
 DEFAULT_BUDGET_S = 0.0003
 FIGURES_EVERY_S = 1.0
+PAGE_ENDS_S = 5.0
 
 
 class Inspector:
@@ -170,7 +173,11 @@ class Inspector:
             self._cache.counters.watcher = None
         self._sink.close()
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(PAGE_ENDS_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._process = None
 
     def __enter__(self) -> Inspector:
@@ -185,6 +192,8 @@ class Inspector:
         """See CacheWatcher."""
         now_s = self._time_s()
         self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
+        if len(self._acquired) > 2 * self._cache.lease_count + MAX_RELEASED:
+            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
         """See CacheWatcher."""
@@ -215,8 +224,6 @@ class Inspector:
         if events or requests:
             told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
             self._sink.put(encode("happened", told))
-        if len(self._acquired) > 2 * self._cache.lease_count + 64:
-            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
     def _note_stored(self) -> None:
         storage = self._cache.storage
