@@ -167,6 +167,8 @@ def build(
     counting: bool,
     context_tokens: int = 1 << 16,
     core: str = "rust",
+    window_tokens: int = WINDOW_TOKENS,
+    has_draft: bool = False,
 ) -> UnifiedRadixCache:
     """A cache over pools of this capacity; where a page has more tokens than one, states are saved in an extra buffer.
 
@@ -174,6 +176,8 @@ def build(
         counting: pools that cost nothing.
         context_tokens: the length of a row.
         core: of the tree, `rust` or `python`.
+        window_tokens: past tokens that the window has.
+        has_draft: keys are pairs of tokens, where it does that.
     """
     capacity = capacity or ROOMY
     arguments = ServerArgs(model_path="dummy", page_size=page_size)
@@ -188,7 +192,8 @@ def build(
             req_to_token_pool=requests,
             token_to_kv_pool_allocator=_allocator(page_size, capacity, window=window, counting=counting),
             page_size=page_size,
-            sliding_window_size=WINDOW_TOKENS if window else None,
+            is_eagle=has_draft,
+            sliding_window_size=window_tokens if window else None,
             enable_mamba_extra_buffer=states and page_size > 1,
             tree_components=KINDS[components],
             tree_core_backend=core,

@@ -3,7 +3,7 @@
 Start at `PrefixCache`: a scheduler acquires a `Lease` for each request, and allocates, commits and releases through it.
 `HostTier` puts host memory behind the device, `storage_tier.StorageTier` a store behind that. The folders:
 
-- `cache`: PrefixCache, leases, statistics, metrics.
+- `cache`: PrefixCache, leases, statistics, metrics, spans.
 - `host`: the host tier, its settings, and `tensor_tiers`, which allocates tensor pools for a composition.
 - `pools`: device and host pools, page formats, sizes.
 - `transfer_engines`: engines that move bytes between device and host. `NullEngine` needs no torch.
@@ -40,7 +40,7 @@ from unified_tree.controllers.cache import (
 from unified_tree.controllers.host import HostTier, LoadCost, PageAllocator, WritePolicy
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache import CacheCollector
+    from unified_tree.controllers.cache import CacheCollector, TracedPrefixCache
     from unified_tree.controllers.host import TensorTiers, tensor_tiers
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "PrefixCache",
     "StateCopy",
     "TensorTiers",
+    "TracedPrefixCache",
     "TransferStats",
     "WritePolicy",
     "tensor_tiers",
@@ -66,10 +67,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "CacheCollector":  # needs prometheus_client
-        from unified_tree.controllers.cache import CacheCollector
+    if name in ("CacheCollector", "TracedPrefixCache"):  # need prometheus_client, opentelemetry-api
+        from unified_tree.controllers import cache
 
-        return CacheCollector
+        return getattr(cache, name)
     if name in ("TensorTiers", "tensor_tiers"):  # need torch
         from unified_tree.controllers import host
 

@@ -1,4 +1,4 @@
-"""What all tests share: the path to `support`, their order, a short garbage collection, the count of random operations."""
+"""What all tests share: paths to their modules, their order, a short garbage collection, the count of random operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "support"))
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "museum")]
 
 LONGEST = (
     "oracle/test_mixes.py",

@@ -53,6 +53,12 @@ def test_no_module_lies_outside_a_package() -> None:
             assert (file.parent / "__init__.py").is_file(), file
 
 
+def test_what_is_deployed_beside_the_library_is_data() -> None:
+    """Dashboards and alerts: no package, and nothing that runs."""
+    files = sorted(str(path.relative_to(ROOT / "deploy")) for path in (ROOT / "deploy").rglob("*") if path.is_file())
+    assert files == ["grafana/unified_tree.json", "prometheus/unified_tree.rules.yml"]
+
+
 @pytest.mark.parametrize("folder", LINKED)
 def test_the_links_resolve(folder: str) -> None:
     link = ROOT / "unified_tree" / folder

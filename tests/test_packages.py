@@ -19,7 +19,7 @@ PACKAGES = (
         ".vllm",
     )),
 )  # fmt: skip
-HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache", "vllm"}
+HEAVY = {"torch", "transformers", "matplotlib", "rich", "click", "pytest", "mooncake", "lmcache", "vllm", "opentelemetry"}
 WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None\ntry: from unified_tree.controllers.{} import {}\nexcept ImportError as error: "
 )

@@ -1,13 +1,14 @@
-"""The cache that a scheduler calls: `PrefixCache`, its leases, its statistics and its metrics.
+"""The cache that a scheduler calls: `PrefixCache`, its leases, its statistics, metrics and spans.
 
 Start at `PrefixCache`; its `acquire` returns a `Lease`, its `stats` a `CacheStats`. `CacheCollector` exports these to
-Prometheus and needs the `metrics` extra. A `Generation` is one weights version of a namespace. A `CacheLayout` lists which
-components have their own pages.
+Prometheus and needs the `metrics` extra; a `TracedPrefixCache` tells OpenTelemetry of each request and needs the `otel` extra.
+A `Generation` is one weights version of a namespace. A `CacheLayout` lists which components have their own pages.
 """
 
 if __name__ != "unified_tree.controllers.cache":  # a second name would make every class exist twice
     raise ImportError(f"import this package as unified_tree.controllers.cache, not as {__name__}")
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.age_stats import AgeStats, PoolAgeStats
@@ -22,6 +23,7 @@ from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, Pool
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.metrics import CacheCollector
+    from unified_tree.controllers.cache.traced_prefix_cache import TracedPrefixCache
 
 __all__ = [
     "AgeStats",
@@ -37,13 +39,14 @@ __all__ = [
     "PoolStats",
     "PrefixCache",
     "StateCopy",
+    "TracedPrefixCache",
     "TransferStats",
 ]
+NEED_EXTRAS = {"CacheCollector": "metrics", "TracedPrefixCache": "traced_prefix_cache"}
+"""Names whose modules need prometheus_client or opentelemetry-api."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "CacheCollector":  # needs prometheus_client
-        from unified_tree.controllers.cache.metrics import CacheCollector
-
-        return CacheCollector
+    if name in NEED_EXTRAS:
+        return getattr(import_module(f"unified_tree.controllers.cache.{NEED_EXTRAS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
+from unified_tree.controllers.latency import BOUNDS_S
+from unified_tree.errors import ConfigurationError
+from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, PoolStats, TransferStats
+    from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, MissMemoryStats, PoolStats, TransferStats
+    from unified_tree.controllers.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
 
-Samples: TypeAlias = "dict[tuple[str, ...], float]"
-"""Values by label values."""
 PREFIX = "unified_tree_"
 
 TOTALS = {
     "requests": "leases handed out",
     "prompt_tokens": "prompt tokens of those leases",
-    "hit_tokens": "prompt tokens not computed again, those loaded back included",
+    "device_hit_tokens": "prompt tokens found on device",
     "host_hit_tokens": "prompt tokens loaded back from host",
     "storage_hit_tokens": "prompt tokens loaded back that had been prefetched for the request",
     "rebuilt_tokens": "cached tokens run again to rebuild windows",
@@ -44,11 +49,17 @@ STORAGE_TOTALS = {
     "errors": "calls of the store that failed as a whole",
 }
 """Fields of StorageTierStats that only grow, and what they count."""
-POOL_PAGES = ("total", "used", "tree", "leased", "protected", "stranded", "copied")
+POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
 
 class CacheCollector:
     """Exports `PrefixCache.stats()` when it is scraped; register it with a prometheus_client registry.
+
+    Args:
+        stats: returns what is to be exported; see below.
+        labels: put on every sample, such as the model and the rank.
+        aliases: engines, of "vllm" and "sglang", under whose names some figures are exported once more; see `metric_aliases`.
+            Not for a cache inside of that engine, which exports those names itself.
 
     A scrape must not read the cache from another thread. Pass a function that returns the CacheStats to export: a copy made by
     the cache's thread, or the bound method `cache.stats` if one thread does both.
@@ -62,16 +73,26 @@ class CacheCollector:
     True
     """
 
-    def __init__(self, stats: Callable[[], CacheStats], labels: Mapping[str, str] | None = None) -> None:
-        """Export with `labels` on every sample, such as the model and the rank."""
+    def __init__(
+        self, stats: Callable[[], CacheStats], labels: Mapping[str, str] | None = None, aliases: Sequence[str] = ()
+    ) -> None:
+        if isinstance(aliases, str) or any(engine not in ALIASES for engine in aliases):
+            raise ConfigurationError(f"aliases are a list of engines out of {', '.join(ALIASES)}, not {aliases!r}")
         self._stats = stats
         self._labels = dict(labels or {})
+        self._aliases: list[Alias] = [alias for engine in dict.fromkeys(aliases) for alias in ALIASES[engine]]
 
     def collect(self) -> Iterator[Metric]:
         """One scrape. Cost: O(components)."""
         stats = self._stats()
         for field, what in TOTALS.items():
             yield self._counter(field, what, {(): getattr(stats, field)})
+        hits = (
+            stats.device_hit_tokens + stats.host_hit_tokens
+        )  # a counter must not fall, as `hit_tokens` does when a load fails
+        yield self._counter("hit_tokens", "prompt tokens not computed again, those loaded back included", {(): hits})
+        if stats.miss_memory is not None:
+            yield from self._misses(stats, stats.miss_memory)
         yield self._counter("load_wait_seconds", "time spent waiting at the gates of loads", {(): stats.load_wait_s})
         drops: Samples = {(reason,): count for reason, count in stats.drops.items()}
         yield self._counter("drops", "what was not done or came to nothing", drops, "reason")
@@ -80,11 +101,33 @@ class CacheCollector:
             samples: Samples = {(way,): getattr(moved, field) for way, moved in ways.items()}
             name = {"count": "transfers", "pages": "transferred_pages", "size_bytes": "transferred_bytes"}[field]
             yield self._counter(name, f"{what} copied between device and host", samples, "direction")
+        took = [((way,), moved.latency) for way, moved in ways.items()]
+        yield self._histogram("transfer_seconds", "from the decision to copy until the copy took effect", took, "direction")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
         if stats.storage is not None:
             yield from self._storage(stats.storage)
+        for alias in self._aliases:
+            family = CounterMetricFamily(alias.name, alias.what, labels=[*self._labels, *alias.labels])
+            yield self._filled(family, alias.samples(stats))
+
+    def _misses(self, stats: CacheStats, memory: MissMemoryStats) -> Iterator[Metric]:
+        by_cause: Samples = {(cause,): count for cause, count in stats.misses.items()}
+        yield self._counter("miss_tokens", "prompt tokens that were computed, by cause", by_cause, "cause")
+        what = "of those evicted, by the pool that was short"
+        pools: Samples = {(component, tier): count for (component, tier), count in stats.evicted_misses.items()}
+        yield self._counter("evicted_miss_tokens", what, pools, "component", "tier")
+        details: Samples = {
+            (cause, detail): count
+            for (cause, detail), count in stats.miss_details.items()
+            if cause != MissCause.OTHER_NAMESPACE.label  # whose details are namespaces: too many to be labels
+        }
+        yield self._counter("miss_detail_tokens", "of the missed, those of which more is known", details, "cause", "detail")
+        prefixes: Samples = {("whole",): memory.remembered, ("faded",): memory.faded}
+        yield self._gauge("miss_memory_prefixes", "evicted prefixes that are remembered", prefixes, "state")
+        yield self._gauge("miss_memory_bytes", "memory for the whole ones", {(): memory.size_bytes})
+        yield self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten", {(): memory.forgotten})
 
     def _storage(self, figures: StorageTierStats) -> Iterator[Metric]:
         for field, what in STORAGE_TOTALS.items():
@@ -93,35 +136,36 @@ class CacheCollector:
         yield self._gauge("storage_prefetches_ended", "prefetches that nobody asked for yet", {(): figures.prefetches_ended})
         yield self._gauge("storage_boundaries_waiting", "boundaries that wait to be written", {(): figures.boundaries_waiting})
         yield self._gauge("storage_degraded", "1 while the store cannot be used", {(): int(figures.is_degraded)})
-        asked: Samples = {}
-        pages: Samples = {}
+        asked: dict[tuple[str, ...], float] = {}
+        pages: dict[tuple[str, ...], float] = {}
         for pool, counts in figures.pools.items():
             asked[pool, "asked"], asked[pool, "present"] = counts.queries, counts.present
             for call, outcomes in (("get", counts.gets), ("put", counts.puts)):
                 pages.update({(pool, call, outcome.value): count for outcome, count in outcomes.items()})
         yield self._counter("storage_queries", "keys asked for, and of these present", asked, "pool", "answer")
         yield self._counter("storage_pages", "pages handed to the store's calls, by outcome", pages, "pool", "call", "outcome")
-        bad: Samples = {(pool,): count for pool, count in figures.quarantined.items()}
+        bad: Samples = {(pool,): figures.quarantined.get(pool, 0) for pool in figures.pools}
         yield self._counter("storage_quarantined", "pages that were not what had been put", bad, "pool")
-        calls: Samples = {key: latency.calls for key, latency in figures.latencies.items()}
-        seconds: Samples = {key: latency.total_s for key, latency in figures.latencies.items()}
         longest: Samples = {key: latency.longest_s for key, latency in figures.latencies.items()}
-        yield self._counter("storage_calls", "calls of the store", calls, "pool", "call")
-        yield self._counter("storage_call_seconds", "time those calls took", seconds, "pool", "call")
+        yield self._histogram("storage_call_seconds", "calls of the store", figures.latencies.items(), "pool", "call")
         yield self._gauge("storage_longest_call_seconds", "the longest of those calls", longest, "pool", "call")
 
     def _pools(self, tiers: Mapping[str, Mapping[str, PoolStats] | Mapping[str, HostPoolStats]]) -> Iterator[Metric]:
-        pages: Samples = {}
-        victims: Samples = {}
+        pages: dict[tuple[str, ...], float] = {}
+        victims: dict[tuple[str, ...], float] = {}
+        evicted: dict[tuple[str, ...], float] = {}
         for tier, pools in tiers.items():
             for component, pool in pools.items():
                 figures = asdict(pool)
                 victims[tier, component] = figures["victims"]
+                if "evicted_pages" in figures:
+                    evicted[(component,)] = figures["evicted_pages"]
                 for state in POOL_PAGES:
                     if figures.get(state) is not None:
                         pages[tier, component, state] = figures[state]
         yield self._gauge("pool_pages", "pages of a pool, by state", pages, "tier", "component", "state")
         yield self._counter("pool_victims", "values evicted because the pool was short", victims, "tier", "component")
+        yield self._counter("evicted_pages", "device pages that evictions freed", evicted, "component")
 
     def _counter(self, name: str, what: str, samples: Samples, *labels: str) -> Metric:
         family = CounterMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels])
@@ -129,6 +173,16 @@ class CacheCollector:
 
     def _gauge(self, name: str, what: str, samples: Samples, *labels: str) -> Metric:
         return self._filled(GaugeMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels]), samples)
+
+    def _histogram(
+        self, name: str, what: str, latencies: Iterable[tuple[tuple[str, ...], LatencyStats]], *labels: str
+    ) -> Metric:
+        family = HistogramMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels])
+        for values, latency in latencies:
+            counts = accumulate(latency.counts)
+            buckets = [(str(bound), count) for bound, count in zip((*BOUNDS_S, "+Inf"), counts, strict=True)]
+            family.add_metric([*self._labels.values(), *values], buckets, latency.total_s)
+        return family
 
     def _filled(
         self, family: CounterMetricFamily | GaugeMetricFamily, samples: Samples

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
+from unified_tree.controllers.latency import LatencyCounter, LatencyStats
 from unified_tree.effect import EffectKind
+from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.cache.watcher import CacheWatcher
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
+    from unified_tree.ghosts import Ghosts
     from unified_tree.receipt import EvictResult
 
 LOG = logging.getLogger("unified_tree.cache")
@@ -28,7 +31,9 @@ class PoolStats:
     Attributes:
         total: pages in the pool, None where it has no limit.
         evictable: those of the tree that no lock holds; with `total` - `used` free ones what `allocate` could give.
-        victims: values evicted because this pool was short.
+        page_tokens: tokens a page; a state counts as one.
+        victims: values evicted because this pool was short; `evicted_pages` its pages that evictions freed, whichever pool was
+            short.
         policy_failures: how often a policy of the user's own failed for this pool; `last_policy_failure`: why, the last time.
     """
 
@@ -40,7 +45,9 @@ class PoolStats:
     protected: int
     stranded: int
     page_bytes: int
+    page_tokens: int
     victims: int
+    evicted_pages: int
     policy_failures: int = 0
     last_policy_failure: str | None = None
 
@@ -70,12 +77,42 @@ class TransferStats:
     """Copies of one direction, completed.
 
     Attributes:
-        count: transfers; `pages` and `size_bytes` summed over all components.
+        count: transfers; `pages` and `size_bytes` summed over all components, `component_pages` pages by component.
+        latency: from the decision to copy until the copy took effect; so it includes the wait for the step's `poll`.
     """
 
-    count: int = 0
-    pages: int = 0
-    size_bytes: int = 0
+    count: int
+    pages: int
+    size_bytes: int
+    component_pages: Mapping[str, int]
+    latency: LatencyStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissMemoryStats:
+    """The memory of what was evicted, by which the causes of misses are found.
+
+    Attributes:
+        size_bytes: what it takes, about, for the prefixes that it has whole.
+        remembered: evicted prefixes with all their tokens; `faded`: those known only to have been there.
+        forgotten: prefixes that it had no room for any more. What they would have explained is a miss of cause `unknown` or
+            `never_seen`.
+    """
+
+    size_bytes: int
+    remembered: int
+    faded: int
+    forgotten: int
+
+    @classmethod
+    def of(cls, ghosts: Ghosts) -> MissMemoryStats:
+        """A snapshot. Cost: O(1)."""
+        return cls(
+            size_bytes=ghosts.size_bytes,
+            remembered=ghosts.clear.count,
+            faded=ghosts.faded.count,
+            forgotten=ghosts.forgotten,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +120,15 @@ class CacheStats:
     """Totals since the cache was made.
 
     Attributes:
-        requests: leases acquired; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again;
-            `host_hit_tokens` of these loaded back from host, `storage_hit_tokens` of those prefetched for the request;
-            `rebuilt_tokens` cached but run again to rebuild windows.
+        requests: leases acquired; `prompt_tokens` their lengths summed; `hit_tokens` of these not computed again, less those
+            whose load failed. `device_hit_tokens` of these found on device; `host_hit_tokens` loaded back from host by loads
+            that have ended, `storage_hit_tokens` of those prefetched for the request. `rebuilt_tokens` cached but run again to
+            rebuild windows.
+        misses: the other prompt tokens, by the label of their `MissCause`: all causes, and they sum to `prompt_tokens` less
+            `hit_tokens`. Empty if the tree remembers no evictions.
+        evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
+            `miss_details` of all misses those with a detail, by cause and detail.
+        miss_memory: of what was evicted; None if the tree remembers no evictions.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
@@ -102,9 +145,14 @@ class CacheStats:
     requests: int
     prompt_tokens: int
     hit_tokens: int
+    device_hit_tokens: int
     host_hit_tokens: int
     storage_hit_tokens: int
     rebuilt_tokens: int
+    misses: Mapping[str, int]
+    evicted_misses: Mapping[tuple[str, str], int]
+    miss_details: Mapping[tuple[str, str], int]
+    miss_memory: MissMemoryStats | None
     evictions: int
     tombstones: int
     deleted_nodes: int
@@ -126,7 +174,8 @@ class CacheStats:
     @classmethod
     def of(cls, cache: PrefixCache) -> CacheStats:
         """A snapshot of a cache. Cost: O(components)."""
-        counters, tree, controller = cache.counters, cache.tree, cache.controller
+        counters, tree, controller, ledger = cache.counters, cache.tree, cache.controller, cache.ledger
+        names, ghosts = [component.name for component in tree.components], tree.state.ghosts
         pools = {}
         for name, allocator in cache.device.allocators.items():
             pool = tree.pool(name)
@@ -139,7 +188,9 @@ class CacheStats:
                 protected=pool.protected_pages,
                 stranded=pool.stranded_pages,
                 page_bytes=pool.component.page_bytes,
+                page_tokens=1 if pool.component.coverage.is_exact else cache.page_size,
                 victims=counters.victims.get((Tier.DEVICE, name), 0),
+                evicted_pages=counters.evicted_device_pages.get(name, 0),
                 policy_failures=pool.policy_failures,
                 last_policy_failure=pool.last_policy_failure,
             )
@@ -155,8 +206,18 @@ class CacheStats:
                 page_bytes=pool.component.page_bytes,
                 victims=counters.victims.get((Tier.HOST, name), 0),
             )
+        tiers: dict[Tier, Iterable[str]] = {Tier.DEVICE: pools, Tier.HOST: host_pools}
+        evicted = {
+            (name, tier.name.lower()): ledger.evicted.get((names.index(name), tier), 0)
+            for tier, of_tier in tiers.items()
+            for name in of_tier
+        }
         return cls(
             **{name: getattr(counters, name) for name in TOTALS},
+            misses={cause.label: ledger.tokens[cause] for cause in MissCause} if ledger.is_on else {},
+            evicted_misses=evicted if ledger.is_on else {},
+            miss_details={(cause.label, detail): count for (cause, detail), count in ledger.details.items()},
+            miss_memory=None if ghosts is None else MissMemoryStats.of(ghosts),
             nodes=tree.node_count,
             leases=cache.lease_count,
             load_wait_s=counters.load_wait_ns / 1e9,
@@ -177,10 +238,27 @@ class TransferCounters:
     count: int = 0
     pages: int = 0
     size_bytes: int = 0
+    component_pages: dict[str, int] = field(default_factory=dict)
+    latency: LatencyCounter = field(default_factory=LatencyCounter)
+
+    def add(self, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
+        """Count one. Cost: O(components)."""
+        self.count += 1
+        self.size_bytes += size_bytes
+        for name, count in pages.items():
+            self.pages += count
+            self.component_pages[name] = self.component_pages.get(name, 0) + count
+        self.latency.add(took_s)
 
     def snapshot(self) -> TransferStats:
-        """What was counted so far."""
-        return TransferStats(count=self.count, pages=self.pages, size_bytes=self.size_bytes)
+        """What was counted so far. Cost: O(components)."""
+        return TransferStats(
+            count=self.count,
+            pages=self.pages,
+            size_bytes=self.size_bytes,
+            component_pages=dict(self.component_pages),
+            latency=self.latency.snapshot(),
+        )
 
 
 @dataclass(slots=True)
@@ -194,6 +272,7 @@ class CacheCounters:
     requests: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    device_hit_tokens: int = 0
     host_hit_tokens: int = 0
     storage_hit_tokens: int = 0
     rebuilt_tokens: int = 0
@@ -210,12 +289,15 @@ class CacheCounters:
     )
     drops: dict[str, int] = field(default_factory=dict)
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
+    evicted_device_pages: dict[str, int] = field(default_factory=dict)
     watcher: CacheWatcher | None = None
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""
         self.victims[tier, name] = self.victims.get((tier, name), 0) + result.victims
         self.deleted_nodes += result.deleted_nodes
+        for freed, pages in (result.freed if tier is Tier.DEVICE else result.freed_elsewhere).items():
+            self.evicted_device_pages[freed] = self.evicted_device_pages.get(freed, 0) + pages.size
         if tier is Tier.DEVICE:
             self.evictions += result.victims
             self.tombstones += result.tombstones
@@ -223,12 +305,9 @@ class CacheCounters:
         if self.watcher is not None:
             self.watcher.evicted(tier, name, result)
 
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
         """Count a completed transfer, pages by component."""
-        moved = self.transfers[kind]
-        moved.count += 1
-        moved.pages += sum(pages.values())
-        moved.size_bytes += size_bytes
+        self.transfers[kind].add(pages, size_bytes, took_s)
         if self.watcher is not None:
             self.watcher.moved(kind, pages, size_bytes)
 

@@ -70,9 +70,13 @@ class BackupQueue:
         return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
 
     def _deficit(self, name: str) -> int:
-        """How many more pages of a device pool should be free, copied or being copied."""
+        """How many more pages of a device pool should be free, copied or being copied.
+
+        Stranded pages count as far as they are not locked: a prefill that has saved no window or state yet strands its own.
+        """
         pool = self._tree.pool(name)
-        ready = self._device.allocators[name].free_pages + pool.copied_pages + pool.stranded_pages + self._locked[name]
+        stranded = max(0, pool.stranded_pages - pool.protected_pages)
+        ready = self._device.allocators[name].free_pages + pool.copied_pages + stranded + self._locked[name]
         return self._low_water[name] - ready
 
     def add_coldest(self) -> None:

@@ -181,7 +181,8 @@ class HybridCacheController:
         pages = self._device if is_load else self.host
         if error is None:
             page_counts = {copy.component: copy.source.size for copy in effect.copies}
-            self._counters.moved(effect.kind, page_counts, self._size_bytes(effect))
+            took_s = (perf_counter_ns() - opened.begun_ns) / 1e9
+            self._counters.moved(effect.kind, page_counts, self._size_bytes(effect), took_s)
             pages.free_all(self._tree_transfers.acknowledge(effect))
             pages.landed(effect.boundary)
             if self.storage is not None and not is_load:

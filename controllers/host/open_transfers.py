@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from itertools import count
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.transfer_engines import Transfer
@@ -47,18 +48,20 @@ class OpenTransfer:
         ticket: its number for the engine; a dependent transfer has a higher number.
         effect: what is copied.
         number: among those of its kind on all ranks.
+        begun_ns: when it was queued.
         error: why it failed here; None if it succeeded or has not ended.
         is_cancelled: it was cancelled.
         loads: the loads that wait for it.
         above: dependent transfers that have ended before it, with their errors.
     """
 
-    __slots__ = ("above", "effect", "error", "is_cancelled", "loads", "number", "stage", "ticket")
+    __slots__ = ("above", "begun_ns", "effect", "error", "is_cancelled", "loads", "number", "stage", "ticket")
 
     def __init__(self, ticket: int, effect: Effect, number: int) -> None:
         self.ticket = ticket
         self.effect = effect
         self.number = number
+        self.begun_ns = perf_counter_ns()
         self.stage = Stage.QUEUED
         self.error: str | None = None
         self.is_cancelled = False

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.effect import EffectKind
-
-POOLS = {"full": "kv", "swa": "swa", "mamba": "mamba"}
-"""SGLang's names of the pools, by component."""
 
 
 class MeteredCounters(CacheCounters):
@@ -25,11 +23,13 @@ class MeteredCounters(CacheCounters):
         self._collector = collector
         self._page_size = page_size
 
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
         """Count a completed transfer, pages by component."""
-        super().moved(kind, pages, size_bytes)
+        super().moved(kind, pages, size_bytes, took_s)
         name = "backup" if kind is EffectKind.BACKUP else "load_back"
         for component, count in pages.items():
             tokens = count * (1 if component == "mamba" else self._page_size)
-            getattr(self._collector, f"increment_{name}_num_tokens")(num_tokens=tokens, pool=POOLS.get(component, component))
+            getattr(self._collector, f"increment_{name}_num_tokens")(
+                num_tokens=tokens, pool=SGLANG_POOLS.get(component, component)
+            )
         getattr(self._collector, f"increment_{name}_num_bytes")(size_bytes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unified_tree.controllers.latency import LatencyCounter, LatencyStats
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog
@@ -20,15 +20,6 @@ from unified_tree.errors import StorageError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.storage.storage_engine import StorageEngine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLatency:
-    """The latency of one kind of call, failed calls included."""
-
-    calls: int = 0
-    total_s: float = 0.0
-    longest_s: float = 0.0
 
 
 class CheckedStorage:
@@ -55,7 +46,7 @@ class CheckedStorage:
         self._quarantined: dict[str, int] = {}
         self._errors = 0
         self._last_error: str | None = None
-        self._latencies: dict[tuple[str, str], CallLatency] = {}
+        self._latencies: dict[tuple[str, str], LatencyCounter] = {}
 
     @property
     def quarantined(self) -> dict[str, int]:
@@ -70,10 +61,10 @@ class CheckedStorage:
             return self._errors, self._last_error
 
     @property
-    def latencies(self) -> dict[tuple[str, str], CallLatency]:
+    def latencies(self) -> dict[tuple[str, str], LatencyStats]:
         """The latencies of the engine's calls so far, by pool and `exists`, `get` or `put`; a copy."""
         with self._lock:
-            return dict(self._latencies)
+            return {call: latency.snapshot() for call, latency in self._latencies.items()}
 
     def exists(self, pool: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
         """Which keys seem to be stored, shape [keys]; none if the store fails."""
@@ -150,10 +141,10 @@ class CheckedStorage:
         finally:
             took = perf_counter() - start
             with self._lock:
-                before = self._latencies.get((pool, call), CallLatency())
-                self._latencies[pool, call] = CallLatency(
-                    calls=before.calls + 1, total_s=before.total_s + took, longest_s=max(before.longest_s, took)
-                )
+                latency = self._latencies.get((pool, call))
+                if latency is None:
+                    latency = self._latencies[pool, call] = LatencyCounter()
+                latency.add(took)
 
     def _quarantine(self, pool: str, keys: list[bytes]) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.storage.checked_storage import CallLatency
+    from unified_tree.controllers.latency import LatencyStats
     from unified_tree.controllers.storage.storage_stats import StoredPoolStats
 
 
@@ -56,7 +56,7 @@ class StorageTierStats:
     persisted_bytes: int
     known_pages: int
     pools: Mapping[str, StoredPoolStats]
-    latencies: Mapping[tuple[str, str], CallLatency]
+    latencies: Mapping[tuple[str, str], LatencyStats]
     quarantined: Mapping[str, int]
     errors: int
     last_error: str | None

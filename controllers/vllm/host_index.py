@@ -14,6 +14,7 @@ from unified_tree.controllers.host.tier_pages import TierPages
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
+from unified_tree.settings import TreeSettings
 from unified_tree.tree import UnifiedTree
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class HostIndex:
     """
 
     def __init__(self, groups: Sequence[BlockGroup], page_size: int, page_counts: Mapping[str, int], policy: str) -> None:
-        self.tree = UnifiedTree([group.component for group in groups], page_size, policy=policy, host_page_counts=page_counts)
+        settings = TreeSettings(ghost_bytes=0)  # vLLM asks for no causes of misses
+        kinds = [group.component for group in groups]
+        self.tree = UnifiedTree(kinds, page_size, policy=policy, host_page_counts=page_counts, settings=settings)
         self.groups = tuple(groups)
         self.paths = tuple(group.name for group in groups if group.coverage.is_path)
         self.trailing = frozenset(group.name for group in groups if not group.coverage.is_path)

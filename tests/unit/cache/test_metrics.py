@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 import numpy as np
-from host_cells import HostPages
-from kinds import FULL, MAMBA
+import pytest
+from engine_metric_names import RECORDED, SOURCES
+from kinds import FULL, MAMBA, swa
+from metered_cache import metered_cache
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from unified_tree import Key
-from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree import Component, Key, Path
+from unified_tree.controllers import HostTier, LoadCost, PrefixCache
+from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.metrics import CacheCollector
-from unified_tree.controllers.storage import MemoryStorage, StoredPool
-from unified_tree.controllers.storage.restore_point import record_pool
-from unified_tree.controllers.storage_tier import StorageTier
-from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.errors import ConfigurationError
+from unified_tree.miss_cause import MissCause
+from unified_tree.settings import TreeSettings
+
+Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+ALWAYS_LOAD = LoadCost(flops_per_s=1.0)
 
 
-def scraped(collector: CacheCollector) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def serve(cache: PrefixCache, tokens: np.ndarray) -> None:
+    """One request, whose states are saved where they are due."""
+    with cache.acquire(Key(tokens)) as lease:
+        cache.allocate(lease, len(tokens))
+        cache.commit(lease, tokens, {length: page for length, page in lease.save_pages.items() if length <= len(tokens)})
+
+
+def with_host() -> PrefixCache:
+    """The device holds two of three prompts: the first is asked for twice more and comes from host, then from device."""
+    tier = HostTier(page_counts={"full": 40, "mamba": 8}, engine=NullEngine(), load_cost=ALWAYS_LOAD)
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 10, "mamba": 5}, host=tier)
+    for prompt in range(3):
+        serve(cache, np.arange(8) + 100 * prompt)
+        cache.drain()
+    with cache.acquire(Key(np.arange(9))) as lease:
+        assert lease.is_loading
+        cache.drain()
+        assert lease.host_tokens == 8
+    with cache.acquire(Key(np.arange(9))):
+        pass
+    return cache
+
+
+def scraped(collector: CacheCollector) -> Scrape:
     registry = CollectorRegistry()
     registry.register(collector)
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
@@ -52,15 +83,7 @@ def test_a_cache_without_a_host_tier_and_without_limits() -> None:
 
 
 def test_a_store_is_exported_too() -> None:
-    memory = {"full": HostPages(1), "mamba": HostPages(1)}
-    pools = {
-        name: StoredPool(name=name, format_digest=name.encode().ljust(32), value_bytes=memory[name].value_bytes)
-        for name in memory
-    }
-    engine = MemoryStorage([*pools.values(), record_pool([pools["mamba"]], RECORDS)])
-    storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1")
-    tier = HostTier(page_counts={}, engine=NullEngine())
-    cache = PrefixCache([FULL, MAMBA], 2, host=tier, storage=storage)
+    cache = metered_cache()
     tokens = np.arange(8)
     with cache.acquire(Key(tokens)) as lease:
         cache.allocate(lease, 8)
@@ -75,6 +98,157 @@ def test_a_store_is_exported_too() -> None:
     put = (("call", "put"), ("outcome", "done"))
     assert samples["unified_tree_storage_pages_total", (*put, ("pool", "full"))] == 4
     assert samples["unified_tree_storage_queries_total", (("answer", "asked"), ("pool", "full"))] == 499 - 4 + 4
-    assert samples["unified_tree_storage_call_seconds_total", (("call", "put"), ("pool", "mamba"))] > 0
+    assert samples["unified_tree_storage_call_seconds_sum", (("call", "put"), ("pool", "mamba"))] > 0
+    assert samples["unified_tree_storage_call_seconds_count", (("call", "put"), ("pool", "mamba"))] == 1
     assert samples["unified_tree_storage_degraded", ()] == 0
+    assert samples["unified_tree_storage_quarantined_total", (("pool", "full"),)] == 0, "there before the first one"
     cache.close()
+
+
+def test_each_missed_token_is_exported_under_one_cause() -> None:
+    cache = PrefixCache([FULL, swa(3)], 2, {"full": 12, "swa": 7})
+    for prompt in (np.arange(12), np.append(np.arange(8), 50 + np.arange(5)), 100 + np.arange(14), np.arange(12)):
+        serve(cache, prompt)
+    stats = cache.stats()
+    assert list(stats.misses) == [cause.label for cause in MissCause], "those without a token, too"
+    assert sum(stats.misses.values()) == stats.prompt_tokens - stats.hit_tokens
+    assert sum(stats.evicted_misses.values()) == stats.misses["evicted"] > 0
+    assert {tier for _, tier in stats.evicted_misses} == {"device"}
+    samples = scraped(CacheCollector(cache.stats))
+    assert {cause: samples["unified_tree_miss_tokens_total", (("cause", cause),)] for cause in stats.misses} == stats.misses
+    for (component, tier), count in stats.evicted_misses.items():
+        assert samples["unified_tree_evicted_miss_tokens_total", (("component", component), ("tier", tier))] == count
+    memory = stats.miss_memory
+    assert memory is not None and memory.remembered and memory.size_bytes
+    assert samples["unified_tree_miss_memory_bytes", ()] == memory.size_bytes
+    assert samples["unified_tree_miss_memory_prefixes", (("state", "whole"),)] == memory.remembered
+    assert samples["unified_tree_miss_memory_forgotten_total", ()] == 0
+
+
+def test_the_memory_of_misses_tells_when_it_is_too_small() -> None:
+    settings = TreeSettings(ghost_bytes=600, faded_ghosts=1)
+    cache = PrefixCache([FULL], 2, {"full": 4}, settings=settings)
+    for prompt in range(6):
+        serve(cache, np.arange(8) + 100 * prompt)
+    memory = cache.stats().miss_memory
+    assert memory is not None
+    assert (memory.remembered, memory.faded) == (1, 1) and memory.forgotten == 3
+
+
+def test_without_that_memory_no_cause_is_exported() -> None:
+    cache = PrefixCache([FULL], 2, {"full": 8}, settings=TreeSettings(ghost_bytes=0))
+    serve(cache, np.arange(8))
+    stats = cache.stats()
+    assert (stats.misses, stats.evicted_misses, stats.miss_details, stats.miss_memory) == ({}, {}, {}, None)
+    assert not any("miss" in name for name, _ in scraped(CacheCollector(cache.stats)))
+
+
+def test_details_are_exported_but_for_names_of_namespaces() -> None:
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 20, "mamba": 6})
+    with cache.acquire(Key(np.arange(8))) as lease:  # saves no state
+        for end in (4, 8):
+            cache.allocate(lease, end)
+            cache.commit(lease, end)
+    serve(cache, np.arange(12))
+    serve(cache, np.append(100 + np.arange(8), 7))
+    with cache.acquire(Key(100 + np.arange(8), namespace="a tenant")):
+        pass
+    stats = cache.stats()
+    [never_saved, elsewhere] = stats.miss_details
+    assert never_saved[0] == "never_saved" and elsewhere == ("other_namespace", "")
+    exported = [
+        labels for name, labels in scraped(CacheCollector(cache.stats)) if name == "unified_tree_miss_detail_tokens_total"
+    ]
+    assert exported == [(("cause", "never_saved"), ("detail", never_saved[1]))]
+
+
+def test_copies_are_exported_as_histograms() -> None:
+    cache = with_host()
+    samples = scraped(CacheCollector(cache.stats))
+    for direction, count in (("backup", 3), ("load", 1)):
+        way = ("direction", direction)
+        assert samples["unified_tree_transfer_seconds_count", (way,)] == count
+        assert samples["unified_tree_transfer_seconds_bucket", (way, ("le", "+Inf"))] == count
+        assert 0 < samples["unified_tree_transfer_seconds_sum", (way,)] < 60
+    cumulated = [count for (name, labels), count in samples.items() if name.endswith("_bucket") and way in labels]
+    assert cumulated == sorted(cumulated) and len(cumulated) == 17
+    cache.close()
+
+
+def test_the_count_of_hits_never_falls() -> None:
+    """A load that fails takes its tokens from `hit_tokens`, and Prometheus would take that for a restart."""
+    tier = HostTier(page_counts={"full": 40}, engine=NullEngine(), load_cost=ALWAYS_LOAD)
+    cache = PrefixCache([FULL], 2, {"full": 4}, host=tier)
+    for prompt in (np.arange(8), 100 + np.arange(8)):
+        serve(cache, prompt)
+        cache.drain()
+    collector = CacheCollector(cache.stats, aliases=["vllm"])
+    scrapes = [scraped(collector)]
+    lease = cache.acquire(Key(np.arange(9)))
+    assert lease.is_loading and cache.stats().hit_tokens == 8
+    scrapes.append(scraped(collector))
+    cache.invalidate()
+    cache.drain()
+    assert lease.failure is not None and cache.stats().hit_tokens == 0
+    assert cache.stats().misses["load_failed"] == 8
+    scrapes.append(scraped(collector))
+    cache.release(lease)
+    for before, after in pairwise(scrapes):
+        fallen = {
+            name
+            for name, count in after.items()
+            if re.search("_(total|count|bucket)$", name[0]) and count < before.get(name, 0)
+        }
+        assert not fallen
+    cache.close()
+
+
+@pytest.mark.parametrize("engine", RECORDED)
+def test_aliases_are_names_of_the_engine(engine: str) -> None:
+    cache = with_host()
+    plain, samples = (scraped(CacheCollector(cache.stats, {"rank": "0"}, aliases=given)) for given in ([], [engine]))
+    added = {key: count for key, count in samples.items() if key not in plain}
+    recorded = RECORDED[engine].counters
+    assert {name for name, _ in added} == set(recorded)
+    for name, labels in added:
+        beside = {label for label, _ in labels if label != "rank"}
+        assert ("rank", "0") in labels and beside == recorded[name] - {"is_streaming"}
+        assert all(value in SOURCES[name] for label, value in labels if label in ("source", "cache_source"))
+        assert all(value in SGLANG_POOLS.values() for label, value in labels if label == "pool")
+    cache.close()
+
+
+def test_aliases_say_where_tokens_came_from() -> None:
+    cache = with_host()
+    samples = scraped(CacheCollector(cache.stats, aliases=("vllm", "sglang", "vllm")))
+    stats = cache.stats()
+    assert (stats.prompt_tokens, stats.device_hit_tokens, stats.host_hit_tokens) == (42, 8, 8)
+    assert samples["vllm:prefix_cache_queries_total", ()] == samples["sglang:prompt_tokens_total", ()] == 42
+    assert samples["vllm:prefix_cache_hits_total", ()] == samples["vllm:external_prefix_cache_hits_total", ()] == 8
+    assert samples["vllm:external_prefix_cache_queries_total", ()] == 42 - 8
+    for name, label, store in (
+        ("vllm:prompt_tokens_cached_by_source_total", "source", "external_unspecified"),
+        ("sglang:cached_tokens_total", "cache_source", "storage"),
+    ):
+        assert [samples[name, ((label, tier),)] for tier in ("device", "host", store)] == [8, 8, 0]
+    assert samples["sglang:load_back_tokens_total", (("pool", "kv"),)] == 8
+    assert samples["sglang:hicache_backup_tokens_total", (("pool", "mamba"),)] == 3
+    assert samples["sglang:load_back_bytes_total", ()] == stats.loaded.size_bytes
+    assert samples["sglang:hicache_backup_tokens_total", (("pool", "kv"),)] == 24
+    assert samples["sglang:evicted_tokens_total", ()] == 2 * stats.pools["full"].evicted_pages > 0
+    cache.close()
+
+
+def test_a_cache_alone_asks_nobody_outside() -> None:
+    cache = PrefixCache([Component(name="packed", coverage=Path()), swa(3)], 2)
+    serve(cache, np.arange(8))
+    samples = scraped(CacheCollector(cache.stats, aliases=["vllm", "sglang"]))
+    assert samples["vllm:external_prefix_cache_queries_total", ()] == 0
+    assert ("sglang:evicted_tokens_total", ()) not in samples, "it has no full KV"
+    assert samples["sglang:load_back_tokens_total", (("pool", "swa"),)] == 0
+
+
+@pytest.mark.parametrize("aliases", ["vllm", ["lmcache"]])
+def test_aliases_are_of_engines_that_are_known(aliases: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="a list of engines out of vllm, sglang"):
+        CacheCollector(PrefixCache([FULL], 2).stats, aliases=aliases)

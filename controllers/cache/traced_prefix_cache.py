@@ -1,0 +1,202 @@
+"""A PrefixCache that tells OpenTelemetry of each request. Needs the `otel` extra.
+
+Tracing is a class of its own, so that a cache without it pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, get_tracer, set_span_in_context
+
+from unified_tree.arguments import integer
+from unified_tree.controllers.cache.prefix_cache import PrefixCache
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unified_tree.component import Component
+    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.keys import Key
+
+PREFIX = "unified_tree."
+"""Before the name of each span and attribute."""
+
+
+class TracedPrefixCache(PrefixCache):
+    """A PrefixCache with OpenTelemetry spans; use it in place of a PrefixCache.
+
+    - `unified_tree.request`, from `acquire` to `release`, in the context that is current in `acquire`. Its attributes are
+      `prompt_tokens`, `hit_tokens`, `host_tokens`, `storage_tokens`, `committed_tokens`, and `miss.<cause>`, the tokens that
+      are computed, by cause; all with the prefix `unified_tree.`.
+    - `unified_tree.acquire` and `unified_tree.commit` under it, each as long as the call.
+    - `unified_tree.load` under it, from `acquire` until the load has ended; `released` if the lease ended before.
+    - `unified_tree.prefetch`, in the context that is current in `prefetch`, until `prefetched` says True, or `acquire` or
+      `cancel` ends the wait. The span of the request links to it.
+
+    Args:
+        components, page_size, page_counts, options: as of PrefixCache.
+        tracer: None for the one that OpenTelemetry is configured with.
+        max_prefetches: how many prefetches are followed; the span of the oldest is ended as `forgotten` beyond that.
+
+    Cost: some 25 microseconds a span that is recorded, 5 one that is not.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        page_size: int,
+        page_counts: Mapping[str, int] | None = None,
+        *,
+        tracer: Tracer | None = None,
+        max_prefetches: int = 8192,
+        **options: Any,
+    ) -> None:
+        if tracer is not None and not isinstance(tracer, Tracer):
+            raise ConfigurationError(f"tracer must be an OpenTelemetry Tracer, not {tracer!r}")
+        self._max_prefetches = integer(max_prefetches, "max_prefetches", ConfigurationError, minimum=1)
+        super().__init__(components, page_size, page_counts, **options)
+        self._tracer = get_tracer("unified_tree") if tracer is None else tracer
+        self._prefetches: dict[Hashable, Span] = {}
+        self._requests: dict[Lease, Span] = {}
+        self._loading: dict[Lease, Span] = {}
+
+    def prefetch(self, request: Hashable, key: Key) -> bool:
+        """See PrefixCache.prefetch."""
+        self._end_prefetch(request, "replaced")
+        started = super().prefetch(request, key)
+        if started:
+            if len(self._prefetches) >= self._max_prefetches:
+                self._end_prefetch(next(iter(self._prefetches)), "forgotten")
+            span = self._tracer.start_span(f"{PREFIX}prefetch", attributes={f"{PREFIX}prompt_tokens": key.length})
+            self._prefetches[request] = span
+        return started
+
+    def prefetched(self, request: Hashable) -> bool:
+        """See PrefixCache.prefetched."""
+        is_ready = super().prefetched(request)
+        if is_ready and request in self._prefetches:
+            self._end_prefetch(request, "ready", keep=True)
+        return is_ready
+
+    def cancel(self, request: Hashable) -> None:
+        """See PrefixCache.cancel."""
+        self._end_prefetch(request, "cancelled")
+        super().cancel(request)
+
+    def _end_prefetch(self, request: Hashable, outcome: str, *, keep: bool = False) -> Span | None:
+        """End the span of a prefetch, if it has not ended; `keep` it for the request's link."""
+        span = self._prefetches.get(request) if keep else self._prefetches.pop(request, None)
+        if span is not None and span.is_recording():
+            span.set_attribute(f"{PREFIX}prefetched_tokens", self.prefetched_tokens(request))
+            span.set_attribute(f"{PREFIX}outcome", outcome)
+            span.end()
+        return span
+
+    def acquire(self, key: Key, checkpoints: Sequence[int] = (), **options: Any) -> Lease:
+        """See PrefixCache.acquire."""
+        request = options.get("request")
+        prefetch = None if request is None else self._end_prefetch(request, "acquired")
+        links = [] if prefetch is None else [Link(prefetch.get_span_context())]
+        whole = self._tracer.start_span(
+            f"{PREFIX}request", links=links, attributes={f"{PREFIX}prompt_tokens": getattr(key, "length", 0)}
+        )
+        context = set_span_in_context(whole)
+        try:
+            with self._tracer.start_as_current_span(f"{PREFIX}acquire", context=context):
+                lease = super().acquire(key, checkpoints, **options)
+        except BaseException as error:
+            whole.set_status(Status(StatusCode.ERROR, str(error)))
+            whole.end()
+            raise
+        self._requests[lease] = whole
+        if lease.is_loading:
+            self._loading[lease] = self._tracer.start_span(f"{PREFIX}load", context=context)
+        return lease
+
+    def poll(self) -> None:
+        """See PrefixCache.poll."""
+        try:
+            super().poll()
+        finally:
+            self._follow_loads()
+
+    def drain(self) -> None:
+        """See PrefixCache.drain."""
+        try:
+            super().drain()
+        finally:
+            self._follow_loads()
+
+    def _follow_loads(self) -> None:
+        for lease in [lease for lease in self._loading if not lease.is_loading]:
+            self._end_load(lease, "failed" if lease.failure is not None else "loaded")
+
+    def _end_load(self, lease: Lease, outcome: str) -> None:
+        span = self._loading.pop(lease)
+        span.set_attribute(f"{PREFIX}host_tokens", lease.host_tokens)
+        span.set_attribute(f"{PREFIX}outcome", outcome)
+        if lease.failure is not None:
+            span.set_status(Status(StatusCode.ERROR, lease.failure))
+        span.end()
+
+    def commit(
+        self,
+        lease: Lease,
+        tokens: NDArray[np.integer[Any]] | Sequence[int] | int,
+        states: Mapping[int, int] | None = None,
+        **options: Any,
+    ) -> None:
+        """See PrefixCache.commit."""
+        whole = self._requests.get(lease)
+        if whole is None:  # of a lease that is no request
+            super().commit(lease, tokens, states, **options)
+            return
+        before = lease.committed
+        try:
+            with self._tracer.start_as_current_span(f"{PREFIX}commit", context=set_span_in_context(whole)) as span:
+                super().commit(lease, tokens, states, **options)
+                span.set_attribute(f"{PREFIX}committed_tokens", lease.committed)
+                span.set_attribute(f"{PREFIX}new_tokens", lease.committed - before)
+        finally:
+            self._follow_loads()
+
+    def release(self, lease: Lease) -> None:
+        """See PrefixCache.release."""
+        self._follow_loads()
+        whole = self._requests.get(lease)
+        if whole is not None and whole.is_recording():
+            self._describe(lease, whole)
+        super().release(lease)
+        if whole is not None:
+            del self._requests[lease]
+            if lease in self._loading:
+                self._end_load(lease, "released")
+            whole.end()
+
+    def _describe(self, lease: Lease, span: Span) -> None:
+        """What became of a request."""
+        causes: dict[str, int] = {}
+        for miss in lease.misses:
+            causes[miss.cause.label] = causes.get(miss.cause.label, 0) + miss.tokens
+        hits = lease.prompt_tokens - sum(causes.values()) if causes else lease.compute_from
+        span.set_attribute(f"{PREFIX}hit_tokens", hits)
+        span.set_attribute(f"{PREFIX}host_tokens", lease.host_tokens)
+        span.set_attribute(f"{PREFIX}storage_tokens", lease.storage_tokens)
+        span.set_attribute(f"{PREFIX}committed_tokens", lease.committed)
+        for label, tokens in causes.items():
+            span.set_attribute(f"{PREFIX}miss.{label}", tokens)
+        if lease.failure is not None:
+            span.set_status(Status(StatusCode.ERROR, lease.failure))
+
+    def close(self) -> None:
+        """See PrefixCache.close. The spans of open leases end when these are released."""
+        try:
+            super().close()
+        finally:
+            self._follow_loads()
+            for request in list(self._prefetches):
+                self._end_prefetch(request, "closed")

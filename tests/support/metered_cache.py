@@ -1,0 +1,25 @@
+"""A cache with all that has figures: a host tier, and a store in memory."""
+
+from __future__ import annotations
+
+from host_cells import HostPages
+from kinds import FULL, MAMBA
+
+from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.storage import MemoryStorage, StoredPool
+from unified_tree.controllers.storage.restore_point import record_pool
+from unified_tree.controllers.storage_tier import StorageTier
+from unified_tree.controllers.storage_tier.stored_composition import RECORDS
+from unified_tree.controllers.transfer_engines import NullEngine
+
+
+def metered_cache() -> PrefixCache:
+    """Full KV and states, without limits, two tokens a page."""
+    memory = {"full": HostPages(1), "mamba": HostPages(1)}
+    pools = {
+        name: StoredPool(name=name, format_digest=name.encode().ljust(32), value_bytes=memory[name].value_bytes)
+        for name in memory
+    }
+    engine = MemoryStorage([*pools.values(), record_pool([pools["mamba"]], RECORDS)])
+    storage = StorageTier(engine=engine, pools=pools, memory=memory, weights_version="v1")
+    return PrefixCache([FULL, MAMBA], 2, host=HostTier(page_counts={}, engine=NullEngine()), storage=storage)

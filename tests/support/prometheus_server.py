@@ -1,0 +1,113 @@
+"""A real Prometheus on loopback, which scrapes what a test exports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+START_S = 30.0
+
+
+def skip_unless_it_runs() -> None:
+    """Skip the test that asks, or the module."""
+    for program in ("prometheus", "promtool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no Prometheus: there is no {program}; on Debian apt-get install prometheus", allow_module_level=True)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return once a condition holds."""
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+class Prometheus:
+    """A server with these targets and rules; a context manager that ends it by its process id.
+
+    Args:
+        folder: its own, for its configuration and data.
+        targets: addresses that it scrapes, four times a second.
+        rules: files of alerts.
+    """
+
+    def __init__(self, folder: Path, targets: Sequence[str], rules: Sequence[Path]) -> None:
+        self._folder = folder
+        self._address = f"127.0.0.1:{free_port()}"
+        config = {
+            "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "250ms"},
+            "rule_files": [str(path.resolve()) for path in rules],
+            "scrape_configs": [{"job_name": "unified_tree", "static_configs": [{"targets": list(targets)}]}],
+        }
+        self._config = folder / "prometheus.yml"
+        self._config.write_text(json.dumps(config))  # which is YAML, too
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Prometheus:
+        self._log = (self._folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={self._config}",
+                f"--storage.tsdb.path={self._folder / 'data'}",
+                f"--web.listen-address={self._address}",
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        wait_until(self._is_ready, "Prometheus to start")
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, (self._folder / "prometheus.log").read_text()
+        try:
+            with urlopen(f"http://{self._address}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def ask(self, path: str, **arguments: str) -> Any:
+        """The data of an answer of its API."""
+        with urlopen(f"http://{self._address}/api/v1/{path}?{urlencode(arguments)}", timeout=30) as answer:
+            said = json.load(answer)
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """What an expression is now: labels and values."""
+        return [(each["metric"], float(each["value"][1])) for each in self.ask("query", query=expression)["result"]]
+
+    def scrapes(self) -> int:
+        """How often each target was scraped, of all the least."""
+        counts = [count for _, count in self.query("count_over_time(up[10m])")]
+        return int(min(counts, default=0))

@@ -1,0 +1,154 @@
+"""The dashboard and the alerts of deploy/, in a real Prometheus that scrapes a serving engine.
+
+Grafana itself is not needed: each query of the dashboard is asked as Grafana would ask it, its variables replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml  # type: ignore[import-untyped]
+from kinds import FULL, MAMBA
+from oracle.families import GPT_OSS
+from oracle.mix import Bench, Tiers, serve_mix
+from oracle.oracle_engine import OracleEngine
+from oracle.tiny_model import SINGLE
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_server import Prometheus, skip_unless_it_runs, wait_until
+
+from unified_tree import Key
+from unified_tree.controllers import CacheCollector, CacheStats, PrefixCache
+
+ROOT = Path(__file__).parents[3]
+DASHBOARD = ROOT / "deploy/grafana/unified_tree.json"
+RULES = ROOT / "deploy/prometheus/unified_tree.rules.yml"
+VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "2m"}
+METRIC = re.compile(r"\bunified_tree_\w+")
+
+skip_unless_it_runs()
+
+
+class Published(OracleEngine):
+    """Leaves a snapshot of its cache's statistics for scrapes after each step, for a scrape must not read the cache itself."""
+
+    latest: CacheStats
+
+    def step(self) -> None:
+        super().step()
+        Published.latest = self.cache.stats()
+
+
+@contextmanager
+def exported(collector: CacheCollector) -> Iterator[str]:
+    """The address at which Prometheus finds a collector's metrics."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def forgetful() -> PrefixCache:
+    """A cache of whose requests the first saves no state, so that it is known why the second misses it."""
+    cache = PrefixCache([FULL, MAMBA], 2, {"full": 20, "mamba": 6})
+    for _ in range(2):
+        with cache.acquire(Key(np.arange(8))) as lease:
+            for end in (4, 8):
+                cache.allocate(lease, end)
+                cache.commit(lease, end)
+    return cache
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """After it has watched the reference engine serve a mix, over a device that is too small, a host tier and a store."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    storage = {"name": "file", "options": {"directory": folder / "store", "capacity_bytes": 1 << 28}}
+    bench = Bench(GPT_OSS, SINGLE, Tiers(storage=storage, paths=1.0, windows=1.5), Random(3), engine=Published)
+    Published.latest = bench.cache.stats()
+    second = forgetful()
+    with (
+        exported(CacheCollector(lambda: Published.latest, {"model": "gpt-oss"})) as first_address,
+        exported(CacheCollector(second.stats)) as second_address,
+        Prometheus(folder, [first_address, second_address], [RULES]) as server,
+    ):
+        wait_until(lambda: server.scrapes() >= 2, "the first scrapes")
+        serve_mix(bench, 40)
+        scraped = server.scrapes()
+        wait_until(lambda: server.scrapes() >= scraped + 3, "scrapes of the end")
+        yield server
+
+
+def dashboard_queries() -> list[tuple[str, str]]:
+    """Titles of panels and their expressions."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", [])]
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+
+def test_each_query_of_the_dashboard_returns_data(prometheus: Prometheus) -> None:
+    silent = []
+    for title, expression in dashboard_queries():
+        for name, value in VARIABLES.items():
+            expression = expression.replace(name, value)
+        assert "$" not in expression, "a variable that this test does not know"
+        if not any(math.isfinite(value) for _, value in prometheus.query(expression)):
+            silent.append(f"{title}: {expression}")
+    assert not silent, "\n".join(silent)
+
+
+def test_its_variables_list_what_is_scraped(prometheus: Prometheus) -> None:
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    asked = {each["name"]: each["query"]["query"] for each in variables if each["type"] == "query"}
+    assert list(asked) == ["job", "instance"]
+    for label, query in asked.items():
+        [(metric, named)] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", query)
+        found = {labels[named] for labels, _ in prometheus.query(metric)}
+        assert named == label and len(found) == {"job": 1, "instance": 2}[label]
+
+
+def test_each_alert_evaluates_over_metrics_that_are_there(prometheus: Prometheus) -> None:
+    wait_until(
+        lambda: all(rule["health"] == "ok" for group in prometheus.ask("rules")["groups"] for rule in group["rules"]),
+        "the evaluation of all rules",
+    )
+    loaded = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in loaded} == set(alerts())
+    for name, rule in alerts().items():
+        prometheus.query(rule["expr"])
+        for metric in METRIC.findall(rule["expr"]):
+            assert prometheus.query(metric), f"{name} asks for {metric}, which is not exported"
+
+
+def test_the_figures_of_the_cache_arrive(prometheus: Prometheus) -> None:
+    [(labels, prompts)] = prometheus.query('unified_tree_prompt_tokens_total{model="gpt-oss"}')
+    [(_, hits)] = prometheus.query('unified_tree_hit_tokens_total{model="gpt-oss"}')
+    [(_, misses)] = prometheus.query('sum(unified_tree_miss_tokens_total{model="gpt-oss"})')
+    assert prompts == Published.latest.prompt_tokens and labels["job"] == "unified_tree"
+    assert misses == prompts - Published.latest.hit_tokens
+    assert hits <= Published.latest.hit_tokens
+
+
+def test_the_rules_are_well_formed() -> None:
+    done = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, rule in alerts().items():
+        assert name.startswith("UnifiedTree") and rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert rule["annotations"]["summary"]
