@@ -79,6 +79,7 @@ class Inspector:
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
         self._is_untold = False
+        self._is_begun = False
         self._walk: TreeWalk | None = None
         self._leases: HeldLeases | None = None
         self._questions: list[Frame] = []
@@ -131,17 +132,20 @@ class Inspector:
         if not self._sink.flush():
             return
         self._questions += self._sink.take()
-        if now_s >= self._due_s:
-            self._due_s = now_s + self._figures_every_s
-            self._tell_figures(now_s)
-        elif self._is_untold:
+        if self._is_untold:
             self._tell_happened()
         elif self._questions:
             self._answer(self._questions.pop(0))
+        elif now_s >= self._due_s:
+            self._due_s = now_s + self._figures_every_s
+            self._tell_figures(now_s)
         elif self._leases is not None:
             if self._leases.step():
                 self._sink.put(encode("leases", self._leases.result()))
                 self._leases = None
+        elif self._is_begun:
+            self._is_begun = False
+            self._walk = TreeWalk(self._cache.tree.state, False)
         elif self._walk is not None:
             self._read_tree(began)
         self._sink.flush()
@@ -240,9 +244,9 @@ class Inspector:
             self._stored[kind], self._stored[f"{kind} bytes"] = pages, size_bytes
 
     def _answer(self, question: Frame) -> None:
-        if question.kind == "tree" and self._walk is None:
-            self._walk = TreeWalk(self._cache.tree.state, False)
+        if question.kind == "tree" and self._walk is None and not self._is_begun:
             self._begin_tree(self._time_s())
+            self._is_begun = True
         elif question.kind == "leases" and self._leases is None:
             self._leases = HeldLeases(self._cache, self._acquired, self._time_s())
         elif question.kind == "walk":
