@@ -84,7 +84,7 @@ def figures(cache: PrefixCache) -> dict[str, Any]:
 def ages_of_uses(state: TreeState) -> list[list[float]]:
     """How long ago some operations of the tree were, in seconds, as [operation, age], the last first.
 
-    From the last one backwards the steps grow, so the others can be told from these to a twentieth. Empty if no ages are
+    From the last one backwards the steps grow, so the others can be told from these to a tenth. Empty if no ages are
     measured. Cost: O(log operations).
     """
     ages = state.ages
@@ -95,7 +95,7 @@ def ages_of_uses(state: TreeState) -> list[list[float]]:
     while back <= state.clock:
         stamp = state.clock - back
         shown.append([stamp, round(ages.now_s - ages.time_of(stamp), 4)])
-        back = max(back + 1, back * 21 // 20)
+        back = max(back + 1, back * 11 // 10)
     return shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from array import array
 from pathlib import Path
@@ -21,7 +22,6 @@ from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Mapping
 
     from unified_tree.controllers.cache.lease import Lease
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""
+MAX_RELEASED = 64
+"""So many more leases than twice the open ones are known before those that were released are forgotten."""
 DEFAULT_BUDGET_S = 0.0003
 FIGURES_EVERY_S = 1.0
+PAGE_ENDS_S = 5.0
 
 
 class Inspector:
@@ -76,6 +79,7 @@ class Inspector:
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
         self._is_untold = False
+        self._is_begun = False
         self._walk: TreeWalk | None = None
         self._leases: HeldLeases | None = None
         self._questions: list[Frame] = []
@@ -128,17 +132,20 @@ class Inspector:
         if not self._sink.flush():
             return
         self._questions += self._sink.take()
-        if now_s >= self._due_s:
-            self._due_s = now_s + self._figures_every_s
-            self._tell_figures(now_s)
-        elif self._is_untold:
+        if self._is_untold:
             self._tell_happened()
         elif self._questions:
             self._answer(self._questions.pop(0))
+        elif now_s >= self._due_s:
+            self._due_s = now_s + self._figures_every_s
+            self._tell_figures(now_s)
         elif self._leases is not None:
             if self._leases.step():
                 self._sink.put(encode("leases", self._leases.result()))
                 self._leases = None
+        elif self._is_begun:
+            self._is_begun = False
+            self._walk = TreeWalk(self._cache.tree.state, False)
         elif self._walk is not None:
             self._read_tree(began)
         self._sink.flush()
@@ -170,7 +177,11 @@ class Inspector:
             self._cache.counters.watcher = None
         self._sink.close()
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(PAGE_ENDS_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._process = None
 
     def __enter__(self) -> Inspector:
@@ -185,6 +196,8 @@ class Inspector:
         """See CacheWatcher."""
         now_s = self._time_s()
         self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
+        if len(self._acquired) > 2 * self._cache.lease_count + MAX_RELEASED:
+            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
         """See CacheWatcher."""
@@ -215,8 +228,6 @@ class Inspector:
         if events or requests:
             told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
             self._sink.put(encode("happened", told))
-        if len(self._acquired) > 2 * self._cache.lease_count + 64:
-            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
     def _note_stored(self) -> None:
         storage = self._cache.storage
@@ -233,9 +244,9 @@ class Inspector:
             self._stored[kind], self._stored[f"{kind} bytes"] = pages, size_bytes
 
     def _answer(self, question: Frame) -> None:
-        if question.kind == "tree" and self._walk is None:
-            self._walk = TreeWalk(self._cache.tree.state, False)
+        if question.kind == "tree" and self._walk is None and not self._is_begun:
             self._begin_tree(self._time_s())
+            self._is_begun = True
         elif question.kind == "leases" and self._leases is None:
             self._leases = HeldLeases(self._cache, self._acquired, self._time_s())
         elif question.kind == "walk":

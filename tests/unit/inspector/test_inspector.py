@@ -164,9 +164,10 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
             self.is_open = False
 
     inspector = Inspector(cache, Nobody(), budget_s=0.0, figures_every_s=1e9)
-    inspector.step()
-    inspector._questions.append(type("Question", (), {"kind": "tree", "fields": {}, "body": b""})())
-    inspector.step()
+    question = type("Question", (), {"kind": "tree", "fields": {}, "body": b""})
+    inspector._questions.append(question())
+    while inspector._walk is None:
+        inspector.step()
     steps = 0
     while inspector._walk is not None:
         inspector.step()
