@@ -71,6 +71,8 @@ class Figures:
         beneficiaries: evicted tokens by the other namespace for which room was made.
         drops: what was not done, by reason.
         ghost_bytes: the memory of evictions.
+        store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
+            `store_is_degraded`: it is not asked for now.
     """
 
     title: str = "the cache"
@@ -84,6 +86,9 @@ class Figures:
     drops: dict[str, int] = field(default_factory=dict)
     pools: list[PoolFigures] = field(default_factory=list)
     ghost_bytes: int = 0
+    store_quarantined: int = 0
+    store_errors: int = 0
+    store_is_degraded: bool = False
 
     @classmethod
     def of(cls, cache: PrefixCache, title: str = "the cache") -> Figures:
@@ -120,6 +125,9 @@ class Figures:
             drops=dict(stats.drops),
             pools=pools,
             ghost_bytes=state.settings.ghost_bytes,
+            store_quarantined=0 if stats.storage is None else sum(stats.storage.quarantined.values()),
+            store_errors=0 if stats.storage is None else stats.storage.errors,
+            store_is_degraded=stats.storage is not None and stats.storage.is_degraded,
         )
 
     def record(self) -> dict[str, Any]:

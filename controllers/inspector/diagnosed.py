@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def figures_of(picture: Picture) -> Figures:
     """The figures of a picture that has some."""
     shown, cache = picture.figures, picture.cache
+    stored = shown.get("storage", {})
     names = [component["name"] for component in cache["components"]]
     kinds = {component["name"]: component["kind"] for component in cache["components"]}
     evicted = {(names[component], tier): tokens for component, tier, tokens in shown["evicted"]}
@@ -50,4 +51,7 @@ def figures_of(picture: Picture) -> Figures:
         drops=shown["drops"],
         pools=pools,
         ghost_bytes=cache["ghost_bytes"],
+        store_quarantined=sum(stored.get("quarantined", {}).values()),
+        store_errors=stored.get("errors", 0),
+        store_is_degraded=stored.get("is_degraded", False),
     )

@@ -104,6 +104,14 @@ def test_what_costs_less_than_half_a_percent_is_no_finding() -> None:
     assert diagnosis(figures({}, 0)).startswith("the cache: 0.0% of 0")
 
 
+def test_a_store_that_lies_or_fails_comes_first() -> None:
+    lying = figures({"page_remainder": 500}, store_quarantined=3)
+    assert "not what had been put" in findings(lying)[0].what
+    assert str(findings(lying)[0]).startswith("broken")
+    failing = figures({"page_remainder": 500}, store_errors=2, store_is_degraded=True)
+    assert "not asked any more" in findings(failing)[0].what
+
+
 def test_five_at_most_and_the_dearest_first() -> None:
     causes = ["other_namespace", "other_weights", "load_failed", "in_flight", "page_remainder", "save_grid"]
     found = findings(figures({cause: 100 + i for i, cause in enumerate(causes)}))

@@ -166,10 +166,14 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
     inspector = Inspector(cache, Nobody(), budget_s=0.0, figures_every_s=1e9)
     question = type("Question", (), {"kind": "tree", "fields": {}, "body": b""})
     inspector._questions.append(question())
-    while inspector._walk is None:
+
+    def walks() -> bool:
+        return inspector._walk is not None
+
+    while not walks():
         inspector.step()
     steps = 0
-    while inspector._walk is not None:
+    while walks():
         inspector.step()
         steps += 1
     assert steps >= cache.tree.node_count // 32
