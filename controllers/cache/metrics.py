@@ -52,11 +52,11 @@ STORAGE_TOTALS = {
 }
 """Fields of StorageTierStats that only grow, and what they count."""
 AGES = {
-    "reuse_gap": "how long what a match used had not been used",
-    "idle": "how long a victim had not been used",
-    "lifetime": "how long ago a victim was made",
+    "reuse_gap": ("reuse_gap_seconds", "how long what a match used had not been used"),
+    "idle": ("idle_before_eviction_seconds", "how long a victim had not been used"),
+    "lifetime": ("lifetime_seconds", "how long ago a victim was made"),
 }
-"""Fields of PoolAgeStats."""
+"""Fields of PoolAgeStats, their names here, and what they are."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
 
@@ -112,9 +112,9 @@ class CacheCollector:
         took = [((way,), moved.latency) for way, moved in ways.items()]
         what = "from the decision to copy until the copy took effect"
         yield self._histogram("transfer_seconds", what, LATENCY_BOUNDS_S, took, "direction")
-        for field, what in AGES.items():
+        for field, (name, what) in AGES.items() if stats.ages else ():
             ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
-            yield self._histogram(f"{field}_seconds", what, AGE_BOUNDS_S, ages, "component", "tier")
+            yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
