@@ -9,11 +9,11 @@ from mypy_extensions import i64
 from unified_tree.causes import LAST_TOKEN, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
 from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
-    from unified_tree.node import Tier
     from unified_tree.receipt import Boundary, Match
     from unified_tree.state import TreeState
 
@@ -23,19 +23,23 @@ class MissLedger:
 
     Attributes:
         tokens: booked so far, by cause.
-        evicted: of these the evicted ones, by component (its index) and tier of the pool that was short.
         details: of these those with a detail, by cause and detail.
         in_flight: the prompts that are being computed.
     """
 
-    __slots__ = ("_state", "details", "evicted", "in_flight", "tokens")
+    __slots__ = ("_evicted", "_state", "details", "in_flight", "tokens")
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self.tokens = [0] * len(MissCause)
-        self.evicted: dict[tuple[int, Tier], int] = {}
+        self._evicted = [0] * (2 * len(state.components))
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
+
+    @property
+    def evicted(self) -> dict[tuple[int, Tier], int]:
+        """Of these tokens the evicted ones, by component (its index) and tier of the pool that was short."""
+        return {(pool // 2, Tier(pool % 2)): tokens for pool, tokens in enumerate(self._evicted) if tokens}
 
     @property
     def is_on(self) -> bool:
@@ -71,8 +75,8 @@ class MissLedger:
         count = miss.end - miss.begin
         self._count(miss.code, count)
         if eviction is not None:
-            pool = (eviction.component, eviction.tier)
-            self.evicted[pool] = self.evicted.get(pool, 0) + count
+            pool = 2 * eviction.component + eviction.tier
+            self._evicted[pool] = self._evicted[pool] + count
         if detail is not None:
             kind = (miss.cause, detail)
             self.details[kind] = self.details.get(kind, 0) + count
