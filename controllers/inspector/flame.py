@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MAX_RECTANGLES = 4000
 MAX_TICKS = 40
+MAX_BRANCHES = 30
 EVERYTHING = -1
 """The run above all namespaces."""
 
@@ -104,15 +105,19 @@ def path(picture: TreePicture, run: int) -> list[list[Any]]:
 
 
 def run_details(picture: TreePicture, run: int) -> dict[str, Any]:
-    """What there is to say about one run."""
+    """What there is to say about one run; `largest` are its largest branches, which may be too narrow to be drawn."""
+    branches = picture.children(run, "both")[:MAX_BRANCHES].tolist()
+    totals, counts = picture.total["both"], picture.node_count
+    largest = [[branch, label(picture, branch), float(totals[branch]), int(counts[branch])] for branch in branches]
     if not 0 <= run < picture.run_count:
-        return {"run": run, "label": label(picture, run), "path": path(picture, run)}
+        return {"run": run, "label": label(picture, run), "path": path(picture, run), "largest": largest}
     nodes = picture.nodes(run)
     ends = picture.rows[nodes[picture.rows[nodes, 5] == 1], 3]
     return {
         "run": run,
         "label": label(picture, run),
         "path": path(picture, run),
+        "largest": largest,
         "start": int(picture.start[run]),
         "end": int(picture.end[run]),
         "nodes": len(nodes),

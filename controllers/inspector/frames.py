@@ -52,8 +52,9 @@ class FrameDecoder:
             end = LENGTHS.size + head + body
             if len(self._buffer) < end:
                 return
-            fields = json.loads(self._buffer[LENGTHS.size : LENGTHS.size + head])
-            frame = Frame(fields.pop("kind"), fields, bytes(self._buffer[end - body : end]))
+            with memoryview(self._buffer) as view:
+                fields = json.loads(bytes(view[LENGTHS.size : LENGTHS.size + head]))
+                frame = Frame(fields.pop("kind"), fields, bytes(view[end - body : end]))
             del self._buffer[:end]
             yield frame
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
@@ -22,7 +24,7 @@ from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
@@ -83,6 +85,8 @@ class Inspector:
         self._walk: TreeWalk | None = None
         self._leases: HeldLeases | None = None
         self._questions: list[Frame] = []
+        self._answering: tuple[int, Iterator[dict[str, Any]]] | None = None
+        self._answer_of: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.url: str | None = None
         self.longest_step_s = 0.0
@@ -134,6 +138,8 @@ class Inspector:
         self._questions += self._sink.take()
         if self._is_untold:
             self._tell_happened()
+        elif self._answering is not None:
+            self._answer_on(*self._answering)
         elif self._questions:
             self._answer(self._questions.pop(0))
         elif now_s >= self._due_s:
@@ -250,25 +256,33 @@ class Inspector:
         elif question.kind == "leases" and self._leases is None:
             self._leases = HeldLeases(self._cache, self._acquired, self._time_s())
         elif question.kind == "walk":
-            number = question.fields["question"]
-            try:
-                answer = self._walked(question)
-            except UnifiedTreeError as error:
-                answer = {"error": str(error)}
-            self._sink.put(encode("answer", {"question": number, "answer": answer}))
+            self._answer_of = {}
+            self._answering = (question.fields["question"], self._walked(question))
 
-    def _walked(self, question: Frame) -> dict[str, Any]:
+    def _answer_on(self, question: int, parts: Iterator[dict[str, Any]]) -> None:
+        """Do the next part of a prompt's walk."""
+        try:
+            self._answer_of.update(next(parts))
+            return
+        except StopIteration:
+            pass
+        except UnifiedTreeError as error:
+            self._answer_of = {"error": str(error)}
+        self._answering = None
+        self._sink.put(encode("answer", {"question": question, "answer": self._answer_of}))
+
+    def _walked(self, question: Frame) -> Iterator[dict[str, Any]]:
         request = question.fields.get("request")
         if request is not None:
             key = self._requests.key(request)
             if key is None:
-                return {"error": "this request is too long ago: its tokens are not kept any more"}
+                return iter([{"error": "this request is too long ago: its tokens are not kept any more"}])
             return prompt_walk(self._cache, key)
         namespace, bigram = question.fields["namespace"], question.fields["bigram"]
-        tokens = array("q", question.body)
+        tokens = np.frombuffer(question.body, np.int64)
         if not len(tokens) - bigram > 0:
-            return {"error": "a prompt has at least one token"}
-        return prompt_walk(self._cache, Key(tokens, namespace, bigram=bigram))
+            return iter([{"error": "a prompt has at least one token"}])
+        return prompt_walk(self._cache, Key(tokens, namespace, bigram=bigram, copy=False))
 
     def _begin_tree(self, now_s: float) -> None:
         tree = self._cache.tree

@@ -9,6 +9,8 @@ from unified_tree.controllers.inspector.recent_requests import misses_shown, tre
 from unified_tree.matching import walk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.keys import Key
     from unified_tree.node import Node
@@ -18,8 +20,11 @@ MAX_NODES = 400
 """Of a path, the last ones are shown."""
 
 
-def prompt_walk(cache: PrefixCache, key: Key) -> dict[str, Any]:
-    """What would come of a prompt now. Changes nothing, recency included. Cost: a few matches."""
+def prompt_walk(cache: PrefixCache, key: Key) -> Iterator[dict[str, Any]]:
+    """What would come of a prompt now, in three parts, each for a step of its own. Changes nothing, recency included.
+
+    Cost: a few matches.
+    """
     tree = cache.tree
     state = tree.state
     found = tree.match_prefix(key, limit=key.length - 1, touch=False)
@@ -28,8 +33,7 @@ def prompt_walk(cache: PrefixCache, key: Key) -> dict[str, Any]:
     parts = []
     if state.ghosts is not None:
         parts = misses(state, key, found, resumed, (LOAD_REFUSED, None), 0, cache.ledger.in_flight)
-    explained = tree.explain(key)
-    return {
+    yield {
         "namespace": key.namespace,
         "prompt": key.length,
         "device": found.device.length,
@@ -40,6 +44,8 @@ def prompt_walk(cache: PrefixCache, key: Key) -> dict[str, Any]:
         "known": found.known.length,
         "remembers": state.ghosts is not None,
         "misses": misses_shown(parts, names, tree_clock(state.ghosts)()),
+    }
+    yield {
         "losses": [
             {
                 "component": loss.component,
@@ -47,10 +53,10 @@ def prompt_walk(cache: PrefixCache, key: Key) -> dict[str, Any]:
                 "begin": loss.begin,
                 "end": loss.end,
             }
-            for loss in explained.losses
+            for loss in tree.explain(key).losses
         ],
-        "nodes": _nodes(state, key),
     }
+    yield {"nodes": _nodes(state, key)}
 
 
 def _nodes(state: TreeState, key: Key) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ function picture(edges, hit, evicted) {
       pen.fillRect(x + (side * wide) / 2, 160 - tall, wide / 2 - 1, tall);
     });
     pen.fillStyle = "#888";
-    if (wide > 26 || (i - first) % Math.ceil(30 / wide) === 0) pen.fillText(`≤${seconds(edges[i])}`, x, 176);
+    if ((i - first) % Math.ceil(48 / wide) === 0) pen.fillText(`≤${seconds(edges[i])}`, x, 176);
   }
   pen.fillStyle = HIT;
   pen.fillText(`hits, at most ${number(most[0])}`, 6, 10);

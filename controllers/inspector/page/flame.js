@@ -141,9 +141,10 @@ function click(event) {
 }
 
 function tell(told) {
-  if (!told?.holdings) { details.replaceChildren(); return; }
+  const branches = told?.largest.length ? [make("h2", {}, "Its largest branches"), table(["run", "#bytes", "#nodes"], told.largest.map(([, label, size, nodes]) => [label, bytes(size), number(nodes)]), (row) => go(told.largest[row][0]))] : [];
+  if (!told?.holdings) { details.replaceChildren(...branches); return; }
   const names = state.cache.components.map((component) => component.name);
   details.replaceChildren(make("h2", {}, told.label),
     make("p", {}, `${number(told.end - told.start)} tokens in ${number(told.nodes)} nodes, ${number(told.children)} branches with ${number(told.below)} nodes below; ${number(told.boundaries)} lengths to resume from${told.last_boundaries.length ? `, the last at ${told.last_boundaries.slice(-4).map(number).join(", ")}` : ""}; last used ${lastUse(told.touched)}.`),
-    table(["holds", "tier", "#values", "#pages", "#bytes", "#locked", "#stranded", "#copying"], told.holdings.map((held) => [names[held.component], TIERS[held.tier], number(held.values), number(held.pages), bytes(held.bytes), number(held.locked), number(held.stranded), number(held.copying)])));
+    table(["holds", "tier", "#values", "#pages", "#bytes", "#locked", "#stranded", "#copying"], told.holdings.map((held) => [names[held.component], TIERS[held.tier], number(held.values), number(held.pages), bytes(held.bytes), number(held.locked), number(held.stranded), number(held.copying)])), ...branches);
 }

@@ -94,6 +94,7 @@ def test_a_run_tells_what_it_holds() -> None:
     told = run_details(picture, run)
     assert sum(held["bytes"] for held in told["holdings"]) == picture.own["both"][run]
     assert [entry[0] for entry in told["path"]] == [EVERYTHING, picture.run_count, run]
+    assert [entry[0] for entry in told["largest"]] == picture.children(run, "both")[:30].tolist()
     assert "holdings" not in run_details(picture, EVERYTHING)
 
 
