@@ -42,7 +42,11 @@ UNKNOWN: Final = 13
 
 @mypyc_attr(acyclic=True)
 class Known:
-    """How far a key is known along one root, in nodes and in ghosts.
+    """How far a key is known along one root, in nodes and in ghosts. Cost: O(ghosts passed), and one comparison of tokens.
+
+    Args:
+        line, length: where its last node ends.
+        limit: how far to look.
 
     Attributes:
         trail: the ghosts behind the last node, and how far the key agrees with each.
@@ -53,7 +57,6 @@ class Known:
     __slots__ = ("has_faded", "length", "line", "trail")
 
     def __init__(self, ghosts: Ghosts, key: Key, line: Line, length: int, limit: int, page_size: int) -> None:
-        """Follow the ghosts from a length of a line up to `limit`. Cost: O(ghosts passed), and one comparison of tokens."""
         self.trail: list[tuple[Ghost, int]] | None = None
         self.has_faded = False
         self.line = line
