@@ -9,6 +9,7 @@ recent and else to about a hundredth of the ticks since then, and the memory is 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -93,7 +94,7 @@ class Ages:
         self._time_s = time_s
         self.now_s = time_s()
         self._clock: i64 = 0
-        self._ticks_s = [self.now_s] * (SLOTS * LEVELS)
+        self._ticks_s = [array("d", [self.now_s]) * SLOTS for _ in range(LEVELS)]  # no objects: most would be cold
         self._pools = [PoolAges() for _ in range(2 * component_count)]
 
     def of(self, component: int, tier: Tier) -> PoolAges:
@@ -104,34 +105,34 @@ class Ages:
         """The logical clock has gone on by one. Cost: O(1), amortized."""
         now = self.now_s = self._time_s()
         self._clock = clock
-        first: i64 = 0
-        while first < SLOTS * LEVELS:
-            self._ticks_s[first + clock % SLOTS] = now
+        level: i64 = 0
+        while level < LEVELS:
+            self._ticks_s[level][clock & (SLOTS - 1)] = now
             if clock & 1:
                 break
             clock >>= 1
-            first += SLOTS
+            level += 1
 
     def time_of(self, stamp: i64) -> float:
         """When the logical clock showed a stamp, in seconds; for one long ago a little earlier. Cost: O(log age)."""
         clock = self._clock
-        first: i64 = 0
-        while clock - stamp >= SLOTS and first < SLOTS * (LEVELS - 1):
+        level: i64 = 0
+        while clock - stamp >= SLOTS and level < LEVELS - 1:
             clock >>= 1
             stamp >>= 1
-            first += SLOTS
-        return self._ticks_s[first + stamp % SLOTS]
+            level += 1
+        return self._ticks_s[level][stamp & (SLOTS - 1)]
 
     def used(self, value: Value) -> None:
         """A match uses a value, and has not stamped it yet."""
-        self.of(value.component, value.tier).reuse_gap.add(self.now_s - self._last_use(value))
+        last: i64 = max(value.touched, value.created)
+        self.of(value.component, value.tier).reuse_gap.add(self.now_s - self.time_of(last))
 
     def evicted(self, value: Value, now_s: float) -> None:
         """A value is a victim."""
-        ages = self.of(value.component, value.tier)
-        ages.idle.add(now_s - self._last_use(value))
-        ages.lifetime.add(now_s - self.time_of(value.created))
-
-    def _last_use(self, value: Value) -> float:
-        """When a value was last used; one that is to go first bears no stamp of that (see `UnifiedTree.supersede`)."""
-        return self.time_of(max(value.touched, value.created))
+        ages, created = self.of(value.component, value.tier), value.created
+        made_s = last_s = self.time_of(created)
+        ages.lifetime.add(now_s - made_s)
+        if value.touched > created:  # else it was not used, or is to go first; see `UnifiedTree.supersede`
+            last_s = self.time_of(value.touched)
+        ages.idle.add(now_s - last_s)

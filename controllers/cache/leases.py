@@ -110,6 +110,7 @@ class Leases:
         lease._end_load()
         if lease.failure is not None:
             self._counters.hit_tokens -= load.tokens
+            self._counters.load_hit_tokens -= load.tokens
             self._counters.count_drop("lease lost its load")
         else:
             self._counters.host_hit_tokens += lease.host_tokens

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from unified_tree.ages import BOUNDS_S as AGE_BOUNDS_S
 from unified_tree.controllers.cache.metric_aliases import ALIASES, Alias, Samples
-from unified_tree.controllers.latency import BOUNDS_S
+from unified_tree.controllers.latency import BOUNDS_S as LATENCY_BOUNDS_S
 from unified_tree.errors import ConfigurationError
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.cache.age_stats import AgeStats
     from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, MissMemoryStats, PoolStats, TransferStats
     from unified_tree.controllers.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
@@ -49,6 +51,12 @@ STORAGE_TOTALS = {
     "errors": "calls of the store that failed as a whole",
 }
 """Fields of StorageTierStats that only grow, and what they count."""
+AGES = {
+    "reuse_gap": ("reuse_gap_seconds", "how long what a match used had not been used"),
+    "idle": ("idle_before_eviction_seconds", "how long a victim had not been used"),
+    "lifetime": ("lifetime_seconds", "how long ago a victim was made"),
+}
+"""Fields of PoolAgeStats, their names here, and what they are."""
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
 
@@ -102,7 +110,11 @@ class CacheCollector:
             name = {"count": "transfers", "pages": "transferred_pages", "size_bytes": "transferred_bytes"}[field]
             yield self._counter(name, f"{what} copied between device and host", samples, "direction")
         took = [((way,), moved.latency) for way, moved in ways.items()]
-        yield self._histogram("transfer_seconds", "from the decision to copy until the copy took effect", took, "direction")
+        what = "from the decision to copy until the copy took effect"
+        yield self._histogram("transfer_seconds", what, LATENCY_BOUNDS_S, took, "direction")
+        for field, (name, what) in AGES.items() if stats.ages else ():
+            ages = [(pool, getattr(of_pool, field)) for pool, of_pool in stats.ages.items()]
+            yield self._histogram(name, what, AGE_BOUNDS_S, ages, "component", "tier")
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
@@ -147,7 +159,9 @@ class CacheCollector:
         bad: Samples = {(pool,): figures.quarantined.get(pool, 0) for pool in figures.pools}
         yield self._counter("storage_quarantined", "pages that were not what had been put", bad, "pool")
         longest: Samples = {key: latency.longest_s for key, latency in figures.latencies.items()}
-        yield self._histogram("storage_call_seconds", "calls of the store", figures.latencies.items(), "pool", "call")
+        yield self._histogram(
+            "storage_call_seconds", "calls of the store", LATENCY_BOUNDS_S, figures.latencies.items(), "pool", "call"
+        )
         yield self._gauge("storage_longest_call_seconds", "the longest of those calls", longest, "pool", "call")
 
     def _pools(self, tiers: Mapping[str, Mapping[str, PoolStats] | Mapping[str, HostPoolStats]]) -> Iterator[Metric]:
@@ -175,13 +189,18 @@ class CacheCollector:
         return self._filled(GaugeMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels]), samples)
 
     def _histogram(
-        self, name: str, what: str, latencies: Iterable[tuple[tuple[str, ...], LatencyStats]], *labels: str
+        self,
+        name: str,
+        what: str,
+        bounds_s: Sequence[float],
+        counted: Iterable[tuple[tuple[str, ...], LatencyStats | AgeStats]],
+        *labels: str,
     ) -> Metric:
         family = HistogramMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels])
-        for values, latency in latencies:
-            counts = accumulate(latency.counts)
-            buckets = [(str(bound), count) for bound, count in zip((*BOUNDS_S, "+Inf"), counts, strict=True)]
-            family.add_metric([*self._labels.values(), *values], buckets, latency.total_s)
+        for values, figures in counted:
+            counts = accumulate(figures.counts)
+            buckets = [(str(bound), count) for bound, count in zip((*bounds_s, "+Inf"), counts, strict=True)]
+            family.add_metric([*self._labels.values(), *values], buckets, figures.total_s)
         return family
 
     def _filled(

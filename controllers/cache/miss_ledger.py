@@ -9,12 +9,12 @@ from mypy_extensions import i64
 from unified_tree.causes import LAST_TOKEN, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
 from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
+from unified_tree.node import Tier
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
-    from unified_tree.node import Tier
     from unified_tree.receipt import Boundary, Match
     from unified_tree.state import TreeState
 
@@ -28,25 +28,34 @@ class MissLedger:
 
     Attributes:
         tokens: booked so far, by cause.
-        evicted: of these the evicted ones, by component (its index) and tier of the pool that was short.
-        short_by: the evicted ones by pool and by how many pages have left it since: that many more, at most, would have kept
-            them. A list by the number's bit length.
         beneficiaries: the evicted ones by the other namespace for which room was made; those of the first MAX_NAMESPACES.
         details: of these those with a detail, by cause and detail.
         in_flight: the prompts that are being computed.
     """
 
-    __slots__ = ("_namespace", "_state", "beneficiaries", "details", "evicted", "in_flight", "short_by", "tokens")
+    __slots__ = ("_evicted", "_namespace", "_short_by", "_state", "beneficiaries", "details", "in_flight", "tokens")
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self.tokens = [0] * len(MissCause)
-        self.evicted: dict[tuple[int, Tier], int] = {}
-        self.short_by: dict[tuple[int, Tier], list[int]] = {}
+        self._evicted = [0] * (2 * len(state.components))
+        self._short_by: list[list[int] | None] = [None] * (2 * len(state.components))
         self.beneficiaries: dict[str, int] = {}
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
         self._namespace = ""  # of the request that is being booked
+
+    @property
+    def evicted(self) -> dict[tuple[int, Tier], int]:
+        """Of these tokens the evicted ones, by component (its index) and tier of the pool that was short."""
+        return {(pool // 2, Tier(pool % 2)): tokens for pool, tokens in enumerate(self._evicted) if tokens}
+
+    @property
+    def short_by(self) -> dict[tuple[int, Tier], list[int]]:
+        """The evicted ones by pool, as `evicted`, and by how many pages have left it since: that many more, at most, would have
+        kept them. A list by the number's bit length.
+        """
+        return {(pool // 2, Tier(pool % 2)): sizes for pool, sizes in enumerate(self._short_by) if sizes is not None}
 
     @property
     def is_on(self) -> bool:
@@ -83,20 +92,20 @@ class MissLedger:
         count = miss.end - miss.begin
         self._count(miss.code, count)
         if eviction is not None:
-            pool = (eviction.component, eviction.tier)
-            self.evicted[pool] = self.evicted.get(pool, 0) + count
-            self._note_shortage(eviction, count)
+            pool = 2 * eviction.component + eviction.tier
+            self._evicted[pool] = self._evicted[pool] + count
+            self._note_shortage(pool, eviction, count)
         if detail is not None:
             kind = (miss.cause, detail)
             self.details[kind] = self.details.get(kind, 0) + count
 
-    def _note_shortage(self, eviction: Eviction, count: int) -> None:
-        pool = (eviction.component, eviction.tier)
+    def _note_shortage(self, pool: int, eviction: Eviction, count: int) -> None:
         since = self._state.pools(eviction.tier)[eviction.component].evicted_pages - eviction.evicted_pages
-        by_size = self.short_by.get(pool)
+        by_size = self._short_by[pool]
         if by_size is None:
-            by_size = self.short_by[pool] = [0] * SIZES
-        by_size[min(since.bit_length(), SIZES - 1)] += count
+            by_size = self._short_by[pool] = [0] * SIZES
+        size = min(since.bit_length(), SIZES - 1)
+        by_size[size] = by_size[size] + count
         name = eviction.beneficiary
         if name is None or name == self._namespace:
             return

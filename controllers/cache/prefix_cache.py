@@ -271,7 +271,8 @@ class PrefixCache:
         counters.requests += 1
         counters.prompt_tokens += key.length
         counters.hit_tokens += lease.compute_from
-        counters.device_hit_tokens += lease.compute_from - lease.host_tokens
+        if lease.host_tokens:
+            counters.load_hit_tokens += lease.host_tokens
         counters.rebuilt_tokens += lease.rebuilt_tokens
         if counters.watcher is not None:
             counters.watcher.acquired(lease, key)

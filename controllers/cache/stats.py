@@ -214,6 +214,7 @@ class CacheStats:
         }
         return cls(
             **{name: getattr(counters, name) for name in TOTALS},
+            device_hit_tokens=counters.hit_tokens - counters.load_hit_tokens,
             misses={cause.label: ledger.tokens[cause] for cause in MissCause} if ledger.is_on else {},
             evicted_misses=evicted if ledger.is_on else {},
             miss_details={(cause.label, detail): count for (cause, detail), count in ledger.details.items()},
@@ -227,7 +228,7 @@ class CacheStats:
             pools=pools,
             host_pools=host_pools,
             storage=cache.storage.stats() if cache.storage is not None else None,
-            ages=age_stats(tree.state, {Tier.DEVICE: pools, Tier.HOST: host_pools}),
+            ages=age_stats(tree.state, tiers),
         )
 
 
@@ -266,13 +267,14 @@ class CacheCounters:
     """The counters of a cache; see CacheStats.
 
     Attributes:
+        load_hit_tokens: of the hit tokens those that were to be loaded back.
         watcher: is told of what is counted; None for nobody.
     """
 
     requests: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
-    device_hit_tokens: int = 0
+    load_hit_tokens: int = 0
     host_hit_tokens: int = 0
     storage_hit_tokens: int = 0
     rebuilt_tokens: int = 0
@@ -319,5 +321,6 @@ class CacheCounters:
             LOG.info("%s (%d so far)", reason, count)
 
 
-TOTALS = tuple(counter.name for counter in fields(CacheCounters) if counter.type == "int" and counter.name != "load_wait_ns")
+UNSHOWN = ("load_wait_ns", "load_hit_tokens")
+TOTALS = tuple(counter.name for counter in fields(CacheCounters) if counter.type == "int" and counter.name not in UNSHOWN)
 """Counters that CacheStats shows as they are."""

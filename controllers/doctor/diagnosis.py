@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from unified_tree.controllers.doctor.figures import Figures
 from unified_tree.controllers.doctor.findings import findings
@@ -16,26 +16,43 @@ if TYPE_CHECKING:
     from unified_tree.controllers.doctor.finding import Finding
 
 TIMEOUT_S = 10.0
+GZIP = b"\x1f\x8b"
 
 
 def read_figures(source: str, token: str | None = None) -> list[Figures]:
-    """Figures of a file, or of what an inspector at an address answers. Raises ConfigurationError if there are none."""
+    """Figures of a file, of the end of a recording, or of what an inspector's page has now.
+
+    Args:
+        source: a file's path, or an address that `Inspector.open` gave, with its token.
+
+    Raises ConfigurationError if there are none.
+    """
     if source.startswith(("http://", "https://")):
-        return Figures.from_json(_fetched(source.rstrip("/") + "/figures", token))
+        return Figures.from_json(_fetched(source, token))
+    path = Path(source)
     try:
-        return Figures.from_json(Path(source).read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{source}: cannot be read: {error.strerror}") from error
+    if content.startswith(GZIP):
+        from unified_tree.controllers.inspector.diagnosed import figures_of
+        from unified_tree.controllers.inspector.recording_page import read_recording
+
+        return [figures_of(read_recording(path))]
+    return Figures.from_json(content)
 
 
 def _fetched(address: str, token: str | None) -> bytes:
+    url = urlsplit(address)
+    token = token or dict(parse_qsl(url.query)).get("token")
+    asked = urlunsplit((url.scheme, url.netloc, "/api/doctor", "", ""))
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(urllib.request.Request(asked, headers=headers), timeout=TIMEOUT_S) as answer:
             content: bytes = answer.read()
             return content
-    except (urllib.error.URLError, OSError) as error:
-        raise ConfigurationError(f"{address}: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"{asked}: {error}") from error
 
 
 def diagnosis(figures: Figures, limit: int = 5) -> str:

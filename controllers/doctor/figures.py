@@ -11,9 +11,22 @@ from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.coverage import Coverage
 
 VERSION = 1
+
+
+def kind_of(coverage: Coverage) -> str:
+    """What a component keeps: a `path`, a `window` or a `state`."""
+    return "path" if coverage.is_path else "state" if coverage.is_exact else "window"
+
+
+def sizes_of(by_bits: Sequence[int]) -> list[tuple[int, int]]:
+    """Tokens by the bit length of a number of pages, as pairs of the most such pages and the tokens."""
+    return [((1 << bits) - 1, tokens) for bits, tokens in enumerate(by_bits) if tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,8 @@ class Figures:
         beneficiaries: evicted tokens by the other namespace for which room was made.
         drops: what was not done, by reason.
         ghost_bytes: the memory of evictions.
+        store_quarantined: pages of the store that were not what had been put; `store_errors` calls of it that failed;
+            `store_is_degraded`: it is not asked for now.
     """
 
     title: str = "the cache"
@@ -71,6 +86,9 @@ class Figures:
     drops: dict[str, int] = field(default_factory=dict)
     pools: list[PoolFigures] = field(default_factory=list)
     ghost_bytes: int = 0
+    store_quarantined: int = 0
+    store_errors: int = 0
+    store_is_degraded: bool = False
 
     @classmethod
     def of(cls, cache: PrefixCache, title: str = "the cache") -> Figures:
@@ -80,13 +98,11 @@ class Figures:
         for tier in (Tier.DEVICE, Tier.HOST):
             for name, pool in (stats.pools if tier is Tier.DEVICE else stats.host_pools).items():
                 i = state.index_of(name)
-                kind = "path" if state.is_path[i] else "state" if i in state.points else "window"
-                sizes = enumerate(ledger.short_by.get((i, tier), ()))
                 pools.append(
                     PoolFigures(
                         component=name,
                         tier=tier.name.lower(),
-                        kind=kind,
+                        kind=kind_of(state.components[i].coverage),
                         total=pool.total,
                         used=pool.used,
                         protected=pool.protected,
@@ -94,7 +110,7 @@ class Figures:
                         page_bytes=pool.page_bytes,
                         victims=pool.victims,
                         evicted_tokens=ledger.evicted.get((i, tier), 0),
-                        short_by=[((1 << bits) - 1, tokens) for bits, tokens in sizes if tokens],
+                        short_by=sizes_of(ledger.short_by.get((i, tier), ())),
                     )
                 )
         return cls(
@@ -109,11 +125,18 @@ class Figures:
             drops=dict(stats.drops),
             pools=pools,
             ghost_bytes=state.settings.ghost_bytes,
+            store_quarantined=0 if stats.storage is None else sum(stats.storage.quarantined.values()),
+            store_errors=0 if stats.storage is None else stats.storage.errors,
+            store_is_degraded=stats.storage is not None and stats.storage.is_degraded,
         )
 
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"unified_tree_figures": VERSION, **asdict(self)}
+
     def to_json(self) -> str:
-        """As one JSON object."""
-        return json.dumps({"unified_tree_figures": VERSION, **asdict(self)})
+        """The same as text."""
+        return json.dumps(self.record())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> list[Figures]:

@@ -14,12 +14,15 @@ class Finding:
         share: of all prompt tokens.
         what: the figure and the cause, one sentence.
         advice: the setting to change, one sentence.
+        is_urgent: something is broken, whatever it has cost so far.
     """
 
     tokens: int
     share: float
     what: str
     advice: str
+    is_urgent: bool = False
 
     def __str__(self) -> str:
-        return f"{self.share:6.1%}  {self.what}\n        {self.advice}"
+        share = "broken" if self.is_urgent else f"{self.share:6.1%}"
+        return f"{share}  {self.what}\n        {self.advice}"

@@ -20,8 +20,9 @@ PROTECTED_SHARE = 0.8
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
-    """The findings that cost most prompt tokens, at most `limit`."""
+    """What is broken, and the findings that cost most prompt tokens, at most `limit`."""
     found = [
+        *_store(figures),
         *_starved(figures),
         *_flooded(figures),
         *_never_saved(figures),
@@ -32,8 +33,8 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
         *_grain(figures),
         *_unknown(figures),
     ]
-    found = [each for each in found if each.share >= LEAST_SHARE]
-    return sorted(found, key=lambda each: each.tokens, reverse=True)[:limit]
+    found = [each for each in found if each.is_urgent or each.share >= LEAST_SHARE]
+    return sorted(found, key=lambda each: (each.is_urgent, each.tokens), reverse=True)[:limit]
 
 
 def _finding(figures: Figures, tokens: int, what: str, advice: str) -> Finding:
@@ -171,6 +172,27 @@ def _host(figures: Figures) -> Iterator[Finding]:
         f"loads from host failed: {_of_misses(figures, failed)}.",
         "The log of `unified_tree` says why; a failed transfer engine needs a restart.",
     )
+
+
+def _store(figures: Figures) -> Iterator[Finding]:
+    """A store that lies, fails, or is not asked any more."""
+    if figures.store_quarantined:
+        yield Finding(
+            tokens=0,
+            share=0.0,
+            what=f"the store gave back {figures.store_quarantined:,} pages that were not what had been put.",
+            advice="None was used. Look at the store's disks and at who else writes there; delete its data.",
+            is_urgent=True,
+        )
+    if figures.store_errors or figures.store_is_degraded:
+        state = "is not asked any more for now" if figures.store_is_degraded else "is still asked"
+        yield Finding(
+            tokens=0,
+            share=0.0,
+            what=f"{figures.store_errors:,} calls of the store failed; it {state}.",
+            advice="The log of `unified_tree` has the store's own words.",
+            is_urgent=True,
+        )
 
 
 def _waiting(figures: Figures) -> Iterator[Finding]:

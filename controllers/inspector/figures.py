@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
+from unified_tree.controllers.doctor.figures import kind_of
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ def description(cache: PrefixCache) -> dict[str, Any]:
     tree = cache.tree
     return {
         "page_size": tree.page_size,
+        "save_grid_tokens": tree.state.save_grid_tokens,
+        "ghost_bytes": tree.state.settings.ghost_bytes,
         "has_host": cache.controller is not None,
         "remembers": cache.ledger.is_on,
         "components": [
             {
                 "name": component.name,
                 "coverage": repr(component.coverage),
+                "kind": kind_of(component.coverage),
                 "page_bytes": component.page_bytes,
                 "shares": component.shares,
                 "required": component.required,
@@ -52,6 +56,8 @@ def figures(cache: PrefixCache) -> dict[str, Any]:
         "pools": rows,
         "misses": ledger.tokens,
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
+        "short_by": [[component, int(tier), tokens] for (component, tier), tokens in ledger.short_by.items()],
+        "beneficiaries": ledger.beneficiaries,
         "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
     }
     ages = cache.tree.state.ages

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from unified_tree.controllers.inspector.diagnosed import figures_of
 from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.page_process import is_loopback
 from unified_tree.controllers.inspector.tree_picture import TIERS
@@ -109,6 +110,8 @@ class PageHandler(BaseHTTPRequestHandler):
         picture = self.server.picture
         if name == "state":
             return picture.state()
+        if name == "doctor":
+            return figures_of(picture).record() if picture.figures else None
         if name == "time":
             return picture.over_time()
         if name == "events":

@@ -153,7 +153,8 @@ def sglang_check_command(model_path: str, device_gib: float | None, host_gib: fl
 def doctor_command(source: str, token: str | None, limit: int) -> None:
     """Say what costs a cache its hits, and which setting changes that.
 
-    SOURCE is a file of figures (`Figures.to_json`, or `replay --figures`), or the address of a running inspector.
+    SOURCE is a file of figures (`Figures.to_json`, or `replay --figures`), a recording of an inspector, or the address that
+    `Inspector.open` gave.
     """
     from unified_tree.controllers.doctor.diagnosis import print_diagnosis, read_figures
 

@@ -125,6 +125,19 @@ def test_each_missed_token_is_exported_under_one_cause() -> None:
     assert samples["unified_tree_miss_memory_forgotten_total", ()] == 0
 
 
+def test_ages_are_exported_as_histograms() -> None:
+    cache = PrefixCache([FULL], 2, {"full": 4})
+    for prompt in (np.arange(8), np.arange(8), 100 + np.arange(8)):
+        serve(cache, prompt)
+    samples = scraped(CacheCollector(cache.stats))
+    pool = (("component", "full"), ("tier", "device"))
+    victims = cache.stats().pools["full"].victims
+    for name, count in (("reuse_gap", 1), ("idle_before_eviction", victims), ("lifetime", victims)):
+        assert samples[f"unified_tree_{name}_seconds_count", pool] == count
+        assert samples[f"unified_tree_{name}_seconds_bucket", (pool[0], ("le", "1.024"), pool[1])] == count
+        assert 0 <= samples[f"unified_tree_{name}_seconds_sum", pool] < 60
+
+
 def test_the_memory_of_misses_tells_when_it_is_too_small() -> None:
     settings = TreeSettings(ghost_bytes=600, faded_ghosts=1)
     cache = PrefixCache([FULL], 2, {"full": 4}, settings=settings)
@@ -140,7 +153,7 @@ def test_without_that_memory_no_cause_is_exported() -> None:
     serve(cache, np.arange(8))
     stats = cache.stats()
     assert (stats.misses, stats.evicted_misses, stats.miss_details, stats.miss_memory) == ({}, {}, {}, None)
-    assert not any("miss" in name for name, _ in scraped(CacheCollector(cache.stats)))
+    assert not any("miss" in name or "lifetime" in name for name, _ in scraped(CacheCollector(cache.stats)))
 
 
 def test_details_are_exported_but_for_names_of_namespaces() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from unified_tree import ConfigurationError, Key
 from unified_tree.controllers import PrefixCache
 from unified_tree.controllers.doctor import Figures, PoolFigures, findings
 from unified_tree.controllers.doctor.diagnosis import diagnosis, read_figures
+from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.replay.commands import app
 
 
@@ -102,6 +104,14 @@ def test_what_costs_less_than_half_a_percent_is_no_finding() -> None:
     assert diagnosis(figures({}, 0)).startswith("the cache: 0.0% of 0")
 
 
+def test_a_store_that_lies_or_fails_comes_first() -> None:
+    lying = figures({"page_remainder": 500}, store_quarantined=3)
+    assert "not what had been put" in findings(lying)[0].what
+    assert str(findings(lying)[0]).startswith("broken")
+    failing = figures({"page_remainder": 500}, store_errors=2, store_is_degraded=True)
+    assert "not asked any more" in findings(failing)[0].what
+
+
 def test_five_at_most_and_the_dearest_first() -> None:
     causes = ["other_namespace", "other_weights", "load_failed", "in_flight", "page_remainder", "save_grid"]
     found = findings(figures({cause: 100 + i for i, cause in enumerate(causes)}))
@@ -154,7 +164,7 @@ def test_figures_come_from_an_endpoint_that_wants_a_token() -> None:
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            allowed = self.headers["Authorization"] == "Bearer secret" and self.path == "/figures"
+            allowed = self.headers["Authorization"] == "Bearer secret" and self.path == "/api/doctor"
             self.send_response(200 if allowed else 403)
             self.end_headers()
             self.wfile.write(told if allowed else b"")
@@ -168,9 +178,33 @@ def test_figures_come_from_an_endpoint_that_wants_a_token() -> None:
     try:
         address = f"http://127.0.0.1:{server.server_port}"
         assert [json.loads(each.to_json()) for each in read_figures(address, "secret")] == [json.loads(told)]
+        assert len(read_figures(f"{address}/?token=secret")) == 1
         with pytest.raises(ConfigurationError, match="403"):
             read_figures(address)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_figures_come_from_an_inspector_and_its_recording(tmp_path: Path) -> None:
+    cache = starved()
+    path = tmp_path / "recording"
+    with Inspector.record(cache, path) as recorder:
+        recorder.record_tree()
+    assert read_figures(str(path)) == [Figures.of(cache)]
+    inspector = Inspector.open(cache)
+    try:
+        assert inspector.url is not None
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            cache.poll()
+            inspector.step()
+            try:
+                [told] = read_figures(inspector.url)
+                break
+            except ConfigurationError:
+                time.sleep(0.05)
+        assert told == Figures.of(cache)
+    finally:
+        inspector.close()
