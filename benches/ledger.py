@@ -1,4 +1,4 @@
-"""`python -m benches.ledger`: what the ledger of misses costs a chat request: with `TreeSettings.ghost_bytes` as by default, and 0.
+"""`python -m benches.ledger`: what the ledger of misses costs a chat request: by default, and with `ghost_bytes` of 0.
 
 Question: how much longer does a request of a chat take (acquire, allocate, commit, decode in one piece, commit, release) where
 each computed token gets its cause and ages are counted? Silent on: many requests at a time, a host tier, a store, keys of other
@@ -15,18 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from time import perf_counter_ns
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benches.machine import commit, core, machine
-from unified_tree import Component, Key, Point, Trailing, TreeSettings
+from unified_tree import Component, Coverage, Key, Point, Trailing, TreeSettings
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import PrefixCache
 
 Chat = tuple[NDArray[np.int64], NDArray[np.int64]]
-KINDS = {
+KINDS: dict[str, tuple[dict[str, Coverage], dict[str, int]]] = {
     "full": ({"full": PathCoverage()}, {"full": 200_000}),
     "full + window": ({"full": PathCoverage(), "swa": Trailing(1024)}, {"full": 200_000, "swa": 120_000}),
     "full + Mamba": ({"full": PathCoverage(), "mamba": Point()}, {"full": 200_000, "mamba": 200}),
@@ -77,7 +78,7 @@ def serve(cache: PrefixCache, requests: list[Chat], fastest: list[int]) -> int:
     return found
 
 
-def measure(kinds: str, page_size: int, requests: list[Chat], lives: int) -> dict[str, object]:
+def measure(kinds: str, page_size: int, requests: list[Chat], lives: int) -> dict[str, Any]:
     """One row: both ways, in turn."""
     ways = {"on": TreeSettings(), "off": TreeSettings(ghost_bytes=0)}
     times = {way: [1 << 60] * len(requests) for way in ways}

@@ -36,6 +36,7 @@ LONGEST = (
     "oracle/test_speculation.py",
     "oracle/test_mutants.py",
     "unit/storage/test_file_processes.py",
+    "unit/deploy/test_dashboard_and_alerts.py",
 )
 """Files that take more than ten seconds. They come first, so that no worker is left alone with one."""
 

@@ -4,12 +4,11 @@ The two distributions say whether a pool is too small: it is, if what it evicts 
 
 Values are stamped with the tree's logical clock. The times of its ticks are kept as on a logarithmic ruler: of every tick the
 last `SLOTS`, of every second one as many, of every fourth, and so on. So the age of a stamp is one look-up, exact for what is
-recent and else to about a hundredth of the ticks since then, and the memory is bounded whatever the number of ticks.
+recent and else to about a fiftieth of the ticks since then, and the memory is bounded whatever the number of ticks.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -21,16 +20,35 @@ if TYPE_CHECKING:
 BOUNDS_S: Final = tuple([2**bucket / 1000 for bucket in range(31)])
 """The ages of each bucket are below its bound, in seconds: 1 ms, 2 ms, 4 ms, … about 12 days. One more bucket has the rest."""
 LAST_BUCKET: Final = 31
-SLOTS: Final = 256
+SLOTS: Final = 128
 LEVELS: Final = 32
+
+
+@mypyc_attr(acyclic=True)
+class Bucket:
+    """One bucket's count; an object of its own, because compiled code counts in it without making numbers into objects."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
+
+
+@mypyc_attr(acyclic=True)
+class Tick:
+    """When a tick of the logical clock was; an object of its own, as a Bucket."""
+
+    __slots__ = ("at_s",)
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
 
 
 class AgeCounter:
     """Counts ages by bucket.
 
     Attributes:
-        counts: how many, by bucket of `BOUNDS_S`; the last one has those beyond all bounds.
-        total_s: their sum.
+        total_s: the sum of all ages.
 
     >>> ages = AgeCounter()
     >>> ages.add(0.003)
@@ -38,11 +56,16 @@ class AgeCounter:
     1
     """
 
-    __slots__ = ("counts", "total_s")
+    __slots__ = ("_buckets", "total_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (LAST_BUCKET + 1)
+        self._buckets = [Bucket() for _ in range(LAST_BUCKET + 1)]
         self.total_s = 0.0
+
+    @property
+    def counts(self) -> list[int]:
+        """How many, by bucket of `BOUNDS_S`; the last one has those beyond all bounds."""
+        return [bucket.count for bucket in self._buckets]
 
     def add(self, age_s: float) -> None:
         """Count one age, in seconds. Cost: O(1)."""
@@ -54,8 +77,7 @@ class AgeCounter:
         while left > 0 and bucket < LAST_BUCKET:
             left >>= 1
             bucket += 1
-        before: i64 = self.counts[bucket]
-        self.counts[bucket] = before + 1
+        self._buckets[bucket].count += 1
         self.total_s += age_s
 
 
@@ -88,13 +110,13 @@ class Ages:
         now_s: when the last tick of the logical clock was.
     """
 
-    __slots__ = ("_clock", "_pools", "_ticks_s", "_time_s", "now_s")
+    __slots__ = ("_clock", "_pools", "_ticks", "_time_s", "now_s")
 
     def __init__(self, component_count: int, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
         self.now_s = time_s()
         self._clock: i64 = 0
-        self._ticks_s = [array("d", [self.now_s]) * SLOTS for _ in range(LEVELS)]  # no objects: most would be cold
+        self._ticks = [Tick(self.now_s) for _ in range(SLOTS * LEVELS)]
         self._pools = [PoolAges() for _ in range(2 * component_count)]
 
     def of(self, component: int, tier: Tier) -> PoolAges:
@@ -105,23 +127,23 @@ class Ages:
         """The logical clock has gone on by one. Cost: O(1), amortized."""
         now = self.now_s = self._time_s()
         self._clock = clock
-        level: i64 = 0
-        while level < LEVELS:
-            self._ticks_s[level][clock & (SLOTS - 1)] = now
+        first: i64 = 0
+        while first < SLOTS * LEVELS:
+            self._ticks[first + (clock & (SLOTS - 1))].at_s = now
             if clock & 1:
                 break
             clock >>= 1
-            level += 1
+            first += SLOTS
 
     def time_of(self, stamp: i64) -> float:
         """When the logical clock showed a stamp, in seconds; for one long ago a little earlier. Cost: O(log age)."""
         clock = self._clock
-        level: i64 = 0
-        while clock - stamp >= SLOTS and level < LEVELS - 1:
+        first: i64 = 0
+        while clock - stamp >= SLOTS and first < SLOTS * (LEVELS - 1):
             clock >>= 1
             stamp >>= 1
-            level += 1
-        return self._ticks_s[level][stamp & (SLOTS - 1)]
+            first += SLOTS
+        return self._ticks[first + (stamp & (SLOTS - 1))].at_s
 
     def used(self, value: Value) -> None:
         """A match uses a value, and has not stamped it yet."""

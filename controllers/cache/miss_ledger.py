@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SIZES: Final = 48
 MAX_NAMESPACES: Final = 256
+MAX_DETAILS: Final = 256
 
 
 class MissLedger:
@@ -29,7 +30,7 @@ class MissLedger:
     Attributes:
         tokens: booked so far, by cause.
         beneficiaries: the evicted ones by the other namespace for which room was made; those of the first MAX_NAMESPACES.
-        details: of these those with a detail, by cause and detail.
+        details: of these those with a detail, by cause and detail; the first MAX_DETAILS of them.
         in_flight: the prompts that are being computed.
     """
 
@@ -97,7 +98,8 @@ class MissLedger:
             self._note_shortage(pool, eviction, count)
         if detail is not None:
             kind = (miss.cause, detail)
-            self.details[kind] = self.details.get(kind, 0) + count
+            if kind in self.details or len(self.details) < MAX_DETAILS:  # a namespace is one, and there may be any number
+                self.details[kind] = self.details.get(kind, 0) + count
 
     def _note_shortage(self, pool: int, eviction: Eviction, count: int) -> None:
         since = self._state.pools(eviction.tier)[eviction.component].evicted_pages - eviction.evicted_pages

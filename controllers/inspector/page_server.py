@@ -70,7 +70,7 @@ class BadQuestionError(Exception):
 class PageHandler(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: PageServer
+    server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:

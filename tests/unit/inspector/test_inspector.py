@@ -144,6 +144,10 @@ def test_evictions_and_transfers_are_on_the_tape() -> None:
         assert all(len(rates) == len(over["at_s"]) for rates in over["rates"])
 
 
+def is_reading(inspector: Inspector) -> bool:
+    return inspector._walk is not None
+
+
 def test_a_step_reads_no_more_than_its_budget_allows() -> None:
     cache = busy_cache(300, device=2000, host=2000)
     told: list[bytes] = []
@@ -166,14 +170,10 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
     inspector = Inspector(cache, Nobody(), budget_s=0.0, figures_every_s=1e9)
     question = type("Question", (), {"kind": "tree", "fields": {}, "body": b""})
     inspector._questions.append(question())
-
-    def walks() -> bool:
-        return inspector._walk is not None
-
-    while not walks():
+    while not is_reading(inspector):
         inspector.step()
     steps = 0
-    while walks():
+    while is_reading(inspector):
         inspector.step()
         steps += 1
     assert steps >= cache.tree.node_count // 32
