@@ -51,7 +51,6 @@ HOT = (
     "controllers/sglang/running_states",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/progress",
-    "controllers/transfer_engines/transfer",
     "cost",
     "effect",
     "evicting",

@@ -27,7 +27,6 @@ class PageNumbers:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many names are in use."""
         return self._count
 
     def assign(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
