@@ -5,11 +5,13 @@ from __future__ import annotations
 import hmac
 import json
 import time
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from unified_tree.controllers.doctor.findings import findings
 from unified_tree.controllers.inspector.diagnosed import figures_of
 from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
 from unified_tree.controllers.inspector.page_process import is_loopback
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css", "LICENSE": "text/plain"}
 MAX_BODY_BYTES = 16 << 20
 MAX_LEVELS = 64
+SHOWN_FINDINGS = 3
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'",
     "X-Frame-Options": "DENY",
@@ -109,7 +112,8 @@ class PageHandler(BaseHTTPRequestHandler):
     def _answer(self, name: str, query: Mapping[str, str]) -> Any:
         picture = self.server.picture
         if name == "state":
-            return picture.state()
+            found = findings(figures_of(picture), SHOWN_FINDINGS) if picture.figures else []
+            return {**picture.state(), "findings": [asdict(finding) for finding in found]}
         if name == "doctor":
             return figures_of(picture).record() if picture.figures else None
         if name == "time":

@@ -1,6 +1,6 @@
 // The tabs, and the one clock that asks for what the open view shows.
 
-import { get, make, number, seconds } from "./api.js";
+import { get, make, number, percent, seconds } from "./api.js";
 import * as ages from "./ages.js";
 import * as bytesView from "./bytes.js";
 import * as flame from "./flame.js";
@@ -24,9 +24,19 @@ function status() {
   document.getElementById("status").textContent = parts.join(" · ");
 }
 
+// What the doctor says: what is broken, and what costs most.
+function findings() {
+  const { totals } = state.figures;
+  if (!totals) return;
+  const head = `${percent(totals.hit_tokens, totals.prompt_tokens)} of ${number(totals.prompt_tokens)} prompt tokens were hits.`;
+  const lines = state.findings.map(({ what, advice, share, is_urgent }) => make("p", { class: is_urgent ? "broken" : "", title: advice }, `${is_urgent ? "Broken" : `${(100 * share).toFixed(1)} %`}: ${what}`));
+  document.getElementById("findings").replaceChildren(make("p", {}, head), ...lines);
+}
+
 async function refresh() {
   Object.assign(state, await get("state"));
   status();
+  findings();
   if (state.figures.pools) await VIEWS[open][1].update(state);
   if (!document.body.dataset.painted && state.figures.pools) {
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -59,4 +69,5 @@ for (const [name, [label, view]] of Object.entries(VIEWS)) {
   document.getElementById("tabs").append(make("button", { id: `tab-${name}`, onclick: () => show(name) }, label));
   view.begin(document.getElementById(name), { show, state });
 }
+addEventListener("hashchange", () => { const name = location.hash.slice(1); if (VIEWS[name] && name !== open) show(name); });
 show(open).catch((error) => { document.getElementById("status").textContent = error.message; }).finally(() => setTimeout(tick, REFRESH_MS));

@@ -59,10 +59,10 @@ function show(walked, when) {
   const names = state.cache.components.map((component) => component.name);
   const losses = walked.losses.map((loss) => [loss.component === "unknown" ? "held by no node" : loss.component, loss.component === "unknown" ? "" : loss.kept_on === null ? "on no tier" : `only on ${TIERS[loss.kept_on]}`, number(loss.begin), number(loss.end), number(loss.end - loss.begin)]);
   const nodes = walked.nodes.map((node) => [node.id, `${number(node.begin)} – ${number(node.end)}`, node.matched < node.end ? `to ${number(node.matched)}` : "all", node.boundary ? "yes" : "", node.values.map(([component, tier, pages, locked, stranded]) => `${tier ? "host " : ""}${names[component]} ${number(pages)}${locked ? " locked" : ""}${stranded ? " stranded" : ""}`).join(", ")]);
-  answer.replaceChildren(make("h2", {}, `The walk, ${when}`), make("p", {}, `${lines.join("; ")}.`), strip({ ...walked, compute_from: resumed }),
+  answer.replaceChildren(...[make("h2", {}, `The walk, ${when}`), make("p", {}, `${lines.join("; ")}.`), strip({ ...walked, compute_from: resumed }),
     walked.remembers ? causes(walked.misses, walked.prompt) : make("p", { class: "dim" }, "No memory of evictions is at hand here, so what is missing has no cause."),
     losses.length ? make("h2", {}, "What each component lacks, were it alone") : null, losses.length ? table(["component", "is", "#from", "#to", "#tokens"], losses) : null,
-    nodes.length ? make("h2", {}, "The nodes it passes") : null, nodes.length ? table(["#node", "#tokens", "matched", "resumable", "holds pages of"], nodes) : null);
+    nodes.length ? make("h2", {}, "The nodes it passes") : null, nodes.length ? table(["#node", "#tokens", "matched", "resumable", "holds pages of"], nodes) : null].filter(Boolean));
 }
 
 const strip = (request) => make("div", { class: "strip" }, ...segments(request).filter(([from, to]) => to > from).map(([from, to, colour, label]) => make("i", { title: `${label.replaceAll("_", " ")} [${number(from)}, ${number(to)}), ${number(to - from)} tokens`, style: { background: colour, flex: `${to - from} 0 0` } })));
