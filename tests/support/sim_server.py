@@ -24,6 +24,7 @@ from watched_engine import WatchedEngine
 
 from unified_tree import Key, OutOfPagesError, Tier, TransferError
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.latency import LatencyStats
 from unified_tree.controllers.ranks import Consensus
 from unified_tree.controllers.testing import SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
@@ -146,7 +147,11 @@ class SimServer:
 
     def _add_up(self) -> None:
         """A cache's figures, at its end."""
-        stats = replace(self.cache.stats(), load_wait_s=0)
+        stats = self.cache.stats()
+        copies = [replace(moved, latency=LatencyStats()) for moved in (stats.backed_up, stats.loaded)]
+        stats = replace(
+            stats, load_wait_s=0, ages={}, backed_up=copies[0], loaded=copies[1]
+        )  # but for what the wall clock says
         self._note(f"{stats}")
         self._count_up(stats.drops)
         self.events.update(
