@@ -333,6 +333,13 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """
         self._rows.checkpoint(req, up_to)
 
+    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:
+        """Free the slots of a row at ascending half-open ranges of its positions, which begin at whole pages."""
+        if self._has_windows or not self._pools.in_host_memory:
+            super().free_kv_row(kv, ranges)
+        else:
+            self._rows.free(kv.req_pool_idx, ranges)
+
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """A request's row is free. One that was not checkpointed still has its states."""
         if not checkpointed and self._has_states:

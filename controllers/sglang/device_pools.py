@@ -180,9 +180,7 @@ class DevicePools:
             windows_freed: the indices of those whose windows the request has freed already.
         """
         size = self._size
-        pages = slots.astype(np.int64) if self.in_host_memory else slots.long()
-        if size > 1:
-            pages //= size
+        pages = self._pages_of(slots)
         full = self.full.assign(pages)
         if not self._has_windows:
             return OfferedPages(full, full[:0], range(0), pages)
@@ -292,6 +290,18 @@ class DevicePools:
         if states is not None and len(states):
             self._state_allocator.free(self.state_slots(states))
             self.states.release(states)
+
+    def free_slots(self, slots: Numbers) -> None:
+        """Free pages that the tree never had, by a slot of each; for models without windows."""
+        pages = self._pages_of(slots)
+        self._full_allocator.free_page_ids(self._from_numpy(pages) if self.in_host_memory else pages)
+
+    def _pages_of(self, slots: Numbers) -> Numbers:
+        """SGLang's pages of slots of any integer type, int64, in memory of their own."""
+        pages = slots.astype(np.int64) if self.in_host_memory else slots.long()
+        if self._size > 1:
+            pages //= self._size
+        return pages
 
     def _free_full(self, pages: Numbers) -> None:
         """Free full pages whose windows are gone. (SGLang's `free_full_segment` looks up on the device whether they are.)"""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CUT_TOKENS: Final = 32
-CUT_SHARE: Final = 256
+CUT_SHARE: Final = 128
 """A leaf is cut to what is needed, but to no less than so many tokens and this part of its pool: a call frees room for some
 steps."""
 

@@ -187,6 +187,16 @@ class RequestRows:
             self._attach_windows(boundary)
             self._tiers.controller.committed(boundary)
 
+    def free(self, row: int, ranges: list[tuple[int, int]]) -> None:
+        """Free what a row holds at ascending half-open ranges of positions; for rows in host memory, without windows."""
+        size, freed = self._size, 0
+        for begin, end in ranges:
+            first = max(begin, freed)  # a page that an adjacent range begins with is free already
+            assert begin % size == 0 or first == freed, "a range begins within a page"
+            if first < end:
+                self._pools.free_slots(self._rows[row, first:end:size])
+                freed = -(-end // size) * size
+
     def path_slots(self, boundary: Boundary, length: int) -> torch.Tensor:
         """The first `length` of the full-attention slots from the root to a boundary, int64 [length], in device memory."""
         names = self._names(boundary, FULL)
