@@ -122,7 +122,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
                 lora_names=params.kv_event_lora_names,
             )
         self._tiers: Tiers | None = None
-        self.gate = LayerGate(self._wait_layer)
+        self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
         self.reset()
 
     def watch_layers(self, worker: Any) -> None:
