@@ -12,7 +12,7 @@ from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
 from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
-from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.controllers.sglang.tiers import Tiers, host_memory
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from unified_tree.component import Component
+    from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
@@ -72,6 +73,7 @@ class TierBuilder:
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
         self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
         self._model = arguments.served_model_name or arguments.model_path
+        self._memory: dict[str, HostPool] = {}
         self._builds = 0
 
     @property
@@ -84,8 +86,9 @@ class TierBuilder:
         return [replace(component, format=self._tensors[component.name].format) for component in components]
 
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, collector: Any = None) -> Tiers:
-        """The tiers of a new tree, whose copies SGLang's collector of metrics counts.
+        """The tiers of a new tree, whose copies SGLang's collector of metrics counts; those of the tree before are closed.
 
+        All trees have the same host memory, since it takes long to pin.
         The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
         whether they have.
         """
@@ -100,6 +103,7 @@ class TierBuilder:
         device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
         page_bytes = {component.name: component.page_bytes for component in tree.components}
         host_pages = self._host.page_counts(device_pages, page_bytes)
+        self._memory = self._memory or host_memory(self._tensors, host_pages)
         store = self._settings.store if self._builds == 1 else None
         logger.info(
             "unified_tree: host tier on, pages %s, %s; store: %s",
@@ -112,7 +116,7 @@ class TierBuilder:
             device,
             pools,
             self._tensors,
-            host_pages,
+            self._memory,
             write_policy=self._write_policy,
             model=model,
             collector=collector,

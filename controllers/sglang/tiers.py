@@ -27,6 +27,7 @@ from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferErr
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.host.page_allocator import PageAllocator
+    from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
@@ -46,6 +47,16 @@ TOO_LITTLE_MEMORY = (
     "or on CPU a smaller --max-total-tokens"
 )
 """What to do if the host pages do not fit."""
+
+
+def host_memory(tensors: Mapping[str, EngineTensors], page_counts: Mapping[str, int]) -> dict[str, HostPool]:
+    """Host pools for the pages of these tensors, by component; pinned if those are on a GPU.
+
+    Raises ConfigurationError if they do not fit into the memory that is free.
+    """
+    formats = {name: found.format for name, found in tensors.items()}
+    pin = any(found.device.type == "cuda" for found in tensors.values())
+    return host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, pin=pin, remedy=TOO_LITTLE_MEMORY)
 
 
 STEP_BYTES = 256 << 20
@@ -128,7 +139,7 @@ class Tiers:
         device: its device pools.
         pools: the same, with the names of their pages.
         tensors: where SGLang keeps the state, by component.
-        page_counts: host pages by component.
+        host: the host pools, by component.
         write_policy: when boundaries are copied to host.
         model: the model's name in a store.
         open_store: opens the store; None without one.
@@ -143,7 +154,7 @@ class Tiers:
         device: DeviceTier,
         pools: DevicePools,
         tensors: Mapping[str, EngineTensors],
-        page_counts: Mapping[str, int],
+        host: Mapping[str, HostPool],
         *,
         write_policy: WritePolicy,
         model: Composition,
@@ -156,11 +167,10 @@ class Tiers:
         self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
-        pin = any(found.device.type == "cuda" for found in tensors.values())
-        host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, pin=pin, remedy=TOO_LITTLE_MEMORY)
         movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
         engine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
-        tier = HostTier(page_counts=page_counts, engine=engine, write_policy=write_policy)
+        counts = {name: pool.page_count for name, pool in host.items()}
+        tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
         self._starting: dict[Boundary, Load] = {}
         self._batch: list[Load] = []

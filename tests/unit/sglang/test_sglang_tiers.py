@@ -20,7 +20,7 @@ from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, De
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
+from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
 from unified_tree.controllers.transfer_engines.lane import Lane
@@ -66,7 +66,7 @@ class Served:
             self.device,
             self.pools,
             self.tensors,
-            dict.fromkeys(self.tensors, 16),
+            host_memory(self.tensors, dict.fromkeys(self.tensors, 16)),
             write_policy=WritePolicy.WRITE_THROUGH,
             model=Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0),
             open_store=None if files is None else lambda model, host: store(files, model, host),
