@@ -35,8 +35,9 @@ class AgeStats:
 class PoolAgeStats:
     """The ages of one pool's values, in number of values: one for a node's run of pages, or a state.
 
-    A pool is too small if values are evicted younger (`idle`) than the gaps after which others are still hit (`reuse_gap`): what
-    goes might have been hit, had it stayed. A gap longer than values live cannot be hit; it is a miss with the cause `evicted`.
+    A pool is too small if values are evicted younger (`idle`) than the gaps after which others are still hit (`reuse_gap`):
+    what goes might have been hit, had it stayed. A gap longer than values live cannot be hit; it is a miss with the cause
+    `evicted`.
 
     Attributes:
         reuse_gap: for each match, how long what it used had not been used. Of a path that is its deepest node: a prefix that

@@ -128,9 +128,9 @@ class CacheStats:
             `hit_tokens`. Empty if the tree remembers no evictions.
         evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
             `miss_details` of all misses those with a detail, by cause and detail.
-        evicted_short_by: the evicted ones by component and tier likewise, and by the bit length of how many pages more, at most,
-            would have kept them. `evicted_beneficiaries`: those of them that went to make room for another namespace, by that
-            namespace; of the first 256 such namespaces.
+        evicted_short_by: the evicted ones by component and tier likewise, and by the bit length of how many pages more, at
+            most, would have kept them. `evicted_beneficiaries`: those of them that went to make room for another namespace, by
+            that namespace; of the first 256 such namespaces.
         miss_memory: of what was evicted; None if the tree remembers no evictions.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.

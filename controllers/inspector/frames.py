@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from gzip import GzipFile
 
-MAGIC = b"unified-tree inspector 1\n"
+MAGIC = b"unified-tree inspector 2\n"
 LENGTHS = struct.Struct("<II")
 MAX_FRAME_BYTES = 1 << 30
 

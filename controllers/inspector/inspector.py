@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from array import array
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +13,13 @@ import numpy as np
 from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
+from unified_tree.controllers.inspector.namespace_tally import NamespaceTally
 from unified_tree.controllers.inspector.page_process import listen, start_page_process, token_for, url_of
+from unified_tree.controllers.inspector.page_sizes import PageSizes
 from unified_tree.controllers.inspector.prompt_walk import prompt_walk
-from unified_tree.controllers.inspector.recent_requests import RecentRequests, tree_clock
+from unified_tree.controllers.inspector.recent_requests import RecentRequests, page_clock, tree_clock
 from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
-from unified_tree.controllers.inspector.tape import Tape, size_of
+from unified_tree.controllers.inspector.tape import Tape
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
@@ -49,8 +50,8 @@ class Inspector:
     Args:
         sink: who is told.
         budget_s: a step starts nothing new after so long.
-        figures_every_s: how often the figures are told.
-        time_s: the clock of the page's times.
+        figures_every_s: how often the figures are told, on the page's clock.
+        time_s: the page's clock; by default the cache's own, set to the time of day.
 
     Attributes:
         url: where its page is, with the token; None for a recording.
@@ -64,17 +65,21 @@ class Inspector:
         *,
         budget_s: float = DEFAULT_BUDGET_S,
         figures_every_s: float = FIGURES_EVERY_S,
-        time_s: Callable[[], float] = time.time,
+        time_s: Callable[[], float] | None = None,
     ) -> None:
         _require_unwatched(cache)
         self._cache = cache
         self._sink = sink
         self._budget_s = budget_s
         self._figures_every_s = figures_every_s
-        self._time_s = time_s
-        self._tree_s = tree_clock(cache.tree.state.ghosts)
+        ghosts = cache.tree.state.ghosts
+        self._time_s = time_s = page_clock(ghosts) if time_s is None else time_s
+        if ghosts is not None:
+            ghosts.victims_of = {}
+        self._tree_s = tree_clock(ghosts)
         self._names = [component.name for component in cache.tree.components]
-        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        self._sizes = PageSizes(cache.tree)
+        self._namespaces = NamespaceTally()
         self._tape = Tape(time_s)
         self._requests = RecentRequests()
         self._acquired: dict[Lease, tuple[int, float]] = {}
@@ -181,6 +186,8 @@ class Inspector:
         """End the page, or the recording. The cache goes on without. Idempotent."""
         if self._cache.counters.watcher is self:
             self._cache.counters.watcher = None
+            if self._cache.tree.state.ghosts is not None:
+                self._cache.tree.state.ghosts.victims_of = None
         self._sink.close()
         if self._process is not None:
             try:
@@ -201,20 +208,29 @@ class Inspector:
     def acquired(self, lease: Lease, key: Key) -> None:
         """See CacheWatcher."""
         now_s = self._time_s()
+        self._namespaces.acquired(lease, key.namespace)
         self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
         if len(self._acquired) > 2 * self._cache.lease_count + MAX_RELEASED:
             self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
+    def load_failed(self, lease: Lease, tokens: int) -> None:
+        """See CacheWatcher."""
+        self._namespaces.load_failed(lease.tokens.namespace, tokens)
+
+    def invalidated(self, namespace: str | None) -> None:
+        """See CacheWatcher."""
+        self._tape.add(("invalidated", None, None, namespace), (0, 0, 0, 0, 0))
+
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
         """See CacheWatcher."""
         ghosts = self._cache.tree.state.ghosts
-        pages, size_bytes = size_of(result.freed, self._page_bytes)
-        namespace = None if ghosts is None else ghosts.beneficiary
-        self._tape.add(("evicted", int(tier), component, namespace), (result.victims, pages, size_bytes, result.lost))
+        sizes = self._sizes.of({name: ids.size for name, ids in result.freed.items()})
+        beneficiary, owners = (None, None) if ghosts is None else (ghosts.beneficiary, ghosts.victims_of)
+        self._tape.add(("evicted", int(tier), component, beneficiary), (result.victims, *sizes, result.lost), owners)
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
         """See CacheWatcher."""
-        self._tape.add((kind.name.lower(), None, None, None), (1, sum(pages.values()), size_bytes, 0))
+        self._tape.add((kind.name.lower(), None, None, None), (0, *self._sizes.of(pages)[:2], size_bytes, 0))
 
     def polled(self) -> None:
         """See CacheWatcher."""
@@ -223,7 +239,8 @@ class Inspector:
     # Slices.
 
     def _tell_figures(self, now_s: float) -> None:
-        self._sink.put(encode("figures", {**figures(self._cache), "at_s": now_s}))
+        told = {**figures(self._cache), "at_s": now_s, "namespaces": self._namespaces.take()}
+        self._sink.put(encode("figures", told))
         self._is_untold = True
 
     def _tell_happened(self) -> None:
@@ -246,7 +263,7 @@ class Inspector:
         ):
             before = self._stored.get(kind, 0), self._stored.get(f"{kind} bytes", 0)
             if pages > before[0]:
-                self._tape.add((kind, None, None, None), (0, pages - before[0], size_bytes - before[1], 0))
+                self._tape.add((kind, None, None, None), (0, 0, pages - before[0], size_bytes - before[1], 0))
             self._stored[kind], self._stored[f"{kind} bytes"] = pages, size_bytes
 
     def _answer(self, question: Frame) -> None:

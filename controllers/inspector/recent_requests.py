@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,15 @@ def _miss(miss: Miss, names: Sequence[str], now_s: float) -> dict[str, Any]:
             "for": eviction.beneficiary,
         }
     return shown
+
+
+def page_clock(ghosts: Any) -> Callable[[], float]:
+    """The clock of evictions, set to the time of day; the time of day where none are remembered."""
+    if ghosts is None:
+        return time.time
+    own_s = ghosts.time_s
+    offset_s = time.time() - own_s()
+    return lambda: offset_s + own_s()
 
 
 def tree_clock(ghosts: Any) -> Callable[[], float]:
