@@ -42,7 +42,7 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames that these bytes complete. Raises ConfigurationError for what is none."""
         self._buffer += data
         while len(self._buffer) >= LENGTHS.size:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
 
 SHOWN = 25
-LEASES_A_SLICE = 16
+LEASES_A_SLICE = 2
 
 
 class HeldLeases:

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""
+EVENTS_AT_A_TIME = 48
+REQUESTS_AT_A_TIME = 8
 MAX_RELEASED = 64
 """So many more leases than twice the open ones are known before those that were released are forgotten."""
-DEFAULT_BUDGET_S = 0.0003
+DEFAULT_BUDGET_S = 0.00015
 FIGURES_EVERY_S = 1.0
 PAGE_ENDS_S = 5.0
 
@@ -151,9 +153,7 @@ class Inspector:
             self._due_s = now_s + self._figures_every_s
             self._tell_figures(now_s)
         elif self._leases is not None:
-            if self._leases.step():
-                self._sink.put(encode("leases", self._leases.result()))
-                self._leases = None
+            self._look_at_leases(began)
         elif self._is_begun:
             self._is_begun = False
             self._walk = TreeWalk(self._cache.tree.state, False)
@@ -170,7 +170,8 @@ class Inspector:
         """
         now_s = self._time_s()
         self._tell_figures(now_s)
-        self._tell_happened()
+        while self._is_untold:
+            self._tell_happened()
         leases = HeldLeases(self._cache, self._acquired, now_s)
         while not leases.step():
             pass
@@ -241,13 +242,13 @@ class Inspector:
     def _tell_figures(self, now_s: float) -> None:
         told = {**figures(self._cache), "at_s": now_s, "namespaces": self._namespaces.take()}
         self._sink.put(encode("figures", told))
+        self._note_stored()
         self._is_untold = True
 
     def _tell_happened(self) -> None:
-        """What happened since it was told last."""
-        self._is_untold = False
-        self._note_stored()
-        events, requests = self._tape.take(), self._requests.take(self._names)
+        """Some of what happened since it was told last."""
+        events, requests = self._tape.take(EVENTS_AT_A_TIME), self._requests.take(self._names, REQUESTS_AT_A_TIME)
+        self._is_untold = len(events) == EVENTS_AT_A_TIME or len(requests) == REQUESTS_AT_A_TIME
         if events or requests:
             told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
             self._sink.put(encode("happened", told))
@@ -305,6 +306,15 @@ class Inspector:
         tree = self._cache.tree
         begun = {"at_s": now_s, "clock": tree.state.clock, "nodes": tree.node_count, "ages": ages_of_uses(tree.state)}
         self._sink.put(encode("tree begins", begun))
+
+    def _look_at_leases(self, began: float) -> None:
+        leases = self._leases
+        assert leases is not None
+        while not leases.step():
+            if perf_counter() - began > self._budget_s:
+                return
+        self._sink.put(encode("leases", leases.result()))
+        self._leases = None
 
     def _read_tree(self, began: float) -> None:
         walk = self._walk

@@ -47,14 +47,14 @@ class RecentRequests:
         """The prompt of a request; None if it is too long ago."""
         return self._keys.get(number)
 
-    def take(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The requests since the last call.
+    def take(self, names: Sequence[str], limit: int) -> list[dict[str, Any]]:
+        """The oldest requests, which were not told before.
 
         Args:
             names: of the components, by index.
         """
         told = []
-        while self._untold:
+        while self._untold and len(told) < limit:
             number, now_s, tree_s, namespace, lease, cached, compute_from, host = self._untold.popleft()
             told.append(
                 {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class Tape:
         for namespace, count in (owners or {}).items():
             event.owners[namespace] = event.owners.get(namespace, 0) + count
 
-    def take(self) -> list[list[Any]]:
-        """The events since the last call, each with EVENT_FIELDS."""
-        events = [[event.at_s, *names[1:], *event.told()] for names, event in self._events.items()]
-        self._events.clear()
-        return events
+    def take(self, limit: int) -> list[list[Any]]:
+        """The oldest events, which were not told before, each with EVENT_FIELDS."""
+        taken = list(islice(self._events, limit))
+        events = [(names, self._events.pop(names)) for names in taken]
+        return [[event.at_s, *names[1:], *event.told()] for names, event in events]

@@ -68,6 +68,7 @@ def opened(cache: PrefixCache, **settings: Any) -> Iterator[Page]:
     with Inspector.open(cache, figures_every_s=0.05, **settings) as inspector:
         yield Page(cache, inspector)
     assert cache.counters.watcher is None
+    assert cache.tree.state.ghosts is not None and cache.tree.state.ghosts.victims_of is None
 
 
 def test_the_page_shows_what_the_cache_holds() -> None:

@@ -36,7 +36,7 @@ def page(browser: Browser) -> Iterator[tuple[Browser, PrefixCache]]:
         rng = np.random.default_rng(0)
         while not stop.is_set():
             serve(cache, 10, rng)
-            time.sleep(0.002)
+            time.sleep(0.1)  # the keys of the last 256 requests are kept, which the test has to choose one of in time
         inspector.close()
 
     inspector = Inspector.open(cache, figures_every_s=0.1)
