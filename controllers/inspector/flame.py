@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 MAX_RECTANGLES = 4000
 MAX_TICKS = 40
 MAX_BRANCHES = 30
+RECTANGLE = (
+    "run", "level", "left", "width", "start", "end", "bytes", "nodes", "tokens", "touched", "ticks", "boundaries", "label"
+)  # fmt: skip
 EVERYTHING = -1
 """The run above all namespaces."""
 
@@ -24,9 +27,9 @@ def flame(picture: TreePicture, run: int, tier: str, width_px: int, levels: int)
         width_px: how wide the top is drawn; what would be narrower than two pixels is added up.
         levels: how many levels.
 
-    A rectangle is [run, level, left, width, start, end, bytes, nodes, tokens, last use, ticks, boundaries, label]: left and
-    width as parts of the top's; bytes, nodes and tokens with all below; and ticks the lengths that one can resume from, as
-    parts of the run, MAX_TICKS of all its boundaries. What was too narrow is one with run -2.
+    A rectangle has the fields of RECTANGLE: left and width as parts of the top's; bytes, nodes and tokens with all below; and
+    ticks the lengths that one can resume from, as parts of the run, MAX_TICKS of all its boundaries. What was too narrow is one
+    with run -2.
     Cost: O(rectangles log runs).
     """
     total = picture.total[tier]

@@ -53,7 +53,7 @@ class RecentRequests:
         Args:
             names: of the components, by index.
         """
-        told = []
+        told: list[dict[str, Any]] = []
         while self._untold and len(told) < limit:
             number, now_s, tree_s, namespace, lease, cached, compute_from, host = self._untold.popleft()
             told.append(
