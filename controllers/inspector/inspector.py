@@ -173,8 +173,8 @@ class Inspector:
         while self._is_untold:
             self._tell_happened()
         leases = HeldLeases(self._cache, self._acquired, now_s)
-        while not leases.step():
-            pass
+        while not leases.has_ended:
+            leases.step()
         self._sink.put(encode("leases", leases.result()))
         walk = TreeWalk(self._cache.tree.state, tokens)
         self._begin_tree(now_s)
@@ -310,11 +310,14 @@ class Inspector:
     def _look_at_leases(self, began: float) -> None:
         leases = self._leases
         assert leases is not None
-        while not leases.step():
+        if leases.has_ended:  # to tell them is work for a step of its own
+            self._sink.put(encode("leases", leases.result()))
+            self._leases = None
+            return
+        while not leases.has_ended:
+            leases.step()
             if perf_counter() - began > self._budget_s:
-                return
-        self._sink.put(encode("leases", leases.result()))
-        self._leases = None
+                break
 
     def _read_tree(self, began: float) -> None:
         walk = self._walk

@@ -281,7 +281,37 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
         inspector.step()
         steps += 1
     assert steps >= cache.tree.node_count // 32
+    leases = [cache.acquire(Key(list(range(50)), "held")) for _ in range(9)]
+    inspector._questions.append(type("Question", (), {"kind": "leases", "fields": {}, "body": b""})())
+    before, steps = len(told), 0
+    while len(told) == before:
+        inspector.step()
+        steps += 1
+    assert steps >= 1 + len(leases) // 2 + 1, "two a step, and one to tell them"
     inspector.close()
+    for lease in leases:
+        cache.release(lease)
+
+
+def test_what_happened_is_told_in_parts_that_leave_nothing_out(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    begun = sum(cache.counters.victims.values())
+    clock = [0.0]
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file, time_s=lambda: clock[0]) as inspector:
+        serve(cache, 30, np.random.default_rng(1))
+        clock[0] = 2.0
+        while not inspector._is_untold:
+            inspector.step()
+        steps = 0
+        while inspector._is_untold:
+            inspector.step()
+            steps += 1
+    assert steps > 3
+    picture = read_recording(file)
+    assert [request["number"] for request in picture.requests()] == list(range(30, 0, -1))
+    evictions = [event for event in named(picture.events(0)) if event["kind"] == "evicted"]
+    assert sum(event["values"] for event in evictions) == sum(cache.counters.victims.values()) - begun
 
 
 def test_a_page_that_is_gone_leaves_the_cache_alone() -> None:
