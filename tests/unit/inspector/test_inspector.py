@@ -252,6 +252,10 @@ def is_reading(inspector: Inspector) -> bool:
     return inspector._walk is not None
 
 
+def is_telling(inspector: Inspector) -> bool:
+    return inspector._is_untold
+
+
 def test_a_step_reads_no_more_than_its_budget_allows() -> None:
     cache = busy_cache(300, device=2000, host=2000)
     told: list[bytes] = []
@@ -301,10 +305,10 @@ def test_what_happened_is_told_in_parts_that_leave_nothing_out(tmp_path: Path) -
     with Inspector.record(cache, file, time_s=lambda: clock[0]) as inspector:
         serve(cache, 30, np.random.default_rng(1))
         clock[0] = 2.0
-        while not inspector._is_untold:
+        while not is_telling(inspector):
             inspector.step()
         steps = 0
-        while inspector._is_untold:
+        while is_telling(inspector):
             inspector.step()
             steps += 1
     assert steps > 3
