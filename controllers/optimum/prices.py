@@ -1,6 +1,6 @@
 """An upper bound for hybrids: a price for room and time.
 
-Let a pool's room cost λ(t) a token and admission, whatever λ is. A request may then resume wherever it likes, if it pays
+Let a pool's room cost something for each token and admission, whatever it is. A request may then resume wherever it likes, if it pays
 for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of tokens
 saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
 cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
@@ -182,7 +182,7 @@ class Prices:
         idle, some = self._idle, self._is_idle & (amounts > 0)
         opened = np.bincount(idle.since[some], amounts[some], self._count + 1)
         closed = np.bincount(idle.owner[some] + 1, amounts[some], self._count + 1)
-        usage: Floats = np.cumsum(opened - closed)[: self._count]
+        usage: Floats = np.cumsum(opened - closed, dtype=np.float64)[: self._count]
         return usage
 
 
