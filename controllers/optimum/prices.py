@@ -1,8 +1,8 @@
 """An upper bound for hybrids: a price for room and time.
 
-Let a pool's room cost something for each token and admission, whatever it is. A request may then resume wherever it likes, if it pays
-for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of tokens
-saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
+Let a pool's room cost something for each token and admission, whatever it is. A request may then resume wherever it likes, if
+it pays for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of
+tokens saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
 cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
 it, since no two of them pay for one idle time. So the bound is a maximum a request, and a sub-gradient lowers it.
 
@@ -111,7 +111,7 @@ class Prices:
                 (room - np.add.reduceat(usage, edges[:-1])) / unit
                 for room, usage, unit in zip(rooms, usages, self._units, strict=True)
             ]
-            norm = sum(float(slope @ slope) for slope in slopes)
+            norm = sum(float((slope * slope).sum()) for slope in slopes)
             if norm == 0:
                 break
             step = (value - (1 - reach) * best) / norm
@@ -140,7 +140,7 @@ class Prices:
             rebuilds = gain - demand.rebuild_tokens > resumes
             resumes = np.where(rebuilds, gain - demand.rebuild_tokens, resumes)
         depths = np.zeros(self._count, np.int64)
-        value = sum(float(np.diff(cost) @ room) for cost, room in zip(summed, self._rooms, strict=True))
+        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self._rooms, strict=True))
         if not resumes.size:
             return value, depths, [np.zeros(self._count) for _ in summed]
         best = np.maximum.reduceat(resumes, self._group)
