@@ -51,6 +51,7 @@ HOT = (
     "controllers/sglang/running_states",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/progress",
+    "controllers/transfer_engines/transfer",
     "cost",
     "effect",
     "evicting",
@@ -80,6 +81,7 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
+    "transfers",
 )
 
 NATIVE = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree import grafting
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.grafting import GraftResult
-from unified_tree.open_effects import OpenEffects, Supply
+from unified_tree.open_effects import OpenEffects
 from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from unified_tree.order import Place
     from unified_tree.receipt import Receipt
     from unified_tree.state import TreeState
+
+BACKUP: Final = EffectKind.BACKUP
+LOAD: Final = EffectKind.LOAD
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
 
 
 class Transfers:
@@ -47,15 +51,17 @@ class Transfers:
         self._locks = locks
         self._effects = OpenEffects(state, locks)
 
-    def backup_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
+    # What is annotated as Any is checked: compiled code would refuse it in its own words.
+
+    def backup_needs(self, boundary: Any, components: Any = None) -> dict[str, int]:
         """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.BACKUP, boundary, components)
+        return self._effects.needs(BACKUP, checked_boundary(boundary), components)
 
-    def load_needs(self, boundary: Boundary) -> dict[str, int]:
+    def load_needs(self, boundary: Any) -> dict[str, int]:
         """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.LOAD, boundary, None)
+        return self._effects.needs(LOAD, checked_boundary(boundary), None)
 
-    def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
+    def backup(self, boundary: Any, pages: Any, components: Any = None) -> Effect:
         """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
 
         The sources are locked until the effect ends.
@@ -67,11 +73,15 @@ class Transfers:
 
         Raises StaleBoundaryError, EffectError, PageError, or the function's error, with nothing changed.
         """
-        return self._effects.begin(EffectKind.BACKUP, boundary, pages, components)
+        return self._effects.begin(BACKUP, checked_boundary(boundary), pages, components)
 
-    def load(self, boundary: Boundary, pages: Supply) -> Effect:
+    def backup_unless_empty(self, boundary: Any, pages: Any, components: Any = None) -> Effect | None:
+        """As `backup`; None, with nothing changed, if the host has all of it or open effects copy what it lacks."""
+        return self._effects.begin_unless_empty(BACKUP, checked_boundary(boundary), pages, components)
+
+    def load(self, boundary: Any, pages: Any) -> Effect:
         """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
-        return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
+        return self._effects.begin(LOAD, checked_boundary(boundary), pages, None)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree no longer needed, for the caller to free.
@@ -84,15 +94,15 @@ class Transfers:
         """The copies were not made. Returns all target pages, for the caller to free. Raises as `acknowledge`."""
         return self._effects.abort(effect)
 
-    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
+    def pages_with_loads(self, boundary: Any, component: str) -> NDArray[np.int64]:
         """As `UnifiedTree.pages` on device, with the targets of open loads included. Cost: as that, and O(spans) a load."""
         return self._effects.pages_with_loads(boundary, component)
 
-    def lock_present(self, boundary: Boundary) -> Receipt:
+    def lock_present(self, boundary: Any) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""
         return self._locks.lock_present(checked_boundary(boundary))
 
-    def host_path_end(self, key: Key, *, limit: int | None = None, after: Boundary = NOWHERE) -> Boundary:
+    def host_path_end(self, key: Key, *, limit: Any = None, after: Any = NOWHERE) -> Boundary:
         """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
 
         It need not be covered by windows and states; `lock(..., Tier.HOST, components=paths)` keeps it.
@@ -106,12 +116,12 @@ class Transfers:
         checked_key(key)
         return grafting.host_path_end(self._state, key, checked_limit(key, limit), checked_boundary(after))
 
-    def namespace_of(self, boundary: Boundary) -> str:
+    def namespace_of(self, boundary: Any) -> str:
         """The namespace of a boundary. Raises StaleBoundaryError if its node is gone. Cost: O(1)."""
         node, _ = self._locks.find(checked_boundary(boundary))
         return "" if node is None or node.root is None else node.root.name[0]
 
-    def ends_above(self, boundary: Boundary) -> Iterator[Boundary]:
+    def ends_above(self, boundary: Any) -> Iterator[Boundary]:
         """The ends of the nodes on the way to a boundary, the deepest first; the boundary itself is one if it ends a node.
 
         Raises StaleBoundaryError if its node is gone. Do not change the tree meanwhile. Cost: O(1) each.
@@ -122,7 +132,7 @@ class Transfers:
                 yield Boundary(node.id, node.end)
             node = node.parent
 
-    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]], *, after: Boundary = NOWHERE) -> GraftResult:
+    def graft(self, key: Key, pages: Any, *, after: Any = NOWHERE) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.
 
         Args:
@@ -136,7 +146,7 @@ class Transfers:
         checked_key(key)
         return grafting.graft(self._state, key, pages, checked_boundary(after))
 
-    def is_boundary(self, boundary: Boundary) -> bool:
+    def is_boundary(self, boundary: Any) -> bool:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `UnifiedTree.settle`."""
         state = self._state
         node = state.nodes.get(checked_boundary(boundary).node)
@@ -144,7 +154,7 @@ class Transfers:
             return False
         return not state.is_gated or state.resumability.is_covered(node)
 
-    def hits(self, boundary: Boundary) -> int:
+    def hits(self, boundary: Any) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
         node = self._state.nodes.get(checked_boundary(boundary).node)
         value = node.device[self._state.required_owned_paths[0]] if node is not None else None

@@ -54,7 +54,9 @@ class Ledger:
             if ticket in self.open or ticket in self._recent or ticket in entered:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer)
-            is_empty = not any(copy.source.size for copy in transfer.copies)
+            is_empty = True
+            for _, source, _ in transfer.copies:
+                is_empty = is_empty and not len(source)
             stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
             entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
         for progress in entered.values():
