@@ -153,18 +153,18 @@ class Locks:
 
     def _lock_all(self, receipt: Receipt, node: Node, wanted: tuple[int, ...] | None) -> None:
         state, tier = self._state, receipt.tier
-        for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
+        for i in state.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
             at = node
             while at.parent is not None and at.values(tier)[i] is None:
                 at = at.parent
             if at.parent is not None:
                 receipt.paths[i] = at
                 self._lock_path(at, i, tier)
-        for i in state.owned_points[tier]:
+        for i in state.owned_points_on(tier):
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
                 self._lock_values(receipt, i, [value])
-        for i, window in state.owned_windows[tier]:
+        for i, window in state.owned_windows_on(tier):
             if wanted is None or i in wanted:
                 self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
 
@@ -237,7 +237,7 @@ class Locks:
             return
         state.blocked.discard(node)
         for tier in (Tier.DEVICE, Tier.HOST):
-            for i in state.owned_paths[tier]:
+            for i in state.owned_paths_on(tier):
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
                     state.pools(tier)[i].add_evictable(value)

@@ -101,12 +101,14 @@ class OpenEffects:
     ) -> dict[str, NDArray[np.int64]]:
         pages = supply(needs) if callable(supply) else supply
         given: dict[str, NDArray[np.int64]] = {}
+        as_needed = True
         for name, ids in pages.items():
             own = page_ids(name, ids).copy()
             if len(own):
                 given[name] = own
-        counts = {name: len(ids) for name, ids in given.items()}
-        if counts != needs:
+                as_needed = as_needed and needs.get(name, 0) == len(own)
+        if not as_needed or len(given) != len(needs):
+            counts = {name: len(ids) for name, ids in given.items()}
             raise EffectError(f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were {counts}")
         target = target_of(kind)
         for name, ids in given.items():

@@ -101,14 +101,14 @@ class PageAllocator:
         return ids
 
     def _unused_ids(self, count: int) -> NDArray[np.int64]:
-        """The next ids that were never handed out. A few are copied from a run of them: to make an array takes longer."""
+        """The next ids that were never handed out. A few are cut from a run of them: to make an array takes longer."""
         begin = self._unused - self._run_begin
         if begin + count > len(self._run):
             run = np.arange(self._unused, self._unused + max(count, RUN_LENGTH), dtype=np.int64)
             if count > RUN_LENGTH:
                 return run
             self._run, self._run_begin, begin = run, self._unused, 0
-        return self._run[begin : begin + count].copy()
+        return self._run[begin : begin + count]
 
     def free(self, ids: NDArray[np.int64]) -> None:
         """Free pages. Raises PageError, with nothing changed, for a page that is not allocated. Cost: O(len(ids))."""
