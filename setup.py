@@ -51,9 +51,9 @@ HOT = (
     "controllers/sglang/request_keys",
     "controllers/sglang/request_rows",
     "controllers/sglang/running_states",
+    "controllers/transfer_engines/copy_checks",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/progress",
-    "controllers/transfer_engines/transfer",
     "cost",
     "effect",
     "evicting",
@@ -83,7 +83,6 @@ HOT = (
     "splitting",
     "state",
     "token_bytes",
-    "transfers",
 )
 
 NATIVE = {

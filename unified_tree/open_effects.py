@@ -69,7 +69,7 @@ class OpenEffects:
         *,
         may_be_empty: bool = False,
     ) -> Effect | None:
-        """See Transfers.backup_unless_empty."""
+        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks."""
         state, locks, target = self._state, self._locks, target_of(kind)
         wanted = locks.indices(components, HOST)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.

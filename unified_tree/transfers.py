@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from unified_tree import grafting
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.grafting import GraftResult
-from unified_tree.open_effects import OpenEffects
+from unified_tree.open_effects import OpenEffects, Supply
 from unified_tree.receipt import NOWHERE, Boundary
 
 if TYPE_CHECKING:
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Receipt
     from unified_tree.state import TreeState
 
-BACKUP: Final = EffectKind.BACKUP
-LOAD: Final = EffectKind.LOAD
-"""Members of an Enum are looked up by a Python function, so they are looked up once."""
-
 
 class Transfers:
     """A tree's interface for a controller that moves its pages; `UnifiedTree.transfers` is the tree's only instance.
 
     `backup` and `load` ask for copies, the caller makes them, and `acknowledge` or `abort` ends them. A *boundary* is a length
     one can resume from. Every method that raises leaves the tree unchanged.
+
+    Attributes:
+        effects: the copies asked for and not ended. Internal; a controller calls it for each request.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, Tier, UnifiedTree
@@ -49,19 +48,17 @@ class Transfers:
     def __init__(self, state: TreeState, locks: Locks) -> None:
         self._state = state
         self._locks = locks
-        self._effects = OpenEffects(state, locks)
+        self.effects = OpenEffects(state, locks)
 
-    # What is annotated as Any is checked: compiled code would refuse it in its own words.
-
-    def backup_needs(self, boundary: Any, components: Any = None) -> dict[str, int]:
+    def backup_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
         """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(BACKUP, checked_boundary(boundary), components)
+        return self.effects.needs(EffectKind.BACKUP, checked_boundary(boundary), components)
 
-    def load_needs(self, boundary: Any) -> dict[str, int]:
+    def load_needs(self, boundary: Boundary) -> dict[str, int]:
         """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(LOAD, checked_boundary(boundary), None)
+        return self.effects.needs(EffectKind.LOAD, checked_boundary(boundary), None)
 
-    def backup(self, boundary: Any, pages: Any, components: Any = None) -> Effect:
+    def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
         """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
 
         The sources are locked until the effect ends.
@@ -73,36 +70,32 @@ class Transfers:
 
         Raises StaleBoundaryError, EffectError, PageError, or the function's error, with nothing changed.
         """
-        return self._effects.begin(BACKUP, checked_boundary(boundary), pages, components)
+        return self.effects.begin(EffectKind.BACKUP, checked_boundary(boundary), pages, components)
 
-    def backup_unless_empty(self, boundary: Any, pages: Any, components: Any = None) -> Effect | None:
-        """As `backup`; None, with nothing changed, if the host has all of it or open effects copy what it lacks."""
-        return self._effects.begin_unless_empty(BACKUP, checked_boundary(boundary), pages, components)
-
-    def load(self, boundary: Any, pages: Any) -> Effect:
+    def load(self, boundary: Boundary, pages: Supply) -> Effect:
         """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
-        return self._effects.begin(LOAD, checked_boundary(boundary), pages, None)
+        return self.effects.begin(EffectKind.LOAD, checked_boundary(boundary), pages, None)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree no longer needed, for the caller to free.
 
         Raises EffectError if the effect ended before or belongs to another tree.
         """
-        return self._effects.acknowledge(effect)
+        return self.effects.acknowledge(effect)
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were not made. Returns all target pages, for the caller to free. Raises as `acknowledge`."""
-        return self._effects.abort(effect)
+        return self.effects.abort(effect)
 
-    def pages_with_loads(self, boundary: Any, component: str) -> NDArray[np.int64]:
+    def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """As `UnifiedTree.pages` on device, with the targets of open loads included. Cost: as that, and O(spans) a load."""
-        return self._effects.pages_with_loads(boundary, component)
+        return self.effects.pages_with_loads(boundary, component)
 
-    def lock_present(self, boundary: Any) -> Receipt:
+    def lock_present(self, boundary: Boundary) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""
         return self._locks.lock_present(checked_boundary(boundary))
 
-    def host_path_end(self, key: Key, *, limit: Any = None, after: Any = NOWHERE) -> Boundary:
+    def host_path_end(self, key: Key, *, limit: int | None = None, after: Boundary = NOWHERE) -> Boundary:
         """How far every required path lies on host along `key`: where pages from elsewhere can be grafted.
 
         It need not be covered by windows and states; `lock(..., Tier.HOST, components=paths)` keeps it.
@@ -116,12 +109,12 @@ class Transfers:
         checked_key(key)
         return grafting.host_path_end(self._state, key, checked_limit(key, limit), checked_boundary(after))
 
-    def namespace_of(self, boundary: Any) -> str:
+    def namespace_of(self, boundary: Boundary) -> str:
         """The namespace of a boundary. Raises StaleBoundaryError if its node is gone. Cost: O(1)."""
         node, _ = self._locks.find(checked_boundary(boundary))
         return "" if node is None or node.root is None else node.root.name[0]
 
-    def ends_above(self, boundary: Any) -> Iterator[Boundary]:
+    def ends_above(self, boundary: Boundary) -> Iterator[Boundary]:
         """The ends of the nodes on the way to a boundary, the deepest first; the boundary itself is one if it ends a node.
 
         Raises StaleBoundaryError if its node is gone. Do not change the tree meanwhile. Cost: O(1) each.
@@ -132,7 +125,7 @@ class Transfers:
                 yield Boundary(node.id, node.end)
             node = node.parent
 
-    def graft(self, key: Key, pages: Any, *, after: Any = NOWHERE) -> GraftResult:
+    def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]], *, after: Boundary = NOWHERE) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.
 
         Args:
@@ -146,7 +139,7 @@ class Transfers:
         checked_key(key)
         return grafting.graft(self._state, key, pages, checked_boundary(after))
 
-    def is_boundary(self, boundary: Any) -> bool:
+    def is_boundary(self, boundary: Boundary) -> bool:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `UnifiedTree.settle`."""
         state = self._state
         node = state.nodes.get(checked_boundary(boundary).node)
@@ -154,7 +147,7 @@ class Transfers:
             return False
         return not state.is_gated or state.resumability.is_covered(node)
 
-    def hits(self, boundary: Any) -> int:
+    def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""
         node = self._state.nodes.get(checked_boundary(boundary).node)
         value = node.device[self._state.required_owned_paths[0]] if node is not None else None

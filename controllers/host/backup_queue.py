@@ -34,6 +34,7 @@ class BackupQueue:
     ) -> None:
         self._tree = tree
         self._tree_transfers = tree.transfers
+        self._effects = tree.transfers.effects
         self._device = device
         self._host = host
         self._allocate = host.allocate_all
@@ -122,7 +123,7 @@ class BackupQueue:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
             components = self._components_that_fit(boundary) if self._optional else None
-            effect = self._tree_transfers.backup_unless_empty(boundary, self._allocate, components)
+            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._allocate, components)
         except StaleBoundaryError:
             self._counters.count_drop("backup stale")
             return None

@@ -61,6 +61,7 @@ class HybridCacheController:
         self.storage: StorageController | None = None
         self._tree = tree
         self._tree_transfers = tree.transfers
+        self._effects = tree.transfers.effects
         self._retired = tree.state.retired
         self._device = device
         self.tier = tier
@@ -107,7 +108,7 @@ class HybridCacheController:
         effect = self._tree_transfers.load(boundary, supply)
         waited = self._transfers.below(effect)
         if any(opened.is_cancelled for opened in waited):
-            self._device.free_all(self._tree_transfers.abort(effect))
+            self._device.free_all(self._effects.abort(effect))
             raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
         waited.append(self._transfers.begin(effect))
         receipt = self._tree_transfers.lock_present(boundary)
@@ -186,14 +187,14 @@ class HybridCacheController:
             page_counts = {name: len(source) for name, source, _ in effect.copies}
             took_s = (perf_counter_ns() - opened.begun_ns) / 1e9
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect), took_s)
-            unused = self._tree_transfers.acknowledge(effect)
+            unused = self._effects.acknowledge(effect)
             if unused:
                 pages.free_all(unused)
             pages.landed(effect.boundary)
             if self.storage is not None and not is_load:
                 self.storage.backed_up(effect.boundary)
         else:
-            pages.free_all(self._tree_transfers.abort(effect))
+            pages.free_all(self._effects.abort(effect))
             self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:

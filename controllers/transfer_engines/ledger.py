@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from unified_tree.arguments import integer
+from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.effect import EffectKind
@@ -51,12 +52,12 @@ class Ledger:
         """
         entered: dict[int, Progress] = {}
         for transfer in transfers:
-            transfer.check()
-            ticket, kind = transfer.ticket, transfer.kind
+            ticket, kind, copies = transfer
+            check_copies(ticket, copies)
             if ticket in self.open or ticket in self._recent or ticket in entered:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer) if layers is not None else (0,)
-            is_empty = not any(len(source) for _, source, _ in transfer.copies)
+            is_empty = not any(len(source) for _, source, _ in copies)
             stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
             entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
         for progress in entered.values():
