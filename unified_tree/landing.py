@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unified_tree.node import PAGE_ID_BYTES, Node
@@ -18,7 +17,7 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
 
     Cost: O(nodes crossed) and one copy of the ids.
     """
-    nodes = list(crossed(span))
+    nodes = crossed(span)
     nodes.reverse()
     for node in nodes:
         first, last = max(node.start, span.begin), min(node.end, span.end)
@@ -31,13 +30,15 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
             unused.setdefault(span.component, []).append(pages[taken:])
 
 
-def crossed(span: Span) -> Iterator[Node]:
+def crossed(span: Span) -> list[Node]:
     """The nodes a span crosses, from the bottom up."""
+    found = []
     at: Node | None = span.node
     while at is not None and at.parent is not None and at.end > span.begin:
         if at.start < span.end:
-            yield at
+            found.append(at)
         at = at.parent
+    return found
 
 
 def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: bytes, first: int) -> int:

@@ -40,13 +40,13 @@ class Locks:
 
     def acquire(self, boundary: Any, tier: Tier, components: Any) -> Receipt:
         """See UnifiedTree.lock."""
-        return self.lock(checked_boundary(boundary), tier, self._indices(components, tier))
+        return self.lock(checked_boundary(boundary), tier, self.indices(components, tier))
 
     def move_to(self, receipt: Receipt, boundary: Any, components: Any) -> None:
         """See Receipt.move."""
-        self.move(receipt, checked_boundary(boundary), self._indices(components, receipt.tier))
+        self.move(receipt, checked_boundary(boundary), self.indices(components, receipt.tier))
 
-    def _indices(self, components: Any, tier: Tier) -> tuple[int, ...] | None:
+    def indices(self, components: Any, tier: Tier) -> tuple[int, ...] | None:
         """The components whose values are locked for those named, by index; None for all."""
         if components is None:
             return None
@@ -58,7 +58,7 @@ class Locks:
         node, length = self.locate(boundary, tier, wanted)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
-        return self._issue(boundary, tier, node, wanted)
+        return self.issue(boundary, tier, node, wanted)
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""
@@ -69,9 +69,10 @@ class Locks:
         node, length = self.find(boundary)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
-        return self._issue(boundary, Tier.DEVICE, node, None)
+        return self.issue(boundary, Tier.DEVICE, node, None)
 
-    def _issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
+    def issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
+        """As `lock`, for a boundary that was just located, and ends where `node` does; None for length zero."""
         self._last_serial += 1
         receipt = Receipt(self, self._last_serial, boundary, tier)
         self.open[self._last_serial] = receipt
@@ -152,18 +153,18 @@ class Locks:
 
     def _lock_all(self, receipt: Receipt, node: Node, wanted: tuple[int, ...] | None) -> None:
         state, tier = self._state, receipt.tier
-        for i in state.owned_paths[tier]:  # whatever is wanted: a node stays only with its paths
+        for i in state.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
             at = node
             while at.parent is not None and at.values(tier)[i] is None:
                 at = at.parent
             if at.parent is not None:
                 receipt.paths[i] = at
                 self._lock_path(at, i, tier)
-        for i in state.owned_points[tier]:
+        for i in state.owned_points_on(tier):
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
                 self._lock_values(receipt, i, [value])
-        for i, window in state.owned_windows[tier]:
+        for i, window in state.owned_windows_on(tier):
             if wanted is None or i in wanted:
                 self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
 
@@ -236,7 +237,7 @@ class Locks:
             return
         state.blocked.discard(node)
         for tier in (Tier.DEVICE, Tier.HOST):
-            for i in state.owned_paths[tier]:
+            for i in state.owned_paths_on(tier):
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
                     state.pools(tier)[i].add_evictable(value)

@@ -300,7 +300,7 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
     """A match uses the deepest path node, the boundary's window and its state."""
     now, ages = state.clock, state.ages
     pools = state.pools(tier)
-    for i in state.owned_paths[tier]:
+    for i in state.owned_paths_on(tier):
         value = path_node.values(tier)[i]
         if value is not None:
             if ages is not None:
@@ -311,14 +311,14 @@ def _touch(state: TreeState, boundary: Boundary, path_node: Node, path_length: i
         return
     node = state.nodes.get(boundary.node)
     assert node is not None
-    for i in state.owned_points[tier]:
+    for i in state.owned_points_on(tier):
         value = node.values(tier)[i] if node.end == boundary.length else None
         if value is not None:
             if ages is not None:
                 ages.used(value)
             value.touch(boundary.length, now)
             pools[i].touched(value)
-    for i, window in state.owned_windows[tier]:
+    for i, window in state.owned_windows_on(tier):
         values = window_values(node, boundary.length, i, window, tier)
         if ages is not None and values:
             ages.used(values[0])

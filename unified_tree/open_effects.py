@@ -21,11 +21,13 @@ from unified_tree.matching import collect, window_values
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value, opposite
 from unified_tree.page_ids import page_ids
 from unified_tree.receipt import record
+from unified_tree.splitting import split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.locking import Locks
+    from unified_tree.pool import PageLedger
     from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
@@ -33,8 +35,8 @@ DEVICE: Final = Tier.DEVICE
 HOST: Final = Tier.HOST
 BACKUP: Final = EffectKind.BACKUP
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
-Missing = list[tuple[Value, int, int]]
-"""Source values that the target tier lacks, as (value, first page, last page) within the value."""
+Missing = dict[int, list[tuple[Value, int, int]]]
+"""Source values that the target tier lacks, by component, as (value, first page, last page) within the value."""
 Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
 """Target pages by component, or what makes them: it is given how many are needed, when all sources are locked."""
 
@@ -49,28 +51,48 @@ class OpenEffects:
 
     def needs(self, kind: EffectKind, boundary: Boundary, components: Collection[str] | None) -> dict[str, int]:
         """Target pages by component; see Transfers.backup_needs and load_needs."""
-        return self._count(self._missing(kind, boundary, self._indices(components))[0], target_of(kind))
+        node, length = self._locks.find(boundary)
+        return self._count(self._missing(kind, node, length, self._locks.indices(components, HOST))[0], target_of(kind))
 
     def begin(self, kind: EffectKind, boundary: Boundary, supply: Supply, components: Collection[str] | None) -> Effect:
         """See Transfers.backup and load."""
-        state, target = self._state, target_of(kind)
+        effect = self.begin_unless_empty(kind, boundary, supply, components, may_be_empty=True)
+        assert effect is not None
+        return effect
+
+    def begin_unless_empty(
+        self,
+        kind: EffectKind,
+        boundary: Boundary,
+        supply: Supply,
+        components: Collection[str] | None,
+        *,
+        may_be_empty: bool = False,
+    ) -> Effect | None:
+        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks."""
+        state, locks, target = self._state, self._locks, target_of(kind)
+        wanted = locks.indices(components, HOST)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
-        receipts = [self._locks.acquire(boundary, HOST, components), self._locks.lock_present(boundary)]
+        node, length = locks.locate(boundary, HOST, wanted)
+        missing, after = self._missing(kind, node, length, wanted)
+        if not (missing or may_be_empty):
+            return None
+        if node is not None and length < node.end:
+            node = split(state, node, length)
+            missing, after = self._missing(kind, node, length, wanted)
+        receipts = [locks.issue(boundary, HOST, node, wanted), locks.issue(boundary, DEVICE, node, None)]
         try:
-            missing, after = self._missing(kind, boundary, self._indices(components))
             given = self._supplied(kind, boundary, supply, self._count(missing, target))
         except BaseException:
             for receipt in receipts:
                 receipt.release()
             raise
         spans, copies = self._spans(missing, given, target)
-        for name, ids in given.items():
-            state.pools(target)[state.index[name]].ledger.claim(ids)
         effect = Effect(kind, boundary, copies, after, spans, receipts, given)
         for span in spans:
             value = span.node.values(opposite(target))[span.component]
             assert value is not None
-            value.copying = (*value.copying, effect)
+            value.copying = (*value.copying, effect) if value.copying else (effect,)
         self.open[effect] = None
         return effect
 
@@ -79,22 +101,30 @@ class OpenEffects:
     ) -> dict[str, NDArray[np.int64]]:
         pages = supply(needs) if callable(supply) else supply
         given: dict[str, NDArray[np.int64]] = {}
-        counts: dict[str, int] = {}
+        as_needed = True
         for name, ids in pages.items():
             own = page_ids(name, ids).copy()
-            if own.size:
+            if len(own):
                 given[name] = own
-                counts[name] = own.size
-        if counts != needs:
+                as_needed = as_needed and needs.get(name, 0) == len(own)
+        if not as_needed or len(given) != len(needs):
+            counts = {name: len(ids) for name, ids in given.items()}
             raise EffectError(f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were {counts}")
+        target = target_of(kind)
         for name, ids in given.items():
-            self._state.pools(target_of(kind))[self._state.index[name]].ledger.check(ids)
+            self._ledger(name, target).check(ids)
+        for name, ids in given.items():
+            self._ledger(name, target).claim(ids)
         return given
+
+    def _ledger(self, name: str, tier: Tier) -> PageLedger:
+        return self._state.pools(tier)[self._state.index[name]].ledger
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See Transfers.acknowledge."""
-        if any(other in self.open for other in effect.after):
-            raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
+        for other in effect.after:
+            if other in self.open:
+                raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
         self._close(effect)
         self._state.tick()
         unused: dict[int, list[bytes]] = {}
@@ -118,12 +148,12 @@ class OpenEffects:
         del self.open[effect]
         target = target_of(effect.kind)
         for name, ids in effect.targets.items():
-            self._state.pools(target)[self._state.index[name]].ledger.unclaim(ids)
+            self._ledger(name, target).unclaim(ids)
         for span in effect.spans:
             for node in crossed(span):
                 value = node.values(opposite(target))[span.component]
-                if value is not None and effect in value.copying:
-                    value.copying = tuple(other for other in value.copying if other is not effect)
+                if value is not None and value.copying:
+                    value.copying = tuple([other for other in value.copying if other is not effect])
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """See Transfers.pages_with_loads."""
@@ -146,46 +176,52 @@ class OpenEffects:
 
     def _count(self, missing: Missing, target: Tier) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for value, begin, end in missing:
-            if self._takes_pages(value, target):
-                name = self._state.components[value.component].name
-                counts[name] = counts.get(name, 0) + (end - begin)
+        for i, parts in missing.items():
+            if self._takes_pages(i, target):
+                count = 0
+                for _, first, last in parts:
+                    count += last - first
+                counts[self._state.components[i].name] = count
         return counts
 
-    def _takes_pages(self, value: Value, target: Tier) -> bool:
-        return bool(target) or self._state.owner_of[value.component] == value.component
+    def _takes_pages(self, component: int, target: Tier) -> bool:
+        return bool(target) or self._state.owner_of[component] == component
 
-    def _indices(self, components: Collection[str] | None) -> set[int] | None:
-        return None if components is None else {self._state.index[name] for name in components}
-
-    def _missing(self, kind: EffectKind, boundary: Boundary, only: set[int] | None) -> tuple[Missing, tuple[Effect, ...]]:
+    def _missing(
+        self, kind: EffectKind, node: Node | None, length: int, only: tuple[int, ...] | None
+    ) -> tuple[Missing, tuple[Effect, ...]]:
         """What a boundary needs, the target tier lacks and no effect copies yet; and the effects that copy the rest."""
         state, target = self._state, target_of(kind)
-        node, length = self._locks.find(boundary)
+        found: Missing = {}
+        others: dict[Effect, None] = {}
         if node is None:
-            return [], ()
-        wanted: list[Value] = []
+            return found, ()
         source = opposite(target)
         for i in state.paths:
-            wanted += reversed(_lacking(node, i, source, target))
+            if only is None or i in only:
+                self._add_missing(_lacking(node, i, source, target), length, target, found, others)
         for i in state.points:
             value = node.values(source)[i] if node.end == length else None
-            if value is not None:
-                wanted.append(value)
+            if value is not None and (only is None or i in only):
+                self._add_missing([value], length, target, found, others)
         for i, window in state.windows:
-            wanted += reversed(window_values(node, length, i, window, source))
-        found: Missing = []
-        others: dict[Effect, None] = {}
-        for value in wanted:
-            if only is not None and value.component not in only:
-                continue
+            if only is None or i in only:
+                self._add_missing(window_values(node, length, i, window, source), length, target, found, others)
+        return found, tuple(others) if others else ()
+
+    def _add_missing(self, values: list[Value], length: int, target: Tier, found: Missing, others: dict[Effect, None]) -> None:
+        """Add what the target tier lacks of one component's values, which are given from the bottom up."""
+        size = self._state.page_size
+        parts: list[tuple[Value, int, int]] = []
+        for value in reversed(values):
+            end, count = value.node.end, value.page_count
             there = value.node.values(target)[value.component]
             have = there.page_count if there is not None else 0
-            beyond = max(0, value.node.end - length) // state.page_size
-            if value.page_count <= max(have, beyond):
+            have = max(have, max(0, end - length) // size)
+            if count <= have:
                 continue
-            begin = value.node.end - value.page_count * state.page_size
-            end = begin + (value.page_count - max(have, beyond)) * state.page_size
+            begin = end - count * size
+            end -= have * size
             lacking = end
             for effect in value.copying:
                 copied_from = effect.copied_from(value.component, begin, end)
@@ -193,40 +229,39 @@ class OpenEffects:
                     others[effect] = None
                     lacking = min(lacking, copied_from)
             if begin < lacking:
-                found.append((value, 0, (lacking - begin) // state.page_size))
-        return found, tuple(others)
+                parts.append((value, 0, (lacking - begin) // size))
+        if parts:
+            found[values[0].component] = parts
 
     def _spans(
         self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
     ) -> tuple[list[Span], tuple[Copy, ...]]:
         """Distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
         state = self._state
-        whole = {name: ids.tobytes() for name, ids in given.items()}
-        dealt = dict.fromkeys(given, 0)
         spans: list[Span] = []
-        sources: dict[int, list[bytes]] = {}
-        shared: dict[int, list[bytes]] = {}
-        for value, first, last in missing:
-            i, node = value.component, value.node
-            size = (last - first) * PAGE_ID_BYTES
-            if self._takes_pages(value, target):
-                name = state.components[i].name
-                at = dealt[name]
-                dealt[name] = at + size
-                ids = whole[name][at : at + size]
-            else:
-                ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[:size]
-                if len(ids) < size:
-                    continue  # its owner is not on device for all of it: nothing to be valid in
-            begin = node.end - (value.page_count - first) * state.page_size
-            spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
-            sources.setdefault(i, []).append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
-            if not self._takes_pages(value, target):
-                shared.setdefault(i, []).append(ids)
-        copies = []
-        for i, pages in sources.items():
+        copies: list[Copy] = []
+        for i, parts in missing.items():
             name = state.components[i].name
-            copies.append(record(Copy, (name, _ids(pages), _ids(shared[i]) if i in shared else given[name])))
+            takes_pages = self._takes_pages(i, target)
+            whole, dealt = given[name].tobytes() if takes_pages else b"", 0
+            sources: list[bytes] = []
+            targets: list[bytes] = []
+            for value, first, last in parts:
+                node = value.node
+                size = (last - first) * PAGE_ID_BYTES
+                if takes_pages:
+                    ids = whole[dealt : dealt + size]
+                    dealt += size
+                else:
+                    ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[:size]
+                    if len(ids) < size:
+                        continue  # its owner is not on device for all of it: nothing to be valid in
+                    targets.append(ids)
+                begin = node.end - (value.page_count - first) * state.page_size
+                spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
+                sources.append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
+            if sources:
+                copies.append(record(Copy, (name, _ids(sources), given[name] if takes_pages else _ids(targets))))
         return spans, tuple(copies)
 
     def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:
@@ -246,7 +281,7 @@ def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Val
 
     Paths are prefix-closed on each tier, so the first value found ends the search. Cost: O(nodes that lack it).
     """
-    found = []
+    found: list[Value] = []
     at: Node | None = node
     while at is not None and at.parent is not None and at.values(target)[component] is None:
         value = at.values(source)[component]

@@ -236,12 +236,12 @@ class PageLedger:
     def claim(self, ids: NDArray[np.int64]) -> None:
         """Mark these pages, which were checked, as a transfer's until it ends."""
         self._owned.add(ids)
-        self._in_flight_pages += ids.size
+        self._in_flight_pages += len(ids)
 
     def unclaim(self, ids: NDArray[np.int64]) -> None:
         """The transfer that claimed these pages ended."""
         self._owned.discard(ids)
-        self._in_flight_pages -= ids.size
+        self._in_flight_pages -= len(ids)
 
     @property
     def in_flight_pages(self) -> int:

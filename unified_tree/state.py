@@ -147,6 +147,20 @@ class TreeState:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""
         return self.host_pools if tier else self.device_pools
 
+    # By two constants, because compiled code makes a new tuple of both to index it by a tier.
+
+    def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
+        """The paths with pages of their own on a tier."""
+        return self.owned_paths[1] if tier else self.owned_paths[0]
+
+    def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
+        """The points with pages of their own on a tier."""
+        return self.owned_points[1] if tier else self.owned_points[0]
+
+    def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
+        """The windows with pages of their own on a tier, as (index, window in tokens)."""
+        return self.owned_windows[1] if tier else self.owned_windows[0]
+
     def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
         """A node with an id never used before, not yet among its parent's children."""
         self.last_node_id = NodeId(self.last_node_id + 1)

@@ -29,6 +29,9 @@ class Transfers:
     `backup` and `load` ask for copies, the caller makes them, and `acknowledge` or `abort` ends them. A *boundary* is a length
     one can resume from. Every method that raises leaves the tree unchanged.
 
+    Attributes:
+        effects: the copies asked for and not ended. Internal; a controller calls it for each request.
+
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, Tier, UnifiedTree
     >>> tree = UnifiedTree([Component(name="full", coverage=Path())], page_size=2)
@@ -45,15 +48,15 @@ class Transfers:
     def __init__(self, state: TreeState, locks: Locks) -> None:
         self._state = state
         self._locks = locks
-        self._effects = OpenEffects(state, locks)
+        self.effects = OpenEffects(state, locks)
 
     def backup_needs(self, boundary: Boundary, components: Collection[str] | None = None) -> dict[str, int]:
         """Host pages by component that a backup of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.BACKUP, boundary, components)
+        return self.effects.needs(EffectKind.BACKUP, checked_boundary(boundary), components)
 
     def load_needs(self, boundary: Boundary) -> dict[str, int]:
         """Device pages by component that a load back of this boundary would take now. Cost: O(nodes on the path)."""
-        return self._effects.needs(EffectKind.LOAD, boundary, None)
+        return self.effects.needs(EffectKind.LOAD, checked_boundary(boundary), None)
 
     def backup(self, boundary: Boundary, pages: Supply, components: Collection[str] | None = None) -> Effect:
         """Ask for copies of what a boundary needs and the host lacks, but for what open effects copy already.
@@ -67,26 +70,26 @@ class Transfers:
 
         Raises StaleBoundaryError, EffectError, PageError, or the function's error, with nothing changed.
         """
-        return self._effects.begin(EffectKind.BACKUP, boundary, pages, components)
+        return self.effects.begin(EffectKind.BACKUP, checked_boundary(boundary), pages, components)
 
     def load(self, boundary: Boundary, pages: Supply) -> Effect:
         """Ask for copies of what a boundary needs and the device lacks, from host into device pages; as `backup`."""
-        return self._effects.begin(EffectKind.LOAD, boundary, pages, None)
+        return self.effects.begin(EffectKind.LOAD, checked_boundary(boundary), pages, None)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were made: publish them. Returns the target pages that the tree no longer needed, for the caller to free.
 
         Raises EffectError if the effect ended before or belongs to another tree.
         """
-        return self._effects.acknowledge(effect)
+        return self.effects.acknowledge(effect)
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """The copies were not made. Returns all target pages, for the caller to free. Raises as `acknowledge`."""
-        return self._effects.abort(effect)
+        return self.effects.abort(effect)
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """As `UnifiedTree.pages` on device, with the targets of open loads included. Cost: as that, and O(spans) a load."""
-        return self._effects.pages_with_loads(boundary, component)
+        return self.effects.pages_with_loads(boundary, component)
 
     def lock_present(self, boundary: Boundary) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not. Raises StaleBoundaryError if the boundary is gone."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
-from unified_tree.controllers.latency import LatencyCounter, LatencyStats
+from unified_tree.controllers.cache.transfer_counters import TransferCounters
+from unified_tree.controllers.latency import LatencyStats
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -86,6 +87,17 @@ class TransferStats:
     size_bytes: int
     component_pages: Mapping[str, int]
     latency: LatencyStats
+
+    @classmethod
+    def of(cls, counters: TransferCounters) -> TransferStats:
+        """What was counted so far. Cost: O(components)."""
+        return cls(
+            count=counters.count,
+            pages=counters.pages,
+            size_bytes=counters.size_bytes,
+            component_pages=dict(counters.component_pages),
+            latency=counters.latency.snapshot(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,43 +241,13 @@ class CacheStats:
             nodes=tree.node_count,
             leases=cache.lease_count,
             load_wait_s=counters.load_wait_ns / 1e9,
-            backed_up=counters.transfers[EffectKind.BACKUP].snapshot(),
-            loaded=counters.transfers[EffectKind.LOAD].snapshot(),
+            backed_up=TransferStats.of(counters.transfers[EffectKind.BACKUP]),
+            loaded=TransferStats.of(counters.transfers[EffectKind.LOAD]),
             drops=dict(counters.drops),
             pools=pools,
             host_pools=host_pools,
             storage=cache.storage.stats() if cache.storage is not None else None,
             ages=age_stats(tree.state, tiers),
-        )
-
-
-@dataclass(slots=True)
-class TransferCounters:
-    """The counters of one direction's completed copies; see TransferStats."""
-
-    count: int = 0
-    pages: int = 0
-    size_bytes: int = 0
-    component_pages: dict[str, int] = field(default_factory=dict)
-    latency: LatencyCounter = field(default_factory=LatencyCounter)
-
-    def add(self, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
-        """Count one. Cost: O(components)."""
-        self.count += 1
-        self.size_bytes += size_bytes
-        for name, count in pages.items():
-            self.pages += count
-            self.component_pages[name] = self.component_pages.get(name, 0) + count
-        self.latency.add(took_s)
-
-    def snapshot(self) -> TransferStats:
-        """What was counted so far. Cost: O(components)."""
-        return TransferStats(
-            count=self.count,
-            pages=self.pages,
-            size_bytes=self.size_bytes,
-            component_pages=dict(self.component_pages),
-            latency=self.latency.snapshot(),
         )
 
 

@@ -7,8 +7,7 @@ needs both. Ancestors are part of it, so they are never copied after their desce
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.effect import EffectKind
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
+BACKUP: Final = EffectKind.BACKUP
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
+
 
 class BackupQueue:
     """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
@@ -32,8 +34,10 @@ class BackupQueue:
     ) -> None:
         self._tree = tree
         self._tree_transfers = tree.transfers
+        self._effects = tree.transfers.effects
         self._device = device
         self._host = host
+        self._allocate = host.allocate_all
         self._tier = tier
         self._counters = counters
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
@@ -103,13 +107,14 @@ class BackupQueue:
             if found or self._cursors[name] is not None:
                 return
 
-    def begin(self) -> Iterator[Effect]:
-        """Start the requested backups, within the limits on locked pages."""
+    def begin(self) -> Effect | None:
+        """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""
         while self._waiting and not self._at_limit():
             boundary, _ = self._waiting.popitem(last=False)
             effect = self._begin_one(boundary)
             if effect is not None:
-                yield effect
+                return effect
+        return None
 
     def _at_limit(self) -> bool:
         return any(self._locked[name] > limit for name, limit in self._max_locked.items())
@@ -117,27 +122,30 @@ class BackupQueue:
     def _begin_one(self, boundary: Boundary) -> Effect | None:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
-            needs = self._tree_transfers.backup_needs(boundary)
-            if not needs:
-                return None
-            left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
-            components = None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
-            effect = self._tree_transfers.backup(boundary, self._host.allocate_all, components)
+            components = self._components_that_fit(boundary) if self._optional else None
+            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._allocate, components)
         except StaleBoundaryError:
             self._counters.count_drop("backup stale")
             return None
         except OutOfPagesError:
             self._counters.count_drop("host full")
             return None
-        self._count_locked(effect, 1)
+        if effect is not None:
+            self._count_locked(effect, 1)
         return effect
+
+    def _components_that_fit(self, boundary: Boundary) -> list[str] | None:
+        """The components for which the host has room, None for all."""
+        needs = self._tree_transfers.backup_needs(boundary)
+        left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
+        return None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
 
     def ended(self, effect: Effect) -> None:
         """A backup ended."""
-        if effect.kind is EffectKind.BACKUP:
+        if effect.kind is BACKUP:
             self._count_locked(effect, -1)
 
     def _count_locked(self, effect: Effect, sign: int) -> None:
-        for copy in effect.copies:
-            if copy.component in self._locked:
-                self._locked[copy.component] += sign * copy.source.size
+        for name, source, _ in effect.copies:
+            if name in self._locked:
+                self._locked[name] += sign * len(source)

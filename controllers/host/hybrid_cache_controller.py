@@ -61,6 +61,7 @@ class HybridCacheController:
         self.storage: StorageController | None = None
         self._tree = tree
         self._tree_transfers = tree.transfers
+        self._effects = tree.transfers.effects
         self._retired = tree.state.retired
         self._device = device
         self.tier = tier
@@ -107,7 +108,7 @@ class HybridCacheController:
         effect = self._tree_transfers.load(boundary, supply)
         waited = self._transfers.below(effect)
         if any(opened.is_cancelled for opened in waited):
-            self._device.free_all(self._tree_transfers.abort(effect))
+            self._device.free_all(self._effects.abort(effect))
             raise TransferError(f"{boundary} cannot be loaded before a load under it, which was cancelled, has ended")
         waited.append(self._transfers.begin(effect))
         receipt = self._tree_transfers.lock_present(boundary)
@@ -118,7 +119,10 @@ class HybridCacheController:
         return load
 
     def _size_bytes(self, effect: Effect) -> int:
-        return sum(self._page_bytes[copy.component] * copy.source.size for copy in effect.copies)
+        size_bytes = 0
+        for name, source, _ in effect.copies:
+            size_bytes += self._page_bytes[name] * len(source)
+        return size_bytes
 
     def wait_layer(self, load: Load, layer_id: int) -> None:
         """Wait before running a model layer: return once a load has landed for all layers up to this one.
@@ -170,7 +174,7 @@ class HybridCacheController:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
 
     def _start_backups(self) -> None:
-        for effect in self._backups.begin():
+        while (effect := self._backups.begin()) is not None:
             self._transfers.begin(effect)
         self._transfers.submit()
 
@@ -180,15 +184,17 @@ class HybridCacheController:
         is_load = effect.kind is LOAD
         pages = self._device if is_load else self.host
         if error is None:
-            page_counts = {copy.component: copy.source.size for copy in effect.copies}
+            page_counts = {name: len(source) for name, source, _ in effect.copies}
             took_s = (perf_counter_ns() - opened.begun_ns) / 1e9
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect), took_s)
-            pages.free_all(self._tree_transfers.acknowledge(effect))
+            unused = self._effects.acknowledge(effect)
+            if unused:
+                pages.free_all(unused)
             pages.landed(effect.boundary)
             if self.storage is not None and not is_load:
                 self.storage.backed_up(effect.boundary)
         else:
-            pages.free_all(self._tree_transfers.abort(effect))
+            pages.free_all(self._effects.abort(effect))
             self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:

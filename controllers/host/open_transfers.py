@@ -11,9 +11,8 @@ from __future__ import annotations
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from itertools import count
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import EffectKind
@@ -41,6 +40,12 @@ class Stage(Enum):
     ENDED = "ended here"
 
 
+QUEUED: Final = Stage.QUEUED
+IN_ENGINE: Final = Stage.IN_ENGINE
+ENDED: Final = Stage.ENDED
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
+
+
 class OpenTransfer:
     """One effect that is being copied.
 
@@ -62,7 +67,7 @@ class OpenTransfer:
         self.effect = effect
         self.number = number
         self.begun_ns = perf_counter_ns()
-        self.stage = Stage.QUEUED
+        self.stage = QUEUED
         self.error: str | None = None
         self.is_cancelled = False
         self.loads: list[Load] = []
@@ -93,9 +98,10 @@ class OpenTransfers:
     ) -> None:
         self._engine: Any = engine  # of another package, maybe: compiled code would refuse in its own words what it reports
         self._ranks = ranks
+        self._is_single_rank = ranks.is_single_rank
         self._counters = counters
         self._finished = finished
-        self._numbers = count(1)
+        self._last_ticket = 0
         self._open: dict[int, OpenTransfer] = {}
         self._by_effect: dict[Effect, OpenTransfer] = {}
         self._queue: list[Transfer] = []
@@ -111,9 +117,11 @@ class OpenTransfers:
 
     def begin(self, effect: Effect) -> OpenTransfer:
         """Queue an effect's copies for the next `submit`. Cost: O(components)."""
-        ticket = next(self._numbers)
+        ticket = self._last_ticket + 1
         opened = OpenTransfer(ticket, effect, 0)
-        opened.number = self._ranks.begin(opened.kind)
+        if not self._is_single_rank:
+            opened.number = self._ranks.begin(opened.kind)
+        self._last_ticket = ticket
         self._queue.append(record(Transfer, (ticket, effect.kind, effect.copies)))
         self._open[ticket] = self._by_effect[effect] = opened
         return opened
@@ -140,7 +148,7 @@ class OpenTransfers:
         tickets = [transfer.ticket for transfer in transfers]
         for ticket in tickets:
             opened = self._in_engine[ticket] = self._open[ticket]
-            opened.stage = Stage.IN_ENGINE
+            opened.stage = IN_ENGINE
         try:
             self._engine.submit(transfers)
         except TransferError as error:
@@ -164,14 +172,16 @@ class OpenTransfers:
     def poll(self) -> None:
         """Apply what has ended here and on the other ranks. Never blocks. Cost: O(transfers ended)."""
         self._apply_completions()
-        if not self._closed:
+        if not (self._is_single_rank or self._closed):
             self._ranks.tick()
 
     def _apply_completions(self) -> None:
-        for completion in self._engine.poll():
-            opened = self._expected(completion)
-            if opened is not None:
-                self._end(opened, _said(completion))
+        completions = self._engine.poll()
+        if completions:
+            for completion in completions:
+                opened = self._expected(completion)
+                if opened is not None:
+                    self._end(opened, _said(completion))
 
     def _expected(self, completion: Any) -> OpenTransfer | None:
         """The transfer of a completion, which has left the engine; None for an unexpected completion, which is counted."""
@@ -183,15 +193,15 @@ class OpenTransfers:
     def cancel(self, opened: OpenTransfer) -> None:
         """Cancel a transfer; one that was not submitted yet ends here."""
         opened.is_cancelled = True
-        if opened.stage is Stage.IN_ENGINE:
+        if opened.stage is IN_ENGINE:
             self._engine.cancel(opened.ticket)
-        elif opened.stage is Stage.QUEUED:
+        elif opened.stage is QUEUED:
             self._queue = [transfer for transfer in self._queue if transfer.ticket != opened.ticket]
             self._end(opened, "cancelled")
 
     def wait_layer(self, opened: OpenTransfer, layer_id: int) -> None:
         """Wait for a layer of one load; see TransferEngine.wait_layer. The engine may have forgotten a completed one."""
-        if opened.stage is Stage.IN_ENGINE:
+        if opened.stage is IN_ENGINE:
             self._engine.wait_layer(opened.ticket, layer_id)
         elif opened.error is not None:
             raise TransferError(f"transfer {opened.ticket}: layer {layer_id} will not come: {opened.error}")
@@ -219,18 +229,22 @@ class OpenTransfers:
     def _end(self, opened: OpenTransfer, error: str | None) -> None:
         """End a transfer here; it is finished when it has ended on every rank."""
         self._in_engine.pop(opened.ticket, None)
-        opened.stage, opened.error = Stage.ENDED, error
-        self._ranks.end(opened.kind, opened.number, error, partial(self._finish, opened))
+        opened.stage, opened.error = ENDED, error
+        if self._is_single_rank:
+            self._finish(opened, error)
+        else:
+            self._ranks.end(opened.kind, opened.number, error, partial(self._finish, opened))
 
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer that has ended on all ranks, once its dependencies are finished."""
-        below = next((self._by_effect[other] for other in opened.effect.after if other in self._by_effect), None)
-        if below is not None:
-            below.above.append((opened, error))
-            return
+        for other in opened.effect.after:
+            below = self._by_effect.get(other)
+            if below is not None:
+                below.above.append((opened, error))
+                return
         del self._open[opened.ticket]
         del self._by_effect[opened.effect]
-        if not self._ranks.is_single_rank:
+        if not self._is_single_rank:
             self._ranks.record(f"{opened.effect.boundary} {error is None}")
         self._finished(opened, error)
         for above, its_error in opened.above:
@@ -247,8 +261,8 @@ class OpenTransfers:
 
     def _finish_all(self) -> None:
         outcomes: dict[OpenTransfer, str | None] = {}
-        if self._ranks.is_single_rank:
-            outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is Stage.ENDED}
+        if self._is_single_rank:
+            outcomes = {opened: opened.error for opened in self._open.values() if opened.stage is ENDED}
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:

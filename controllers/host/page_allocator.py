@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_CAPACITY = 256
+RUN_LENGTH = 256
 
 
 class PageAllocator:
@@ -27,7 +28,18 @@ class PageAllocator:
         page_count: pages in the pool; None for no limit.
     """
 
-    __slots__ = ("_allocated", "_limit", "_stack", "_stack_size", "_unused", "name", "page_count", "used_pages")
+    __slots__ = (
+        "_allocated",
+        "_limit",
+        "_run",
+        "_run_begin",
+        "_stack",
+        "_stack_size",
+        "_unused",
+        "name",
+        "page_count",
+        "used_pages",
+    )
 
     def __init__(self, name: str, page_count: Any) -> None:  # unchecked: compiled code would refuse in its own words
         if page_count is not None and (type(page_count) is not int or page_count <= 0):
@@ -36,6 +48,8 @@ class PageAllocator:
         self.page_count: int | None = page_count
         self.used_pages = 0
         self._unused = 0  # ids from here on were never handed out
+        self._run_begin = 0
+        self._run = np.empty(0, np.int64)  # the ids from there on
         self._stack = np.empty(FIRST_CAPACITY, np.int64)
         self._stack_size = 0
         self._limit: int = MAX_PAGES if page_count is None else min(page_count, MAX_PAGES)
@@ -79,12 +93,22 @@ class PageAllocator:
         nothing changed.
         """
         unused = self._unused + page_count - self._stack_size
-        ids = np.arange(self._unused, unused, dtype=np.int64)
+        ids = self._unused_ids(page_count - self._stack_size)
         if self._stack_size:
             ids = np.concatenate((ids, self._stack[: self._stack_size]))
         self._allocated.cover(unused)
         self._unused = unused
         return ids
+
+    def _unused_ids(self, count: int) -> NDArray[np.int64]:
+        """The next ids that were never handed out. A few are cut from a run of them: to make an array takes longer."""
+        begin = self._unused - self._run_begin
+        if begin + count > len(self._run):
+            run = np.arange(self._unused, self._unused + max(count, RUN_LENGTH), dtype=np.int64)
+            if count > RUN_LENGTH:
+                return run
+            self._run, self._run_begin, begin = run, self._unused, 0
+        return self._run[begin : begin + count]
 
     def free(self, ids: NDArray[np.int64]) -> None:
         """Free pages. Raises PageError, with nothing changed, for a page that is not allocated. Cost: O(len(ids))."""

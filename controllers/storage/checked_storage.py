@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from unified_tree.controllers.latency import LatencyCounter, LatencyStats
+from unified_tree.controllers.latency import LatencyStats
+from unified_tree.controllers.latency_counter import LatencyCounter
 from unified_tree.controllers.storage.checksums import xxh3_128_digest
 from unified_tree.controllers.storage.page_seal import is_intact, seal
 from unified_tree.controllers.storage.rate_limited_log import RateLimitedLog

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from unified_tree.errors import TransferError
@@ -26,12 +27,12 @@ class GuardedEngine(ABC):
 
     Args:
         ledger: its transfers.
-        lock: held during every hook, if threads share the ledger.
+        lock: held during every hook; one that threads share, if they share the ledger.
     """
 
     def __init__(self, ledger: Ledger, lock: AbstractContextManager[object] | None = None) -> None:
         self._ledger = ledger
-        self._lock = nullcontext() if lock is None else lock
+        self._lock = RLock() if lock is None else lock  # a no-op context manager would cost two Python calls
         self._is_closed = False
 
     def submit(self, transfers: Sequence[Transfer]) -> None:

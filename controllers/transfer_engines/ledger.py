@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from unified_tree.arguments import integer
+from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 from unified_tree.controllers.transfer_engines.progress import Progress
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 from unified_tree.effect import EffectKind
@@ -42,19 +43,21 @@ class Ledger:
         self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
         self._recent: dict[int, Progress] = {}
 
-    def enter(self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]]) -> list[Progress]:
-        """Open transfers; `layers` returns the layers of a load. One without pages ends at once.
+    def enter(
+        self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]] | None = None
+    ) -> list[Progress]:
+        """Open transfers; `layers` returns the layers of a load, None for layer 0 alone. One without pages ends at once.
 
         Raises, with nothing changed, as `Transfer.check` and `layers` do, and TransferError for a ticket that was used before.
         """
         entered: dict[int, Progress] = {}
         for transfer in transfers:
-            transfer.check()
-            ticket, kind = transfer.ticket, transfer.kind
+            ticket, kind, copies = transfer
+            check_copies(ticket, copies)
             if ticket in self.open or ticket in self._recent or ticket in entered:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
-            layer_ids = layers(transfer)
-            is_empty = not any(copy.source.size for copy in transfer.copies)
+            layer_ids = layers(transfer) if layers is not None else (0,)
+            is_empty = not any(len(source) for _, source, _ in copies)
             stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
             entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
         for progress in entered.values():
@@ -96,6 +99,13 @@ class Ledger:
             first = order.popleft()
             self.completions.append(record(Completion, (first.ticket, first.error)))
             self._recent[first.ticket] = self.open.pop(first.ticket)
+
+    def land_all(self) -> None:
+        """End all open transfers, all of which have been copied."""
+        for progress in list(self.open.values()):
+            if not progress.has_ended:
+                progress.landed = progress.stage_count
+                self.end(progress)
 
     def pop_completions(self) -> list[Completion]:
         """The completions since the last call. Cost: O(completions)."""

@@ -9,7 +9,7 @@ from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngi
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.transfer_engines.transfer import Transfer
+    from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 
 
 class NullEngine(GuardedEngine):
@@ -22,24 +22,26 @@ class NullEngine(GuardedEngine):
     def __init__(self, remembered: int = REMEMBERED) -> None:
         super().__init__(Ledger(remembered))
 
+    def poll(self) -> list[Completion]:
+        """See TransferEngine.poll."""
+        ledger = self._ledger
+        if not ledger.open and not ledger.completions:
+            return []
+        ledger.land_all()
+        return ledger.pop_completions()
+
     def _begin(self, transfers: Sequence[Transfer]) -> None:
-        self._ledger.enter(transfers, lambda _: (0,))
+        self._ledger.enter(transfers)
 
     def _advance(self) -> None:
-        for ticket in list(self._ledger.open):
-            self._end(ticket, None)
+        self._ledger.land_all()
 
     def _await_change(self) -> None:
-        self._advance()
+        self._ledger.land_all()
 
     def _cancel(self, ticket: int, reason: str) -> None:
-        self._end(ticket, reason)
-
-    def _end(self, ticket: int, error: str | None) -> None:
         progress = self._ledger.open.get(ticket)
-        if progress is None or progress.has_ended:
-            return
-        progress.error = error
-        progress.is_cancelled = error is not None
-        progress.landed = progress.stage_count
-        self._ledger.end(progress)
+        if progress is not None and not progress.has_ended:
+            progress.fail(reason)
+            progress.is_cancelled = True
+            self._ledger.end(progress)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from unified_tree.errors import PageError, TransferError
-from unified_tree.int64 import INT64
+from unified_tree.controllers.transfer_engines.copy_checks import check_copies
 
 if TYPE_CHECKING:
     from unified_tree.effect import Copy, EffectKind
@@ -32,22 +29,7 @@ class Transfer(NamedTuple):
 
         The mover checks whether the pages exist. Cost: O(copies).
         """
-        names: list[str] = []
-        for component, source, target in self.copies:
-            _check_ids(component, "source", source)
-            _check_ids(component, "target", target)
-            if len(source) != len(target):
-                raise PageError(f"{component}: {len(source)} source pages for {len(target)} targets")
-            names.append(component)
-        if len(names) > 1 and len(set(names)) < len(names):
-            raise TransferError(f"transfer {self.ticket}: a component is named twice among {', '.join(names)}")
-
-
-def _check_ids(component: str, name: str, ids: Any) -> None:
-    if type(ids) is np.ndarray and ids.dtype is INT64 and ids.ndim == 1:
-        return
-    if not isinstance(ids, np.ndarray) or ids.dtype != INT64 or ids.ndim != 1:
-        raise PageError(f"{component}: {name} must be a one-dimensional int64 array of page ids, not {ids!r}")
+        check_copies(self.ticket, self.copies)
 
 
 class Completion(NamedTuple):

@@ -289,7 +289,7 @@ class Runner:
     def in_flight(self, tier: Tier, component: str) -> list[int]:
         """The pages that open transfers and prefetches write to."""
         kind = EffectKind.LOAD if tier is Tier.DEVICE else EffectKind.BACKUP
-        effects = [effect for effect in self.cache.tree.transfers._effects.open if effect.kind is kind]
+        effects = [effect for effect in self.cache.tree.transfers.effects.open if effect.kind is kind]
         pages = [page for effect in effects if component in effect.targets for page in effect.targets[component].tolist()]
         if tier is Tier.HOST and self.cache.storage is not None:
             claims = self.cache.storage.prefetcher.room.claims

@@ -1,0 +1,34 @@
+"""Counting latencies; see LatencyStats for what is counted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from unified_tree.controllers.latency import BOUNDS_S, LatencyStats
+
+
+class LatencyCounter:
+    """Counts latencies. Not thread-safe.
+
+    >>> latency = LatencyCounter()
+    >>> latency.add(0.02)
+    >>> latency.snapshot().counts[BOUNDS_S.index(0.025)]
+    1
+    """
+
+    __slots__ = ("_counts", "_longest_s", "_total_s")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._total_s = 0.0
+        self._longest_s = 0.0
+
+    def add(self, took_s: float) -> None:
+        """Count one that took so long. Cost: below a microsecond."""
+        self._counts[bisect_left(BOUNDS_S, took_s)] += 1
+        self._total_s += took_s
+        self._longest_s = max(self._longest_s, took_s)
+
+    def snapshot(self) -> LatencyStats:
+        """All so far. Cost: O(buckets)."""
+        return LatencyStats(counts=tuple(self._counts), total_s=self._total_s, longest_s=self._longest_s)
