@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class MissMetrics:
-    """Counters of one cache. SGLang keeps its metrics in files of prometheus_client's multiprocess mode, which has counters but no
-    collectors.
+    """Counters of one cache. SGLang's processes share their metrics by files, so a collector that reads the cache when it is
+    scraped would not be seen.
 
     Args:
         labels: SGLang's, put on every sample.
