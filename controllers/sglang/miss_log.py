@@ -65,7 +65,8 @@ def told(before: MissFigures, now: MissFigures) -> str:
     """
     prompt = now.prompt_tokens - before.prompt_tokens
     hits = share(now.hit_tokens - before.hit_tokens, prompt)
-    line = f"unified_tree: {now.requests - before.requests:,} requests, {prompt:,} prompt tokens: {hits} cached"
+    requests = now.requests - before.requests
+    line = f"unified_tree: {requests:,} request{'s'[: requests > 1]}, {prompt:,} prompt tokens: {hits} cached"
     causes = ", ".join(f"{share(tokens, prompt)} {words}" for words, tokens in (now.misses - before.misses).most_common(CAUSES))
     return f"{line}; computed: {causes}" if causes else line
 
