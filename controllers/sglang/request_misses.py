@@ -199,6 +199,8 @@ class RequestMisses:
             by_words[f"evicted from the {tier.name.lower()} pool of {components[component].name}"] += tokens
             rest[MissCause.EVICTED] -= tokens
         for (cause, detail), tokens in ledger.details.copy().items():
+            if cause is MissCause.OTHER_NAMESPACE:  # the detail is a tenant's name
+                continue
             by_words[f"{in_words(cause)} ({detail})"] += tokens
             rest[cause] -= tokens
         for cause, tokens in rest.items():

@@ -68,6 +68,8 @@ class HostMisses:
     def take_counters(self) -> dict[str, int]:
         """What was booked since the last call: the label of a counter stands behind a `/`."""
         totals = {"prompt_tokens": self._prompt_tokens}
+        if totals["prompt_tokens"] == self._told.get("prompt_tokens", 0):
+            return {}
         for cause in MissCause:
             totals[f"miss_tokens/{cause.label}"] = self.ledger.tokens[cause]
         for (component, _), tokens in self.ledger.evicted.items():

@@ -195,6 +195,7 @@ def test_metrics_count_the_same() -> None:
     assert float(values['unified_tree_requests_total{tp_rank="0"}']) == 3
     assert float(values['unified_tree_hit_tokens_total{tp_rank="0"}']) == 0
     assert not any("detail=" in name for name in values), "a namespace is no label"
+    assert world.misses.figures().misses["other namespace"] == 3
 
 
 def test_the_log_names_the_three_largest_causes() -> None:
