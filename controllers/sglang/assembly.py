@@ -11,8 +11,8 @@ from unified_tree.components import Composition
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.settings import HostSettings, Settings
-from unified_tree.controllers.sglang.tiers import Tiers
+from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
+from unified_tree.controllers.sglang.tiers import Tiers, host_memory
 from unified_tree.controllers.storage_tier.checkpoint import weights_version
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from unified_tree.component import Component
+    from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
+    from unified_tree.controllers.sglang.engine_tensors import EngineTensors
     from unified_tree.controllers.storage_tier.store_settings import StoreSettings
+    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.effect import EffectKind
     from unified_tree.tree import UnifiedTree
 
 logger = logging.getLogger(__name__)
@@ -64,28 +68,27 @@ class TierBuilder:
         )
         if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
             raise ConfigurationError("a host tier for draft pools is not supported; leave --enable-hierarchical-cache out")
-        if any(
-            tensor.device.type != "cpu"
-            for found in self._tensors.values()
-            for part in found.by_part.values()
-            for tensor in part
-        ):
-            raise ConfigurationError(
-                "the host tier behind SGLang has run on CPU only and is refused on a GPU; leave --enable-hierarchical-cache out"
-            )
+        self._lanes = copy_lanes(context, self._tensors, settings)
         size, ratio = arguments.hicache_size, arguments.hicache_ratio
         self._host = settings.host or (HostSettings(gib=size) if size else HostSettings(ratio=ratio))
         self._write_policy = settings.write_policy or WritePolicy(arguments.hicache_write_policy.replace("_", "-"))
         self._model = arguments.served_model_name or arguments.model_path
+        self._memory: dict[str, HostPool] = {}
         self._builds = 0
+
+    @property
+    def layer_count(self) -> int:
+        """Layers of the model, up to the last one with pages."""
+        return 1 + max(layer for found in self._tensors.values() for layer in found.format.layer_ids)
 
     def described(self, components: list[Component]) -> list[Component]:
         """The components with the formats of SGLang's pools."""
         return [replace(component, format=self._tensors[component.name].format) for component in components]
 
     def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, collector: Any = None) -> Tiers:
-        """The tiers of a new tree, whose copies SGLang's collector of metrics counts.
+        """The tiers of a new tree, whose copies SGLang's collector of metrics counts; those of the tree before are closed.
 
+        All trees have the same host memory, since it takes long to pin.
         The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
         whether they have.
         """
@@ -100,6 +103,7 @@ class TierBuilder:
         device_pages = {component.name: pools.page_count(component.name) for component in tree.components}
         page_bytes = {component.name: component.page_bytes for component in tree.components}
         host_pages = self._host.page_counts(device_pages, page_bytes)
+        self._memory = self._memory or host_memory(self._tensors, host_pages)
         store = self._settings.store if self._builds == 1 else None
         logger.info(
             "unified_tree: host tier on, pages %s, %s; store: %s",
@@ -112,10 +116,11 @@ class TierBuilder:
             device,
             pools,
             self._tensors,
-            host_pages,
+            self._memory,
             write_policy=self._write_policy,
             model=model,
             collector=collector,
+            lanes=self._lanes,
             open_store=None if store is None else lambda model, host: self._open(store, model, host),
             ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),
         )
@@ -132,6 +137,26 @@ class TierBuilder:
             options=store.options_for(self._shard.count),
             prefetch=store.prefetch_policy(self._arguments.hicache_storage_prefetch_policy),
         )
+
+
+def copy_lanes(context: Any, tensors: Mapping[str, EngineTensors], settings: Settings) -> Mapping[EffectKind, Lane] | None:
+    """The streams that copy between a GPU and the host; None on a CPU.
+
+    The model runs on a stream of its own, beside the scheduler's, so copies wait for both.
+
+    Raises ConfigurationError for a GPU, unless the settings allow what has not run on one.
+    """
+    device = next(iter(tensors.values())).device
+    if device.type == "cpu":
+        return None
+    if not settings.allow_unproven_gpu:
+        raise ConfigurationError(
+            "the host tier has run on CPU only. To run it on a GPU all the same, compare its outputs with those of a server "
+            f'without it, and set {{"allow_unproven_gpu": true}} in {VARIABLE}; or leave --enable-hierarchical-cache out'
+        )
+    from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
+
+    return cuda_lanes(device, fences=[context.tp_worker.model_runner.forward_stream])
 
 
 def rank_agreement(group: ProcessGroup | None, timeout_s: float, watch: RankWatch | None) -> RankAgreement:

@@ -131,7 +131,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
                 lora_names=params.kv_event_lora_names,
             )
         self._tiers: Tiers | None = None
-        self.gate = LayerGate(self._wait_layer)
+        self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
         self._miss_settings = misses or MissSettings(memory_mib=0)
         self.misses: RequestMisses | None = None
         self._miss_log: MissLog | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unified_tree.controllers.pools.core_copy import CoreCopy
+from unified_tree.controllers.pools.device_index import device_index
+from unified_tree.controllers.pools.kernel_copy import copy_indexed_pages
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
+from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
+from unified_tree.controllers.sglang.page_numbers import PageNumbers
 
 if TYPE_CHECKING:
     import torch
@@ -21,19 +23,23 @@ if TYPE_CHECKING:
 class EngineMover:
     """A PageMover whose device pages are names. SGLang's tensors are one a layer; the host pool is one for all.
 
+    Where names are page numbers the processor copies. Otherwise kernels do, on the current stream: only the device knows which
+    pages the names stand for.
+
     Args:
-        tensors: of the component, in CPU memory.
+        tensors: of the component.
         names: what the names stand for.
-        host: of the same format.
+        host: of the same format; pinned if the tensors are on a GPU.
     """
 
     def __init__(self, tensors: EngineTensors, names: Names, host: HostPool) -> None:
         self._format = tensors.format
         self._names = names
-        self._page_count, self._host_page_count = tensors.page_count, host.page_count
+        self._host_page_count = host.page_count
         self._device_words: list[list[torch.Tensor]] = []  # by layer, then by part: [1, page, slot, word]
         self._host_words: list[list[torch.Tensor]] = []
-        parts = [(part, host.words(part.name)) for part in self._format.parts]
+        memory = device_view(host.memory, tensors.device)
+        parts = [(part, host.words(part.name, memory)) for part in self._format.parts]
         for layer in range(len(self._format.layer_ids)):
             device, host_rows = [], []
             for part, words in parts:
@@ -52,21 +58,26 @@ class EngineMover:
 
     def backup(self, source: Ids, target: Ids) -> None:
         """Copy device pages, by name, to host pages, all layers. Cost: O(bytes)."""
-        moves = self._moves(self._pages(source), target, self._page_count, self._host_page_count)
-        self._copy(_flat(self._host_words), _flat(self._device_words), moves)
+        names, component = self._names, self._format.component
+        moves = PageMoves(component, source, target, source_pages=names.capacity, target_pages=self._host_page_count)
+        into, out_of = _flat(self._host_words), _flat(self._device_words)
+        if isinstance(names, PageNumbers):
+            self._copy(into, out_of, moves)
+        else:
+            pages = names.pages(moves.source)
+            copy_indexed_pages(into, out_of, device_index(moves.target, pages.device), pages)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some layers of host pages to device pages, by name. Cost: O(bytes of those layers)."""
+        names, component = self._names, self._format.component
         some = self._format.layer_slice(layer_ids)
-        moves = self._moves(source, self._pages(target), self._host_page_count, self._page_count)
-        self._copy(_flat(self._device_words[some]), _flat(self._host_words[some]), moves)
-
-    def _pages(self, names: Ids) -> Ids:
-        pages = self._names.pages(names)
-        return pages if isinstance(pages, np.ndarray) else pages.cpu().numpy()
-
-    def _moves(self, source: Ids, target: Ids, source_pages: int, target_pages: int) -> PageMoves:
-        return PageMoves(self._format.component, source, target, source_pages=source_pages, target_pages=target_pages)
+        moves = PageMoves(component, source, target, source_pages=self._host_page_count, target_pages=names.capacity)
+        into, out_of = _flat(self._device_words[some]), _flat(self._host_words[some])
+        if isinstance(names, PageNumbers):
+            self._copy(into, out_of, moves)
+        else:
+            pages = names.pages(moves.target)
+            copy_indexed_pages(into, out_of, pages, device_index(moves.source, pages.device))
 
 
 def _flat(by_layer: list[list[torch.Tensor]]) -> list[torch.Tensor]:

@@ -31,6 +31,11 @@ class EngineTensors:
         """Pages in the tensors, the padding page 0 among them."""
         return next(iter(self.by_part.values()))[0].shape[0]
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(iter(self.by_part.values()))[0].device
+
 
 def engine_tensors(
     kv_pool: Any, request_pool: Any, page_size: int, shard: Shard, *, has_windows: bool, has_states: bool

@@ -14,12 +14,17 @@ class LayerGate:
 
     SGLang calls it a layer transfer counter. Each batch that loads something has a number, and its layers wait for the loads of
     that batch.
+
+    Attributes:
+        num_layers: of the model; where a whole model is one graph of kernels, SGLang waits for the last.
+        consumer_index: the batch that runs now.
     """
 
     REMEMBERED = 8
 
-    def __init__(self, wait_layer: Callable[[Load, int], None]) -> None:
+    def __init__(self, wait_layer: Callable[[Load, int], None], num_layers: int) -> None:
         self._wait_layer = wait_layer
+        self.num_layers = num_layers
         self._batches: dict[int, list[Load]] = {}
         self._last = -1
         self.consumer_index = -1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.errors import PageError
 from unified_tree.page_set import PageSet
 
@@ -40,6 +41,7 @@ class PageNames:
 
     def __init__(self, device: torch.device | str) -> None:
         self._table = torch.zeros(FIRST_CAPACITY, dtype=torch.int64, device=device)
+        self._outgrown: list[torch.Tensor] = []  # streams of copies may read them still; together no longer than the table
         self._free = np.arange(FIRST_CAPACITY, dtype=np.int64)[::-1].copy()  # a stack
         self._free_count = FIRST_CAPACITY
         self._used = PageSet(FIRST_CAPACITY)
@@ -73,12 +75,10 @@ class PageNames:
         self._free_count += names.size
 
     def _index(self, numbers: NDArray[np.int64]) -> torch.Tensor:
-        """An index in device memory from one in host memory, without waiting for the device."""
-        index = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
-        return index.to(self._table.device, non_blocking=True)
+        return device_index(numbers, self._table.device)
 
     def _grow(self, count: int) -> None:
-        """Make room for at least `count` more names. The old table keeps what it has, for whoever reads it now."""
+        """Make room for at least `count` more names."""
         before = self.capacity
         size = max(2 * before, before + count)
         table = self._table.new_zeros(size)
@@ -87,6 +87,7 @@ class PageNames:
         added = size - before
         free[:added] = np.arange(size - 1, before - 1, -1)
         free[added : added + self._free_count] = self._free[: self._free_count]
+        self._outgrown.append(self._table)
         self._table, self._free, self._free_count = table, free, self._free_count + added
         self._used.grow(size)
         self._used.cover(size)

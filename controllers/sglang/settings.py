@@ -94,6 +94,7 @@ class Settings:
         rank_timeout_s: a tensor-parallel rank that has not answered for so long is an error in the log; ranks that share a host
             tier then stop to agree, too.
         misses: the causes of misses.
+        allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
     policy: str | None = None
@@ -102,8 +103,11 @@ class Settings:
     store: StoreSettings | None = None
     rank_timeout_s: float = RANK_TIMEOUT_S
     misses: MissSettings = MissSettings()
+    allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.allow_unproven_gpu, bool):
+            raise ConfigurationError(f"allow_unproven_gpu must be true or false, not {self.allow_unproven_gpu!r}")
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
 
     @classmethod
@@ -133,6 +137,7 @@ class Settings:
             store=None if store is None else StoreSettings.of(store),
             rank_timeout_s=given.get("rank_timeout_s", RANK_TIMEOUT_S),
             misses=MissSettings(**misses),
+            allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 
 

@@ -21,18 +21,24 @@ from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.sglang.device_pools import STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
-from unified_tree.controllers.transfer_engines import CpuEngine
+from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
+from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.host.page_allocator import PageAllocator
+    from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.device_tier import DeviceTier
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
     from unified_tree.controllers.storage_tier import StorageController
+    from unified_tree.controllers.transfer_engines.lane import Lane
+    from unified_tree.effect import EffectKind
     from unified_tree.keys import Key
+    from unified_tree.page_format import PageFormat
     from unified_tree.receipt import Boundary, Match
     from unified_tree.tree import UnifiedTree
 
@@ -42,6 +48,39 @@ TOO_LITTLE_MEMORY = (
     "or on CPU a smaller --max-total-tokens"
 )
 """What to do if the host pages do not fit."""
+
+
+def host_memory(tensors: Mapping[str, EngineTensors], page_counts: Mapping[str, int]) -> dict[str, HostPool]:
+    """Host pools for the pages of these tensors, by component; pinned if those are on a GPU.
+
+    Raises ConfigurationError if they do not fit into the memory that is free.
+    """
+    formats = {name: found.format for name, found in tensors.items()}
+    pin = any(found.device.type == "cuda" for found in tensors.values())
+    return host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, pin=pin, remedy=TOO_LITTLE_MEMORY)
+
+
+STEP_BYTES = 256 << 20
+"""A step of copies on a stream moves about so much; a cancelled one ends with the steps that have begun."""
+LAUNCHES = 800
+"""Kernels that are on a stream at a time: about a thousand fit into its queue before launching blocks."""
+
+
+def stream_engine(
+    movers: Mapping[str, PageMover], formats: Mapping[str, PageFormat], lanes: Mapping[EffectKind, Lane]
+) -> CudaEngine:
+    """The engine of copies on streams, whose steps are large enough for pages of one token, and few enough for many layers.
+
+    SGLang has a tensor for each layer and part, so a step of all layers launches two kernels for each.
+    """
+    launches = max(2 * len(found.layer_ids) * len(found.parts) for found in formats.values())
+    block_bytes = min(found.page_bytes // len(found.layer_ids) for found in formats.values())
+    return CudaEngine(
+        movers,
+        lanes,
+        window_steps=max(2, LAUNCHES // launches),
+        chunk_blocks=max(CHUNK_BLOCKS, STEP_BYTES // max(1, block_bytes)),
+    )
 
 
 class LoadLock:
@@ -101,10 +140,11 @@ class Tiers:
         device: its device pools.
         pools: the same, with the names of their pages.
         tensors: where SGLang keeps the state, by component.
-        page_counts: host pages by component.
+        host: the host pools, by component.
         write_policy: when boundaries are copied to host.
         model: the model's name in a store.
         open_store: opens the store; None without one.
+        lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
         collector: SGLang's metrics of the cache; None without them.
 
@@ -118,11 +158,12 @@ class Tiers:
         device: DeviceTier,
         pools: DevicePools,
         tensors: Mapping[str, EngineTensors],
-        page_counts: Mapping[str, int],
+        host: Mapping[str, HostPool],
         *,
         write_policy: WritePolicy,
         model: Composition,
         open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
+        lanes: Mapping[EffectKind, Lane] | None = None,
         ranks: RankAgreement | None = None,
         collector: Any = None,
     ) -> None:
@@ -130,9 +171,10 @@ class Tiers:
         self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
-        host = host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, remedy=TOO_LITTLE_MEMORY)
         movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}
-        tier = HostTier(page_counts=page_counts, engine=CpuEngine(movers), write_policy=write_policy)
+        engine = CpuEngine(movers) if lanes is None else stream_engine(movers, formats, lanes)
+        counts = {name: pool.page_count for name, pool in host.items()}
+        tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
         self._starting: dict[Boundary, Load] = {}
         self.unloaded = NO_ROOM

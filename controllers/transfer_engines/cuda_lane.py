@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from unified_tree.controllers.tensors import torch
@@ -10,25 +11,28 @@ from unified_tree.effect import EffectKind
 
 
 class CudaMark:
-    """A Mark that is an event."""
+    """A Mark that is an event on each of some streams of one device."""
 
-    __slots__ = ("_device", "event")
+    __slots__ = ("_device", "events")
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self._device = stream.device
-        self.event = stream.record_event()
+    def __init__(self, *streams: torch.cuda.Stream) -> None:
+        self._device = streams[0].device
+        self.events = tuple(stream.record_event() for stream in streams)
 
     def has_passed(self) -> bool:
         """See Mark.has_passed."""
-        return bool(self.event.query())
+        return all(event.query() for event in self.events)
 
     def make_caller_wait(self) -> None:
         """See Mark.make_caller_wait."""
-        torch.cuda.current_stream(self._device).wait_event(self.event)
+        stream = torch.cuda.current_stream(self._device)
+        for event in self.events:
+            stream.wait_event(event)
 
     def wait(self) -> None:
         """See Mark.wait."""
-        self.event.synchronize()
+        for event in self.events:
+            event.synchronize()
 
 
 class CudaLane:
@@ -37,12 +41,14 @@ class CudaLane:
     Args:
         device: a CUDA device.
         priority: of the stream; -1 is before 0.
+        fences: other streams of the caller's that use the pages; their work counts as that of its current stream.
     """
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_fences", "_stream")
 
-    def __init__(self, device: torch.device | str, priority: int) -> None:
+    def __init__(self, device: torch.device | str, priority: int, fences: Sequence[torch.cuda.Stream] = ()) -> None:
         self._stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        self._fences = tuple(fences)
 
     def entered(self) -> AbstractContextManager[object]:
         """See Lane.entered."""
@@ -54,14 +60,19 @@ class CudaLane:
 
     def mark_caller(self) -> CudaMark:
         """See Lane.mark_caller."""
-        return CudaMark(torch.cuda.current_stream(self._stream.device))
+        return CudaMark(torch.cuda.current_stream(self._stream.device), *self._fences)
 
     def follow(self, mark: Mark) -> None:
         """See Lane.follow; the mark must be of a CUDA stream."""
         assert isinstance(mark, CudaMark)
-        self._stream.wait_event(mark.event)
+        for event in mark.events:
+            self._stream.wait_event(event)
 
 
-def cuda_lanes(device: torch.device | str) -> dict[EffectKind, CudaLane]:
-    """A lane for each direction of one device. The kernels of loads are preferred to those of backups."""
-    return {EffectKind.LOAD: CudaLane(device, -1), EffectKind.BACKUP: CudaLane(device, 0)}
+def cuda_lanes(device: torch.device | str, fences: Sequence[torch.cuda.Stream] = ()) -> dict[EffectKind, CudaLane]:
+    """A lane for each direction of one device. The kernels of loads are preferred to those of backups.
+
+    Args:
+        fences: streams that use the pages beside the one that is current when transfers are submitted.
+    """
+    return {EffectKind.LOAD: CudaLane(device, -1, fences), EffectKind.BACKUP: CudaLane(device, 0, fences)}

@@ -13,6 +13,8 @@ from unified_tree.effect import EffectKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
 
 class FakeMark:
     def __init__(self, device: FakeDevice, lane: FakeLane, position: int):
@@ -77,6 +79,24 @@ class FakeDevice:
     def check(self) -> None:
         if self.broken:
             raise RuntimeError("an illegal memory access was encountered")
+
+
+class PromptLane(FakeLane):
+    """A stream whose work has run when it was given."""
+
+    def follow(self, mark: Mark) -> None:
+        mark.wait()
+
+
+def delay_copies(device: FakeDevice, movers: type, patch: pytest.MonkeyPatch) -> None:
+    """Let the copies of a class of movers run on the current stream of a fake device, and the caller's work at once."""
+    device.caller = device.current = PromptLane(device)
+
+    def delayed(copy: Callable[..., None]) -> Callable[..., None]:
+        return lambda *arguments: device.current.work.append(lambda: copy(*arguments))
+
+    for name in ("backup", "load_layers"):
+        patch.setattr(movers, name, delayed(getattr(movers, name)))
 
 
 class LaneCells(Cells):

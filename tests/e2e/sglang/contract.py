@@ -43,6 +43,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     f"{MEMORY}/allocator/swa.py": ("SWATokenToKVPoolAllocator",),
     f"{MEMORY}/allocator/mamba.py": ("MambaSlotAllocator",),
     "sglang/srt/lora/lora_registry.py": ("LoRARef",),
+    "sglang/srt/managers/cache_controller.py": ("LayerDoneCounter",),
+    "sglang/srt/model_executor/model_runner.py": ("ModelRunner",),
     f"{MEMORY}/memory_pool.py": ("HybridReqToTokenPool", "MambaPool", "ReqToTokenPool"),
 }
 """What is compared: classes by file."""
@@ -53,7 +55,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 POSITIONAL = {"EvictResult"}
 """The backend names no field of these, and any change matters."""
-WHOLE = {"BasePrefixCache", "CacheInitParams", "MatchResult", "TreeCacheBuildContext"} | POSITIONAL
+WHOLE = {"BasePrefixCache", "CacheInitParams", "LayerDoneCounter", "MatchResult", "TreeCacheBuildContext"} | POSITIONAL
 """Classes of which all members are recorded; of the others, those whose names the backend writes."""
 CONSTRUCTED = {"KVCacheEventRecorder"}
 """The backend constructs these; of others the constructor is not compared."""

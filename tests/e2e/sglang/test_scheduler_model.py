@@ -28,17 +28,19 @@ import pytest
 if importlib.util.find_spec("sglang") is None:
     pytest.skip("the engine's python runs these", allow_module_level=True)
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "standins")]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "standins"), str(HERE.parents[1] / "support")]
 logging.disable(logging.WARNING)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
+    from fake_lanes import FakeDevice, delay_copies
     from model_caches import CASES, our_cache
     from scheduler_model import Case, Counts, Pools, Scheduler, run
     from sglang.srt.mem_cache.base_prefix_cache import TreeLock
 
     from unified_tree import ConfigurationError, Key, Trailing
-    from unified_tree.controllers.sglang import backend
+    from unified_tree.controllers.sglang import assembly, backend
     from unified_tree.controllers.sglang.backend import UnifiedTreeCache
     from unified_tree.controllers.sglang.device_pools import FULL, STATE, DevicePools
     from unified_tree.controllers.sglang.engine_mover import EngineMover
@@ -109,6 +111,19 @@ def test_pages_whose_numbers_cannot_be_read_are_named(
     monkeypatch.setattr(backend, "is_in_host_memory", lambda _: False)
     counts = mix(CASES[name], write_policy, seed=5)
     assert counts.cached_tokens > 0.05 * counts.prompt_tokens
+
+
+@pytest.mark.parametrize("write_policy", WRITE_POLICIES)
+@pytest.mark.parametrize("name", CASES)
+def test_copies_on_streams_bring_the_right_pages(name: str, write_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: page numbers are not read, and copies run late, on streams of their own."""
+    device = FakeDevice()
+    delay_copies(device, EngineMover, monkeypatch)
+    monkeypatch.setattr(backend, "is_in_host_memory", lambda _: False)
+    monkeypatch.setattr(assembly, "copy_lanes", lambda *_: device.lanes)
+    counts = mix(CASES[name], write_policy, requests=100)
+    assert counts.loaded_tokens or write_policy == "selective"
+    assert all(lane.done for lane in device.lanes.values()) or write_policy == "selective"
 
 
 @pytest.mark.parametrize("name", ["full", "swa16", "mamba_extra"])

@@ -16,6 +16,7 @@ from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.engine_tensors import EngineTensors, engine_tensors
 from unified_tree.controllers.sglang.page_names import PageNames
+from unified_tree.controllers.sglang.page_numbers import PageNumbers
 from unified_tree.page_format import Shard
 
 KINDS: dict[str, Any] = {
@@ -69,8 +70,9 @@ def test_layouts_that_are_not_known_are_refused(given: Any, message: str) -> Non
         given()
 
 
+@pytest.mark.parametrize("are_numbers", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_bytes_come_back_from_host_layer_by_layer_to_the_pages_that_names_stand_for(kind: str) -> None:
+def test_bytes_come_back_from_host_layer_by_layer_to_the_pages_that_names_stand_for(kind: str, are_numbers: bool) -> None:
     found = KINDS[kind]()
     hosts = host_pools(
         {name: each.format for name, each in found.items()}, dict.fromkeys(found, 8), layout=HostLayout.PAGE_FIRST_DIRECT
@@ -79,9 +81,14 @@ def test_bytes_come_back_from_host_layer_by_layer_to_the_pages_that_names_stand_
         rows = [tensor for parts in each.by_part.values() for tensor in parts]
         for tensor in rows:
             tensor.copy_(torch.rand(tensor.shape))
-        names = PageNames(torch.device("cpu"))
+        names: PageNumbers | PageNames
+        if are_numbers:
+            names = PageNumbers(each.page_count)
+            source, target = names.assign(np.array([3, 1])), names.assign(np.array([2, 4]))
+        else:
+            names = PageNames(torch.device("cpu"))
+            source, target = names.assign(torch.tensor([3, 1])), names.assign(torch.tensor([2, 4]))
         mover = EngineMover(each, names, hosts[name])
-        source, target = names.assign(torch.tensor([3, 1])), names.assign(torch.tensor([2, 4]))
         wanted, before = [tensor[[3, 1]].clone() for tensor in rows], [tensor.clone() for tensor in rows]
         mover.backup(source, np.array([7, 5]))
         for layer in mover.layer_ids:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sglang_pools as kv
 import torch
+from fake_lanes import FakeDevice, delay_copies
 from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
 from watchdog import until
 
@@ -19,9 +20,11 @@ from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, De
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.sglang.engine_tensors import engine_tensors
-from unified_tree.controllers.sglang.tiers import LoadLock, Tiers
+from unified_tree.controllers.sglang.tiers import LoadLock, Tiers, host_memory
 from unified_tree.controllers.storage_tier import StorageTier
 from unified_tree.controllers.storage_tier.policies import PrefetchPolicy
+from unified_tree.controllers.transfer_engines.lane import Lane
+from unified_tree.effect import EffectKind
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import Shard
 from unified_tree.receipt import Boundary
@@ -31,9 +34,12 @@ KINDS = ("full", "windows", "states")
 
 
 class Served:
-    """One life of a cache with a host tier; `publish` writes a prompt's own numbers into its pages."""
+    """One life of a cache with a host tier; `publish` writes a prompt's own numbers into its pages.
 
-    def __init__(self, kind: str, files: FilePath | None = None) -> None:
+    With lanes it is as on a GPU: page numbers are not read, and streams copy.
+    """
+
+    def __init__(self, kind: str, files: FilePath | None = None, lanes: Mapping[EffectKind, Lane] | None = None) -> None:
         self.has_states, slots = kind == "states", (PAGES + 1) * SIZE
         allocator: Any = WindowAllocator(PAGES, PAGES, SIZE) if kind == "windows" else SlotAllocator(PAGES, SIZE)
         pool: Any = {"full": kv.attention, "windows": kv.windowed, "states": lambda slots, _: kv.hybrid(slots)}[kind]
@@ -50,23 +56,27 @@ class Served:
         self.tree = UnifiedTree(components, SIZE)
         states = StateAllocator(STATES) if self.has_states else None
         window_tokens = SIZE if kind == "windows" else None
-        self.pools = DevicePools(allocator, SIZE, window_tokens=window_tokens, state_allocator=states, in_host_memory=True)
+        self.in_host_memory = lanes is None
+        self.pools = DevicePools(
+            allocator, SIZE, window_tokens=window_tokens, state_allocator=states, in_host_memory=self.in_host_memory
+        )
         self.device = DeviceTier(self.tree, self.pools)
         self.tiers = Tiers(
             self.tree,
             self.device,
             self.pools,
             self.tensors,
-            dict.fromkeys(self.tensors, 16),
+            host_memory(self.tensors, dict.fromkeys(self.tensors, 16)),
             write_policy=WritePolicy.WRITE_THROUGH,
             model=Composition(name="model", page_size=SIZE, components=self.tree.components, tensor_parallel=1, rank=0),
             open_store=None if files is None else lambda model, host: store(files, model, host),
+            lanes=lanes,
         )
 
     def publish(self) -> None:
         """Compute the prompt, and have it copied to host."""
-        row = self.pools._allocator.alloc(len(TOKENS))
-        offered = self.pools.offer(row[:: self.tree.page_size].numpy(), range(0))
+        row = self.pools._allocator.alloc(len(TOKENS))[:: self.tree.page_size]
+        offered = self.pools.offer(row.numpy() if self.in_host_memory else row, range(0))
         pages, states = {FULL: offered.full}, {}
         if WINDOW in self.tensors:
             pages[WINDOW] = offered.windows
@@ -82,7 +92,8 @@ class Served:
     def contents(self, boundary: Boundary) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor, and the pages of it that belong to a boundary."""
         for name, each in self.tensors.items():
-            pages = torch.tensor(self.tree.transfers.pages_with_loads(boundary, name))
+            names = self.tree.transfers.pages_with_loads(boundary, name)
+            pages = torch.as_tensor(self.pools.names(name).pages(names.copy()))
             for parts in each.by_part.values():
                 yield from ((tensor, pages) for tensor in parts)
 
@@ -127,9 +138,19 @@ def store(files: FilePath, model: Composition, host: Mapping[str, Any]) -> Stora
     return StorageTier.open("file", model, memory=host, weights_version="1", options=options, prefetch=prefetch)
 
 
+@pytest.fixture(params=["thread", "streams"])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mapping[EffectKind, Lane] | None:
+    """What copies: a thread, or streams whose work runs late."""
+    if request.param == "thread":
+        return None
+    device = FakeDevice()
+    delay_copies(device, EngineMover, monkeypatch)
+    return device.lanes
+
+
 @pytest.fixture(params=KINDS)
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    made = Served(request.param)
+def served(request: pytest.FixtureRequest, lanes: Mapping[EffectKind, Lane] | None) -> Iterator[Served]:
+    made = Served(request.param, lanes=lanes)
     made.publish()
     yield made
     made.check_nothing_is_lost()
@@ -226,13 +247,15 @@ def test_a_boundary_that_is_gone_is_not_loaded(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_second_life_finds_what_the_first_has_stored(kind: str, tmp_path: FilePath) -> None:
-    first = Served(kind, tmp_path)
+def test_a_second_life_finds_what_the_first_has_stored(
+    kind: str, tmp_path: FilePath, lanes: Mapping[EffectKind, Lane] | None
+) -> None:
+    first = Served(kind, tmp_path, lanes)
     first.publish()
     wanted = first.bytes_of(first.tree.match_prefix(Key(TOKENS)).device)
     until(lambda: not first.polled().is_busy, "the store has it")
     first.tiers.close()
-    second = Served(kind, tmp_path)
+    second = Served(kind, tmp_path, lanes)
     key = Key([*TOKENS, 0])
     assert second.tiers.prefetch("request", key)
     until(lambda: second.polled().is_prefetched("request"), "the prefetch ends")
