@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,8 @@ class Engine:
         for _ in range(2000):
             if not (scheduler.waiting or scheduler.running or scheduler.prefilling):
                 return
+            if not scheduler.running:
+                time.sleep(0.001)  # a store may be at work
             scheduler.step()
         pytest.fail("a request does not end")
 
