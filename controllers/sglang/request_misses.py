@@ -49,7 +49,7 @@ class Account:
     def __init__(self) -> None:
         self.found: Match | None = None
         self.limit = 0
-        self.unloaded = TOO_DEAR
+        self.unloaded: tuple[int, str | None] = TOO_DEAR
         self.flight: Flight | None = None
         self.known = 0
         self.due: int | None = None
