@@ -1,6 +1,7 @@
 """Ages: how long after its last use a value is used again, and how long after it values are evicted.
 
-The two distributions say whether a pool is too small: it is, if what it evicts had been idle no longer than what still hits.
+The two distributions say whether a pool is too small: it is, if values are evicted younger than the gaps after which others are
+still hit.
 
 Values are stamped with the tree's logical clock. The times of its ticks are kept as on a logarithmic ruler: of every tick the
 last `SLOTS`, of every second one as many, of every fourth, and so on. So the age of a stamp is one look-up, exact for what is

@@ -73,6 +73,8 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int
     for name in needs:
         if name not in state.index or (tier is Tier.DEVICE and state.components[state.index[name]].shares is not None):
             raise ConfigurationError(f"cannot evict from {name!r}: it has no {tier.name.lower()} pages of its own")
+    if state.ghosts is not None and state.ghosts.victims_of is not None:
+        state.ghosts.victims_of = {}
     freed = Freed(state, tier)
     for name, count in needs.items():
         _evict_from(state, state.index[name], count, tier, freed, cut_pages)
@@ -103,6 +105,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             if eviction is None:
                 eviction = state.ghosts.eviction(i, tier, pool.evicted_pages)
             state.ages.evicted(victim, eviction.at_s)
+            state.ghosts.count_victim(victim.node)
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)

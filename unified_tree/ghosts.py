@@ -159,6 +159,7 @@ class Ghosts:
         forgotten: how many ghosts were forgotten.
         former: the roots that were invalidated and their lines, the last invalidation last.
         beneficiary: the namespace for which room is being made; whoever asks for pages sets it.
+        victims_of: how many values the last eviction took from each namespace; None while nobody wants to know.
     """
 
     __slots__ = (
@@ -174,6 +175,7 @@ class Ghosts:
         "former",
         "size_bytes",
         "time_s",
+        "victims_of",
     )
 
     def __init__(self, max_bytes: int, max_faded: int, time_s: Callable[[], float], *, is_gated: bool) -> None:
@@ -186,6 +188,7 @@ class Ghosts:
         self.size_bytes = 0
         self.forgotten = 0
         self.beneficiary: str | None = None
+        self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
         self._first_pages: dict[int, tuple[tuple[str, bool], tuple[str, bool]]] = {}
         self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
@@ -247,6 +250,13 @@ class Ghosts:
     def eviction(self, component: int, tier: Tier, evicted_pages: int) -> Eviction:
         """The record of an eviction that begins now."""
         return Eviction(component, tier, self.time_s(), self.beneficiary, evicted_pages)
+
+    def count_victim(self, node: Node) -> None:
+        """A value of a node is about to be evicted. Cost: O(1)."""
+        victims_of = self.victims_of
+        if victims_of is not None and node.root is not None:
+            namespace = node.root.name[0]
+            victims_of[namespace] = victims_of.get(namespace, 0) + 1
 
     def remember(self, node: Node, page_bytes: int, eviction: Eviction | None, boundary_from: int) -> None:
         """A node is about to leave the tree. Cost: O(1), amortized over what fades."""

@@ -35,7 +35,9 @@ class AgeStats:
 class PoolAgeStats:
     """The ages of one pool's values, in number of values: one for a node's run of pages, or a state.
 
-    A pool is too small if `idle` has about the ages of `reuse_gap`: what is evicted might still have hit.
+    A pool is too small if values are evicted younger (`idle`) than the gaps after which others are still hit (`reuse_gap`):
+    what goes might have been hit, had it stayed. A gap longer than values live cannot be hit; it is a miss with the cause
+    `evicted`.
 
     Attributes:
         reuse_gap: for each match, how long what it used had not been used. Of a path that is its deepest node: a prefix that

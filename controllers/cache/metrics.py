@@ -57,6 +57,10 @@ AGES = {
     "lifetime": ("lifetime_seconds", "how long ago a victim was made"),
 }
 """Fields of PoolAgeStats, their names here, and what they are."""
+SHORT_BY_BITS = tuple(range(0, 34, 2))
+"""Buckets of `evicted_miss_short_by_pages`, by the bit length of their bound: 0, 3, 15, 63, … pages."""
+MAX_NAMESPACE_LABELS = 32
+OTHER_NAMESPACES = "(others)"
 POOL_PAGES = ("total", "used", "tree", "leased", "evictable", "protected", "stranded", "copied")
 
 
@@ -130,6 +134,9 @@ class CacheCollector:
         what = "of those evicted, by the pool that was short"
         pools: Samples = {(component, tier): count for (component, tier), count in stats.evicted_misses.items()}
         yield self._counter("evicted_miss_tokens", what, pools, "component", "tier")
+        yield self._short_by({pool: stats.evicted_short_by.get(pool, ()) for pool in stats.evicted_misses})
+        what = "of those evicted, those that made room for another namespace, by that one"
+        yield self._counter("evicted_miss_beneficiary_tokens", what, _labelled(stats.evicted_beneficiaries), "namespace")
         details: Samples = {
             (cause, detail): count
             for (cause, detail), count in stats.miss_details.items()
@@ -140,6 +147,15 @@ class CacheCollector:
         yield self._gauge("miss_memory_prefixes", "evicted prefixes that are remembered", prefixes, "state")
         yield self._gauge("miss_memory_bytes", "memory for the whole ones", {(): memory.size_bytes})
         yield self._counter("miss_memory_forgotten", "evicted prefixes that were forgotten", {(): memory.forgotten})
+
+    def _short_by(self, pools: Mapping[tuple[str, str], Sequence[int]]) -> Metric:
+        what = "of those evicted, by how many pages more, at most, would have kept them"
+        labels = [*self._labels, "component", "tier"]
+        family = HistogramMetricFamily(f"{PREFIX}evicted_miss_short_by_pages", what, labels=labels)
+        for pool, tokens in pools.items():
+            buckets = [(str(float((1 << bits) - 1)), sum(tokens[: bits + 1])) for bits in SHORT_BY_BITS]
+            family.add_metric([*self._labels.values(), *pool], [*buckets, ("+Inf", sum(tokens))], None)
+        return family
 
     def _storage(self, figures: StorageTierStats) -> Iterator[Metric]:
         for field, what in STORAGE_TOTALS.items():
@@ -209,3 +225,12 @@ class CacheCollector:
         for values, sample in samples.items():
             family.add_metric([*self._labels.values(), *values], sample)
         return family
+
+
+def _labelled(by_namespace: Mapping[str, int]) -> Samples:
+    """The first MAX_NAMESPACE_LABELS namespaces, which stay the first, and all others in one."""
+    samples: dict[tuple[str, ...], float] = {}
+    for namespace, tokens in by_namespace.items():
+        label = (namespace if len(samples) < MAX_NAMESPACE_LABELS else OTHER_NAMESPACES,)
+        samples[label] = samples.get(label, 0) + tokens
+    return samples

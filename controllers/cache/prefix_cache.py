@@ -483,6 +483,8 @@ class PrefixCache:
                 raise ConfigurationError(f"{what} is named by a string, not by {given!r}")
         self.weights.invalidate(namespace, weights_version)
         self._leases.fail(namespace)
+        if self.counters.watcher is not None:
+            self.counters.watcher.invalidated(namespace)
 
     def generation(self, namespace: str) -> Generation:
         """The current weights version of a namespace; an invalidation ends it. Cost: O(1)."""

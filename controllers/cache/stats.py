@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -128,6 +128,9 @@ class CacheStats:
             `hit_tokens`. Empty if the tree remembers no evictions.
         evicted_misses: of these the evicted ones, by component and tier of the pool that was short, for all pools;
             `miss_details` of all misses those with a detail, by cause and detail.
+        evicted_short_by: the evicted ones by component and tier likewise, and by the bit length of how many pages more, at
+            most, would have kept them. `evicted_beneficiaries`: those of them that went to make room for another namespace, by
+            that namespace; of the first 256 such namespaces.
         miss_memory: of what was evicted; None if the tree remembers no evictions.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
             tree; `lost` victims that boundaries needed and that had no copy.
@@ -152,6 +155,8 @@ class CacheStats:
     misses: Mapping[str, int]
     evicted_misses: Mapping[tuple[str, str], int]
     miss_details: Mapping[tuple[str, str], int]
+    evicted_short_by: Mapping[tuple[str, str], Sequence[int]]
+    evicted_beneficiaries: Mapping[str, int]
     miss_memory: MissMemoryStats | None
     evictions: int
     tombstones: int
@@ -218,6 +223,8 @@ class CacheStats:
             misses={cause.label: ledger.tokens[cause] for cause in MissCause} if ledger.is_on else {},
             evicted_misses=evicted if ledger.is_on else {},
             miss_details={(cause.label, detail): count for (cause, detail), count in ledger.details.items()},
+            evicted_short_by={(names[i], tier.name.lower()): tuple(sizes) for (i, tier), sizes in ledger.short_by.items()},
+            evicted_beneficiaries=dict(ledger.beneficiaries),
             miss_memory=None if ghosts is None else MissMemoryStats.of(ghosts),
             nodes=tree.node_count,
             leases=cache.lease_count,

@@ -20,6 +20,12 @@ class CacheWatcher(Protocol):
     def acquired(self, lease: Lease, key: Key) -> None:
         """A request got a lease."""
 
+    def load_failed(self, lease: Lease, tokens: int) -> None:
+        """What a request was to load has not come, so these of its hits are computed after all."""
+
+    def invalidated(self, namespace: str | None) -> None:
+        """The weights of a namespace, or of all, have changed, or its state was given up otherwise."""
+
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
         """Values were evicted because a pool was short."""
 

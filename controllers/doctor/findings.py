@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unified_tree.controllers.doctor.finding import Finding
 
@@ -11,12 +11,90 @@ if TYPE_CHECKING:
     from unified_tree.controllers.doctor.figures import Figures, PoolFigures
 
 GIB = 1 << 30
+MIB = 1 << 20
 LEAST_SHARE = 0.005
 """Less of the prompts than this is no finding."""
 FLOOD_SHARE = 0.5
 """A namespace for which this much of what was missed made room floods the others."""
 STRANDED_SHARE = 0.1
 PROTECTED_SHARE = 0.8
+
+
+class Rule(NamedTuple):
+    """What one cause of misses says.
+
+    Attributes:
+        label: of the cause, or of the cause and its detail with a `/` between.
+        what, advice: as of a Finding; with `{share}` of the misses, `{figures}`, and `{ghost_mib}`.
+    """
+
+    label: str
+    what: str
+    advice: str
+
+
+RULES = (
+    Rule(
+        "never_saved/not saved where it was due",
+        "states that were due were not saved: {share}.",
+        "Run up to each length of `lease.save_at`, save the state into `save_pages`, and pass it to `commit`.",
+    ),
+    Rule(
+        "never_saved/aborted",
+        "requests ended before their prompt was computed: {share} stand on what they left.",
+        "Save a state with each chunk (`checkpoints`), or let requests end their prefill.",
+    ),
+    Rule(
+        "other_namespace",
+        "the same tokens are cached in another namespace: {share}.",
+        "Give tenants that may share one namespace: the same `cache_salt`, LoRA and extra key.",
+    ),
+    Rule(
+        "other_weights",
+        "the weights changed: {share} were known before an `invalidate`.",
+        "Invalidate single namespaces, and only when weights change; expect this to pass.",
+    ),
+    Rule(
+        "load_refused/cost",
+        "on host, but computing was thought to be faster: {share}.",
+        "Measure the bus and the accelerator and set `LoadCost(bytes_per_s=…, flops_per_s=…)`.",
+    ),
+    Rule(
+        "load_refused/room",
+        "on host, but the device had no room for it: {share}.",
+        "Run fewer requests at once, or give the device pools more pages.",
+    ),
+    Rule(
+        "load_failed",
+        "loads from host failed: {share}.",
+        "The log of `unified_tree` says why; a failed transfer engine needs a restart.",
+    ),
+    Rule(
+        "in_flight",
+        "another request was computing the same tokens: {share}.",
+        "Admit a request with a prefix that is being computed one step later.",
+    ),
+    Rule(
+        "prefetch_given_up",
+        "the store had it, but the request waited no longer: {share}.",
+        "Raise the time-out of `PrefetchPolicy`, or use `PrefetchMode.WAIT_COMPLETE`.",
+    ),
+    Rule(
+        "page_remainder",
+        "ends of prompts fill no page of {figures.page_size} tokens: {share}.",
+        "Take smaller pages.",
+    ),
+    Rule(
+        "save_grid",
+        "states can be saved only each {figures.save_grid_tokens} tokens: {share} lie behind.",
+        "Take a finer `save_grid_tokens`, if the kernels allow it.",
+    ),
+    Rule(
+        "unknown",
+        "evicted too long ago to be told apart: {share}.",
+        "Raise `TreeSettings.ghost_bytes` above {ghost_mib:g} MiB to see more.",
+    ),
+)
 
 
 def findings(figures: Figures, limit: int = 5) -> list[Finding]:
@@ -26,15 +104,17 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
         *_starved(figures),
         *_flooded(figures),
         *_never_saved(figures),
-        *_elsewhere(figures),
         *_diverged(figures),
-        *_host(figures),
-        *_waiting(figures),
-        *_grain(figures),
-        *_unknown(figures),
+        *(_said_by(rule, figures) for rule in RULES),
     ]
     found = [each for each in found if each.is_urgent or each.share >= LEAST_SHARE]
     return sorted(found, key=lambda each: (each.is_urgent, each.tokens), reverse=True)[:limit]
+
+
+def _said_by(rule: Rule, figures: Figures) -> Finding:
+    tokens = (figures.details if "/" in rule.label else figures.misses).get(rule.label, 0)
+    known = {"share": _of_misses(figures, tokens), "figures": figures, "ghost_mib": figures.ghost_bytes / MIB}
+    return _finding(figures, tokens, rule.what.format(**known), rule.advice.format(**known))
 
 
 def _finding(figures: Figures, tokens: int, what: str, advice: str) -> Finding:
@@ -96,46 +176,14 @@ def _flooded(figures: Figures) -> Iterator[Finding]:
 
 
 def _never_saved(figures: Figures) -> Iterator[Finding]:
-    """Paths without windows or states."""
-    tokens = figures.misses.get("never_saved", 0)
-    due = figures.details.get("never_saved/not saved where it was due", 0)
-    aborted = figures.details.get("never_saved/aborted", 0)
-    if due:
-        yield _finding(
-            figures,
-            due,
-            f"states that were due were not saved: {_of_misses(figures, due)}.",
-            "Run up to each length of `lease.save_at`, save the state into `save_pages`, and pass it to `commit`.",
-        )
-    if aborted:
-        yield _finding(
-            figures,
-            aborted,
-            f"requests ended before their prompt was computed: {_of_misses(figures, aborted)} stand on what they left.",
-            "Save a state with each chunk (`checkpoints`), or let requests end their prefill.",
-        )
+    """Paths without windows or states, for no reason of those that are known."""
+    known = ("not saved where it was due", "aborted")
+    tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(f"never_saved/{reason}", 0) for reason in known)
     yield _finding(
         figures,
-        tokens - due - aborted,
-        f"the path was there, but no window or state where prompts branch: {_of_misses(figures, tokens - due - aborted)}.",
+        tokens,
+        f"the path was there, but no window or state where prompts branch: {_of_misses(figures, tokens)}.",
         "Name the lengths where prompts branch as `checkpoints` of `acquire`; raise `save_limit`.",
-    )
-
-
-def _elsewhere(figures: Figures) -> Iterator[Finding]:
-    namespaces = figures.misses.get("other_namespace", 0)
-    yield _finding(
-        figures,
-        namespaces,
-        f"the same tokens are cached in another namespace: {_of_misses(figures, namespaces)}.",
-        "Give tenants that may share one namespace: the same `cache_salt`, LoRA and extra key.",
-    )
-    weights = figures.misses.get("other_weights", 0)
-    yield _finding(
-        figures,
-        weights,
-        f"the weights changed: {_of_misses(figures, weights)} were known before an `invalidate`.",
-        "Invalidate single namespaces, and only when weights change; expect this to pass.",
     )
 
 
@@ -148,30 +196,6 @@ def _diverged(figures: Figures) -> Iterator[Finding]:
             f"prompts leave known prefixes: {_of_misses(figures, tokens)} stand behind a shared beginning.",
             "That is normal for new questions. If whole prompts should agree, look for a date or an id near `Miss.begin`.",
         )
-
-
-def _host(figures: Figures) -> Iterator[Finding]:
-    cost = figures.details.get("load_refused/cost", 0)
-    yield _finding(
-        figures,
-        cost,
-        f"on host, but computing was thought to be faster: {_of_misses(figures, cost)}.",
-        "Measure the bus and the accelerator and set `LoadCost(bytes_per_s=…, flops_per_s=…)`.",
-    )
-    room = figures.details.get("load_refused/room", 0)
-    yield _finding(
-        figures,
-        room,
-        f"on host, but the device had no room for it: {_of_misses(figures, room)}.",
-        "Run fewer requests at once, or give the device pools more pages.",
-    )
-    failed = figures.misses.get("load_failed", 0)
-    yield _finding(
-        figures,
-        failed,
-        f"loads from host failed: {_of_misses(figures, failed)}.",
-        "The log of `unified_tree` says why; a failed transfer engine needs a restart.",
-    )
 
 
 def _store(figures: Figures) -> Iterator[Finding]:
@@ -193,47 +217,3 @@ def _store(figures: Figures) -> Iterator[Finding]:
             advice="The log of `unified_tree` has the store's own words.",
             is_urgent=True,
         )
-
-
-def _waiting(figures: Figures) -> Iterator[Finding]:
-    in_flight = figures.misses.get("in_flight", 0)
-    yield _finding(
-        figures,
-        in_flight,
-        f"another request was computing the same tokens: {_of_misses(figures, in_flight)}.",
-        "Admit a request with a prefix that is being computed one step later.",
-    )
-    given_up = figures.misses.get("prefetch_given_up", 0)
-    yield _finding(
-        figures,
-        given_up,
-        f"the store had it, but the request waited no longer: {_of_misses(figures, given_up)}.",
-        "Raise the time-out of `PrefetchPolicy`, or use `PrefetchMode.WAIT_COMPLETE`.",
-    )
-
-
-def _grain(figures: Figures) -> Iterator[Finding]:
-    page = figures.misses.get("page_remainder", 0)
-    yield _finding(
-        figures,
-        page,
-        f"ends of prompts fill no page of {figures.page_size} tokens: {_of_misses(figures, page)}.",
-        "Take smaller pages.",
-    )
-    grid = figures.misses.get("save_grid", 0)
-    yield _finding(
-        figures,
-        grid,
-        f"states can be saved only each {figures.save_grid_tokens} tokens: {_of_misses(figures, grid)} lie behind.",
-        "Take a finer `save_grid_tokens`, if the kernels allow it.",
-    )
-
-
-def _unknown(figures: Figures) -> Iterator[Finding]:
-    tokens = figures.misses.get("unknown", 0)
-    yield _finding(
-        figures,
-        tokens,
-        f"evicted too long ago to be told apart: {_of_misses(figures, tokens)}.",
-        f"Raise `TreeSettings.ghost_bytes` above {figures.ghost_bytes / (1 << 20):g} MiB to see more.",
-    )

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 MAX_RECTANGLES = 4000
 MAX_TICKS = 40
 MAX_BRANCHES = 30
+RECTANGLE = (
+    "run", "level", "left", "width", "start", "end", "bytes", "nodes", "tokens", "touched", "ticks", "boundaries", "label"
+)  # fmt: skip
 EVERYTHING = -1
 """The run above all namespaces."""
 
@@ -24,8 +27,9 @@ def flame(picture: TreePicture, run: int, tier: str, width_px: int, levels: int)
         width_px: how wide the top is drawn; what would be narrower than two pixels is added up.
         levels: how many levels.
 
-    A rectangle is [run, level, left, width, start, end, bytes, nodes, last use, ticks, label]: left and width as parts of the
-    top's, and ticks the lengths that one can resume from, as parts of the run. What was too narrow is one with run -2.
+    A rectangle has the fields of RECTANGLE: left and width as parts of the top's; bytes, nodes and tokens with all below; and
+    ticks the lengths that one can resume from, as parts of the run, MAX_TICKS of all its boundaries. What was too narrow is one
+    with run -2.
     Cost: O(rectangles log runs).
     """
     total = picture.total[tier]
@@ -34,7 +38,8 @@ def flame(picture: TreePicture, run: int, tier: str, width_px: int, levels: int)
         tops = tops[np.argsort(-total[tops], kind="stable")]
         whole = float(total[tops].sum())
         pending = [(tops, 0.0, 1)]
-        shapes = [[EVERYTHING, 0, 0.0, 1.0, 0, 0, whole, len(picture.rows), picture.clock, [], "everything"]]
+        tokens = int(picture.token_count[tops].sum())
+        shapes = [[EVERYTHING, 0, 0.0, 1.0, 0, 0, whole, len(picture.rows), tokens, picture.clock, [], 0, "everything"]]
     else:
         whole = float(total[run])
         pending = [(picture.children(run, tier), 0.0, 1)]
@@ -54,19 +59,21 @@ def flame(picture: TreePicture, run: int, tier: str, width_px: int, levels: int)
             left += part
         rest = runs[shown:]
         if len(rest) and (part := float(parts[shown:].sum())) > narrowest / 4:
-            nodes, touched = int(picture.node_count[rest].sum()), int(picture.touched[rest].max())
-            shapes.append([-2, level, left, part, 0, 0, part * whole, nodes, touched, [], f"{len(rest):,} more"])
+            nodes, tokens = (int(counts[rest].sum()) for counts in (picture.node_count, picture.token_count))
+            touched = int(picture.touched[rest].max())
+            shapes.append([-2, level, left, part, 0, 0, part * whole, nodes, tokens, touched, [], 0, f"{len(rest):,} more"])
     return {"run": run, "tier": tier, "bytes": whole, "clock": picture.clock, "rectangles": shapes, "path": path(picture, run)}
 
 
 def _rectangle(picture: TreePicture, run: int, tier: str, level: int, left: float, width: float) -> list[Any]:
-    start = end = 0
+    start = end = boundaries = 0
     ticks: list[float] = []
     if run < picture.run_count:
         start, end = int(picture.start[run]), int(picture.end[run])
         nodes = picture.nodes(run)
         ends = picture.rows[nodes[picture.rows[nodes, 5] == 1], 3]
-        if len(ends) > MAX_TICKS:
+        boundaries = len(ends)
+        if boundaries > MAX_TICKS:
             ends = ends[np.linspace(0, len(ends) - 1, MAX_TICKS).astype(int)]
         ticks = np.round((ends - start) / max(end - start, 1), 4).tolist()
     size, nodes_below = float(picture.total[tier][run]), int(picture.node_count[run])
@@ -79,8 +86,10 @@ def _rectangle(picture: TreePicture, run: int, tier: str, level: int, left: floa
         end,
         size,
         nodes_below,
+        int(picture.token_count[run]),
         int(picture.touched[run]),
         ticks,
+        boundaries,
         label(picture, run),
     ]
 
@@ -110,7 +119,13 @@ def run_details(picture: TreePicture, run: int) -> dict[str, Any]:
     totals, counts = picture.total["both"], picture.node_count
     largest = [[branch, label(picture, branch), float(totals[branch]), int(counts[branch])] for branch in branches]
     if not 0 <= run < picture.run_count:
-        return {"run": run, "label": label(picture, run), "path": path(picture, run), "largest": largest}
+        return {
+            "run": run,
+            "label": label(picture, run),
+            "path": path(picture, run),
+            "largest": largest,
+            "children": len(picture.children(run, "both")),
+        }
     nodes = picture.nodes(run)
     ends = picture.rows[nodes[picture.rows[nodes, 5] == 1], 3]
     return {

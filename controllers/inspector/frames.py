@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from gzip import GzipFile
 
-MAGIC = b"unified-tree inspector 1\n"
+MAGIC = b"unified-tree inspector 2\n"
 LENGTHS = struct.Struct("<II")
 MAX_FRAME_BYTES = 1 << 30
 
@@ -42,7 +42,7 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames that these bytes complete. Raises ConfigurationError for what is none."""
         self._buffer += data
         while len(self._buffer) >= LENGTHS.size:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
 
-SHOWN = 25
-LEASES_A_SLICE = 16
+SHOWN = 20
+LEASES_A_SLICE = 2
 
 
 class HeldLeases:
@@ -35,15 +35,19 @@ class HeldLeases:
         self._largest: list[tuple[float, int, dict[str, Any]]] = []
         self._longest: list[tuple[float, int, dict[str, Any]]] = []
 
-    def step(self) -> bool:
-        """Look at some more of them; whether all were seen. Cost: O(LEASES_A_SLICE)."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether all were seen."""
+        return not self._pending
+
+    def step(self) -> None:
+        """Look at some more of them. Cost: O(LEASES_A_SLICE)."""
         for _ in range(min(LEASES_A_SLICE, len(self._pending))):
             lease = self._pending.pop()
             if not lease.is_released:
                 shown = self._shown(lease)
                 _keep(self._largest, shown["bytes"], len(self._pending), shown)
                 _keep(self._longest, shown["held_s"] or 0.0, len(self._pending), shown)
-        return not self._pending
 
     def result(self) -> dict[str, Any]:
         """What was found, the first first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from array import array
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +13,13 @@ import numpy as np
 from unified_tree.controllers.inspector.figures import ages_of_uses, description, figures
 from unified_tree.controllers.inspector.frames import encode
 from unified_tree.controllers.inspector.held_leases import HeldLeases
+from unified_tree.controllers.inspector.namespace_tally import NamespaceTally
 from unified_tree.controllers.inspector.page_process import listen, start_page_process, token_for, url_of
+from unified_tree.controllers.inspector.page_sizes import PageSizes
 from unified_tree.controllers.inspector.prompt_walk import prompt_walk
-from unified_tree.controllers.inspector.recent_requests import RecentRequests, tree_clock
+from unified_tree.controllers.inspector.recent_requests import RecentRequests, page_clock, tree_clock
 from unified_tree.controllers.inspector.sinks import FileSink, SocketSink
-from unified_tree.controllers.inspector.tape import Tape, size_of
+from unified_tree.controllers.inspector.tape import Tape
 from unified_tree.controllers.inspector.tree_walk import TreeWalk
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.keys import Key
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
 
 NODES_AT_A_TIME = 32
 """So many nodes are read between two looks at the time."""
+EVENTS_AT_A_TIME = 48
+REQUESTS_AT_A_TIME = 8
 MAX_RELEASED = 64
 """So many more leases than twice the open ones are known before those that were released are forgotten."""
-DEFAULT_BUDGET_S = 0.0003
+DEFAULT_BUDGET_S = 0.00015
 FIGURES_EVERY_S = 1.0
 PAGE_ENDS_S = 5.0
 
@@ -49,8 +52,8 @@ class Inspector:
     Args:
         sink: who is told.
         budget_s: a step starts nothing new after so long.
-        figures_every_s: how often the figures are told.
-        time_s: the clock of the page's times.
+        figures_every_s: how often the figures are told, on the page's clock.
+        time_s: the page's clock; by default the cache's own, set to the time of day.
 
     Attributes:
         url: where its page is, with the token; None for a recording.
@@ -64,17 +67,21 @@ class Inspector:
         *,
         budget_s: float = DEFAULT_BUDGET_S,
         figures_every_s: float = FIGURES_EVERY_S,
-        time_s: Callable[[], float] = time.time,
+        time_s: Callable[[], float] | None = None,
     ) -> None:
         _require_unwatched(cache)
         self._cache = cache
         self._sink = sink
         self._budget_s = budget_s
         self._figures_every_s = figures_every_s
-        self._time_s = time_s
-        self._tree_s = tree_clock(cache.tree.state.ghosts)
+        ghosts = cache.tree.state.ghosts
+        self._time_s = time_s = page_clock(ghosts) if time_s is None else time_s
+        if ghosts is not None:
+            ghosts.victims_of = {}
+        self._tree_s = tree_clock(ghosts)
         self._names = [component.name for component in cache.tree.components]
-        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        self._sizes = PageSizes(cache.tree)
+        self._namespaces = NamespaceTally()
         self._tape = Tape(time_s)
         self._requests = RecentRequests()
         self._acquired: dict[Lease, tuple[int, float]] = {}
@@ -146,9 +153,7 @@ class Inspector:
             self._due_s = now_s + self._figures_every_s
             self._tell_figures(now_s)
         elif self._leases is not None:
-            if self._leases.step():
-                self._sink.put(encode("leases", self._leases.result()))
-                self._leases = None
+            self._look_at_leases(began)
         elif self._is_begun:
             self._is_begun = False
             self._walk = TreeWalk(self._cache.tree.state, False)
@@ -165,10 +170,11 @@ class Inspector:
         """
         now_s = self._time_s()
         self._tell_figures(now_s)
-        self._tell_happened()
+        while self._is_untold:
+            self._tell_happened()
         leases = HeldLeases(self._cache, self._acquired, now_s)
-        while not leases.step():
-            pass
+        while not leases.has_ended:
+            leases.step()
         self._sink.put(encode("leases", leases.result()))
         walk = TreeWalk(self._cache.tree.state, tokens)
         self._begin_tree(now_s)
@@ -181,6 +187,8 @@ class Inspector:
         """End the page, or the recording. The cache goes on without. Idempotent."""
         if self._cache.counters.watcher is self:
             self._cache.counters.watcher = None
+            if self._cache.tree.state.ghosts is not None:
+                self._cache.tree.state.ghosts.victims_of = None
         self._sink.close()
         if self._process is not None:
             try:
@@ -201,20 +209,29 @@ class Inspector:
     def acquired(self, lease: Lease, key: Key) -> None:
         """See CacheWatcher."""
         now_s = self._time_s()
+        self._namespaces.acquired(lease, key.namespace)
         self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
         if len(self._acquired) > 2 * self._cache.lease_count + MAX_RELEASED:
             self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
 
+    def load_failed(self, lease: Lease, tokens: int) -> None:
+        """See CacheWatcher."""
+        self._namespaces.load_failed(lease.tokens.namespace, tokens)
+
+    def invalidated(self, namespace: str | None) -> None:
+        """See CacheWatcher."""
+        self._tape.add(("invalidated", None, None, namespace), (0, 0, 0, 0, 0))
+
     def evicted(self, tier: Tier, component: str, result: EvictResult) -> None:
         """See CacheWatcher."""
         ghosts = self._cache.tree.state.ghosts
-        pages, size_bytes = size_of(result.freed, self._page_bytes)
-        namespace = None if ghosts is None else ghosts.beneficiary
-        self._tape.add(("evicted", int(tier), component, namespace), (result.victims, pages, size_bytes, result.lost))
+        sizes = self._sizes.of({name: ids.size for name, ids in result.freed.items()})
+        beneficiary, owners = (None, None) if ghosts is None else (ghosts.beneficiary, ghosts.victims_of)
+        self._tape.add(("evicted", int(tier), component, beneficiary), (result.victims, *sizes, result.lost), owners)
 
     def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
         """See CacheWatcher."""
-        self._tape.add((kind.name.lower(), None, None, None), (1, sum(pages.values()), size_bytes, 0))
+        self._tape.add((kind.name.lower(), None, None, None), (0, *self._sizes.of(pages)[:2], size_bytes, 0))
 
     def polled(self) -> None:
         """See CacheWatcher."""
@@ -223,14 +240,15 @@ class Inspector:
     # Slices.
 
     def _tell_figures(self, now_s: float) -> None:
-        self._sink.put(encode("figures", {**figures(self._cache), "at_s": now_s}))
+        told = {**figures(self._cache), "at_s": now_s, "namespaces": self._namespaces.take()}
+        self._sink.put(encode("figures", told))
+        self._note_stored()
         self._is_untold = True
 
     def _tell_happened(self) -> None:
-        """What happened since it was told last."""
-        self._is_untold = False
-        self._note_stored()
-        events, requests = self._tape.take(), self._requests.take(self._names)
+        """Some of what happened since it was told last."""
+        events, requests = self._tape.take(EVENTS_AT_A_TIME), self._requests.take(self._names, REQUESTS_AT_A_TIME)
+        self._is_untold = len(events) == EVENTS_AT_A_TIME or len(requests) == REQUESTS_AT_A_TIME
         if events or requests:
             told = {"events": events, "left_out": self._tape.left_out, "requests": requests}
             self._sink.put(encode("happened", told))
@@ -246,7 +264,7 @@ class Inspector:
         ):
             before = self._stored.get(kind, 0), self._stored.get(f"{kind} bytes", 0)
             if pages > before[0]:
-                self._tape.add((kind, None, None, None), (0, pages - before[0], size_bytes - before[1], 0))
+                self._tape.add((kind, None, None, None), (0, 0, pages - before[0], size_bytes - before[1], 0))
             self._stored[kind], self._stored[f"{kind} bytes"] = pages, size_bytes
 
     def _answer(self, question: Frame) -> None:
@@ -288,6 +306,18 @@ class Inspector:
         tree = self._cache.tree
         begun = {"at_s": now_s, "clock": tree.state.clock, "nodes": tree.node_count, "ages": ages_of_uses(tree.state)}
         self._sink.put(encode("tree begins", begun))
+
+    def _look_at_leases(self, began: float) -> None:
+        leases = self._leases
+        assert leases is not None
+        if leases.has_ended:  # to tell them is work for a step of its own
+            self._sink.put(encode("leases", leases.result()))
+            self._leases = None
+            return
+        while not leases.has_ended:
+            leases.step()
+            if perf_counter() - began > self._budget_s:
+                break
 
     def _read_tree(self, began: float) -> None:
         walk = self._walk

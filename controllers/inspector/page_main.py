@@ -23,6 +23,8 @@ LOOKED_S = 10.0
 """So long after somebody looked, snapshots go on."""
 SNAPSHOT_PAUSE_S = 2.0
 ANSWER_S = 10.0
+NICENESS = 5
+"""So the cache's process is not put aside when a frame wakes this one."""
 
 
 class LivePage:
@@ -88,6 +90,7 @@ class LivePage:
 def main() -> None:
     """Serve on the listening socket given by its number, and talk through the connection given by its."""
     listener, connection = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    os.nice(NICENESS)
     token = json.loads(os.environ.pop("UNIFIED_TREE_INSPECTOR"))["token"]
     page = LivePage(connection)
     server = PageServer(listener, page.picture, token, page.ask, page.looked)

@@ -79,7 +79,7 @@ class PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Files and what the picture shows."""
         url = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         if not self._is_allowed(url.path, query):
             return
         if not url.path.startswith("/api/"):
@@ -117,7 +117,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if name == "doctor":
             return figures_of(picture).record() if picture.figures else None
         if name == "time":
-            return picture.over_time()
+            return _over_time(picture, query)
         if name == "events":
             return picture.events(int(query.get("after", 0)))
         if name == "requests":
@@ -194,6 +194,13 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's
         """Nothing: an engine's terminal is not for this."""
+
+
+def _over_time(picture: Picture, query: Mapping[str, str]) -> dict[str, Any]:
+    """Hits and misses of all, of `namespace`, of the `others` without a name on the page, or the misses `by` namespace."""
+    if "namespace" in query or "others" in query:
+        return picture.over_time_of(query.get("namespace"))
+    return picture.over_time(by_namespace=query.get("by") == "namespace")
 
 
 def _question(given: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.controllers.inspector.namespace_timeline import NamespaceTimeline
 from unified_tree.controllers.inspector.timeline import Timeline
 from unified_tree.controllers.inspector.tree_picture import TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 2000
 MAX_REQUESTS = 500
+MAX_INVALIDATIONS = 50
+LABELS = ["hit on device", "hit from host", "hit from store", *(cause.label for cause in MissCause)]
 
 
 class Picture:
@@ -43,8 +46,10 @@ class Picture:
         self.tokens: list[bytes] | None = None
         self.progress: tuple[int, int] | None = None
         self.is_over = False
-        self.timeline = Timeline()
+        self._timeline = Timeline(len(LABELS))
+        self._namespaces = NamespaceTimeline()
         self._events: deque[tuple[int, list[Any]]] = deque(maxlen=MAX_EVENTS)
+        self._invalidations: deque[tuple[float, str | None]] = deque(maxlen=MAX_INVALIDATIONS)
         self._requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
         self._event_count = 0
         self._left_out = 0
@@ -82,7 +87,8 @@ class Picture:
             from_host = totals["host_hit_tokens"] - totals["storage_hit_tokens"]
             on_device = totals["hit_tokens"] - totals["host_hit_tokens"]
             hits = [on_device, from_host, totals["storage_hit_tokens"]]
-            self.timeline.add(fields["at_s"], [*hits, *fields["misses"]])
+            self._timeline.add(fields["at_s"], np.array([*hits, *fields["misses"]], np.int64))
+            self._namespaces.add(fields["at_s"], fields.pop("namespaces"))
             self.figures = fields
 
     def _feed_happened(self, fields: Mapping[str, Any]) -> None:
@@ -90,6 +96,8 @@ class Picture:
             for event in fields["events"]:
                 self._event_count += 1
                 self._events.append((self._event_count, event))
+                if event[1] == "invalidated":
+                    self._invalidations.append((event[0], event[4]))
             self._requests.extend(fields["requests"])
             self._left_out = fields["left_out"]
 
@@ -126,18 +134,26 @@ class Picture:
         """The events behind the one of this number."""
         with self._lock:
             found = [[number, *event] for number, event in self._events if number > after]
-        return {"last": self._event_count, "events": found, "left_out": self._left_out}
+        return {"last": self._event_count, "kept": MAX_EVENTS, "events": found, "left_out": self._left_out}
 
     def requests(self) -> list[dict[str, Any]]:
         """The last requests, the last first."""
         with self._lock:
             return list(self._requests)[::-1]
 
-    def over_time(self) -> dict[str, Any]:
-        """Hits and misses over time, in tokens a second."""
-        labels = ["hit on device", "hit from host", "hit from store", *(cause.label for cause in MissCause)]
+    def over_time(self, *, by_namespace: bool = False) -> dict[str, Any]:
+        """Hits and misses over time, in tokens a second; or the misses by namespace."""
         with self._lock:
-            return {"labels": labels, **self.timeline.shown()}
+            shown = self._namespaces.computed() if by_namespace else {"labels": LABELS, **self._timeline.shown()}
+            return {**shown, **self._beside()}
+
+    def over_time_of(self, namespace: str | None) -> dict[str, Any]:
+        """Hits and misses of one namespace over time; None for those that have no name here."""
+        with self._lock:
+            return {**self._namespaces.of(namespace), **self._beside()}
+
+    def _beside(self) -> dict[str, Any]:
+        return {"namespaces": self._namespaces.totals(), "invalidations": list(self._invalidations)}
 
     def state(self) -> dict[str, Any]:
         """What changes all the time and is small."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +47,14 @@ class RecentRequests:
         """The prompt of a request; None if it is too long ago."""
         return self._keys.get(number)
 
-    def take(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The requests since the last call.
+    def take(self, names: Sequence[str], limit: int) -> list[dict[str, Any]]:
+        """The oldest requests, which were not told before.
 
         Args:
             names: of the components, by index.
         """
-        told = []
-        while self._untold:
+        told: list[dict[str, Any]] = []
+        while self._untold and len(told) < limit:
             number, now_s, tree_s, namespace, lease, cached, compute_from, host = self._untold.popleft()
             told.append(
                 {
@@ -88,6 +89,15 @@ def _miss(miss: Miss, names: Sequence[str], now_s: float) -> dict[str, Any]:
             "for": eviction.beneficiary,
         }
     return shown
+
+
+def page_clock(ghosts: Any) -> Callable[[], float]:
+    """The clock of evictions, set to the time of day; the time of day where none are remembered."""
+    if ghosts is None:
+        return time.time
+    own_s = ghosts.time_s
+    offset_s = time.time() - own_s()
+    return lambda: offset_s + own_s()
 
 
 def tree_clock(ghosts: Any) -> Callable[[], float]:

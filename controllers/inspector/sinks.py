@@ -50,6 +50,7 @@ class SocketSink:
         self._connection = connection
         self._pending: deque[memoryview] = deque()
         self._decoder = FrameDecoder()
+        self._received = memoryview(bytearray(PIECE_BYTES))
 
     def put(self, frame: bytes) -> None:
         """See Sink."""
@@ -78,15 +79,15 @@ class SocketSink:
         if not self.is_open:
             return []
         try:
-            data = self._connection.recv(PIECE_BYTES)
+            size = self._connection.recv_into(self._received)
         except BlockingIOError:
             return []
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self.close()
             return []
-        return list(self._decoder.feed(data))
+        return list(self._decoder.feed(self._received[:size]))
 
     def close(self) -> None:
         """See Sink. The page's process ends by it."""

@@ -1,7 +1,8 @@
-"""The tape: evictions, transfers and refusals, as they happen, until they are told."""
+"""The tape: evictions, transfers and invalidations, as they happen, until they are told."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +10,38 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 256
 """Between two tellings; what comes beyond is only counted."""
+EVENT_FIELDS = (
+    "at_s", "kind", "tier", "component", "for", "calls", "values", "tokens", "pages", "bytes", "needed", "owners"
+)  # fmt: skip
+"""Of an event as it is told."""
+MAX_OWNERS = 4
+"""Of an eviction the namespaces that lost most; the others are one."""
+
+
+class Event:
+    """What happened of one kind in one step.
+
+    Attributes:
+        at_s: when the first of it was.
+        merged: of how many calls it is the sum.
+        counts: how many values, tokens, pages and bytes, and how many of the values were needed and had no copy.
+        owners: how many were taken from each namespace.
+    """
+
+    __slots__ = ("at_s", "counts", "merged", "owners")
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+        self.merged = 0
+        self.counts = [0, 0, 0, 0, 0]
+        self.owners: dict[str, int] = {}
+
+    def told(self) -> list[Any]:
+        """For the page, its owners as pairs, the first the one that lost most; None are others."""
+        owners: list[tuple[str | None, int]] = sorted(self.owners.items(), key=lambda entry: -entry[1])
+        if len(owners) > MAX_OWNERS:
+            owners[MAX_OWNERS:] = [(None, sum(count for _, count in owners[MAX_OWNERS:]))]
+        return [self.merged, *self.counts, owners]
 
 
 class Tape:
@@ -23,7 +56,7 @@ class Tape:
 
     def __init__(self, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
-        self._events: dict[tuple[Any, ...], list[float]] = {}
+        self._events: dict[tuple[Any, ...], Event] = {}
         self._step = 0
         self.left_out = 0
 
@@ -31,30 +64,27 @@ class Tape:
         """A scheduler step has ended."""
         self._step += 1
 
-    def add(self, names: tuple[Any, ...], numbers: tuple[float, ...]) -> None:
+    def add(self, names: tuple[Any, ...], counts: tuple[int, ...], owners: Mapping[str, int] | None = None) -> None:
         """Note an event.
 
         Args:
             names: its kind, and what else tells it from others: tier, component, namespace.
-            numbers: how many, how many pages, how many bytes, how many of them lost; they add up.
+            counts, owners: as of Event; they add up.
         """
         key = (self._step, *names)
         event = self._events.get(key)
-        if event is not None:
-            event[1:] = [before + added for before, added in zip(event[1:], numbers, strict=True)]
-        elif len(self._events) < MAX_EVENTS:
-            self._events[key] = [self._time_s(), *numbers]
-        else:
-            self.left_out += 1
+        if event is None:
+            if len(self._events) >= MAX_EVENTS:
+                self.left_out += 1
+                return
+            event = self._events[key] = Event(self._time_s())
+        event.merged += 1
+        event.counts = [before + added for before, added in zip(event.counts, counts, strict=True)]
+        for namespace, count in (owners or {}).items():
+            event.owners[namespace] = event.owners.get(namespace, 0) + count
 
-    def take(self) -> list[list[Any]]:
-        """The events since the last call: time, kind, tier, component, namespace, and the numbers."""
-        events = [[numbers[0], *names[1:], *numbers[1:]] for names, numbers in self._events.items()]
-        self._events.clear()
-        return events
-
-
-def size_of(pages: Mapping[str, Any], page_bytes: Mapping[str, int]) -> tuple[int, int]:
-    """How many pages these are, given as ids by component, and how many bytes."""
-    counts = {name: ids.size for name, ids in pages.items()}
-    return sum(counts.values()), sum(count * page_bytes[name] for name, count in counts.items())
+    def take(self, limit: int) -> list[list[Any]]:
+        """The oldest events, which were not told before, each with EVENT_FIELDS."""
+        taken = list(islice(self._events, limit))
+        events = [(names, self._events.pop(names)) for names in taken]
+        return [[event.at_s, *names[1:], *event.told()] for names, event in events]

@@ -46,7 +46,7 @@ class TreePicture:
         first, last: the first and the last node of each run, by index.
         start, end: of each run, in tokens; touched: its last use, or of what hangs on it.
         parent: of each run; -1 for roots.
-        node_count: nodes in each run's subtree.
+        node_count, token_count: nodes and tokens in each run's subtree.
         own, total: bytes of each run and of its subtree, by tier.
     """
 
@@ -118,13 +118,15 @@ class TreePicture:
         self.own["both"] = self.own["device"] + self.own["host"]
         self.total = {tier: own.copy() for tier, own in self.own.items()}
         self.node_count = np.bincount(self.run_of, minlength=count)
+        self.token_count = np.concatenate([self.end - self.start, np.zeros(len(self.roots), np.int64)])
         self.touched = np.zeros(count, np.int64)
         np.maximum.at(self.touched, self.run_of, self.rows[:, 6])
         for level in self._levels():
             above = self.parent[level]
             for total in self.total.values():
                 np.add.at(total, above, total[level])
-            np.add.at(self.node_count, above, self.node_count[level])
+            for below in (self.node_count, self.token_count):
+                np.add.at(below, above, below[level])
             np.maximum.at(self.touched, above, self.touched[level])
 
     def _levels(self) -> list[Int64s]:

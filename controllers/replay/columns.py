@@ -60,6 +60,11 @@ def _of_path_only(row: RowResult) -> float | None:
     return row.hit_rate / row.path_only_hit_rate if row.path_only_hit_rate else None
 
 
+def _best_possible(row: RowResult) -> str:
+    low, high = row.optimum_low_tokens, row.optimum_high_tokens
+    return "" if low is None or high is None else f"{PERCENT(_share(row, low))} to {PERCENT(_share(row, high))}"
+
+
 def _spent_us(row: RowResult) -> Floats:
     spent_us: Floats = row.served["spent_ns"] / 1e3
     return spent_us
@@ -129,6 +134,12 @@ SECTIONS = (
         Column("hit_rate", "hit %", PERCENT, lambda r: r.hit_rate, "The same, as a share of the prompts."),
         Column("hit_rate_of_path_only", "of path-\nonly", SECONDS, _of_path_only,
                "Hit rate as a multiple of the path-only row's, in which windows and states never limit a hit."),
+        Column("", "best possible\nlies in, %", str, _best_possible,
+               "What was hit at least, and what no eviction could exceed that serves the same requests in the same order."),
+        Column("optimum_low_tokens", "", str, lambda r: r.optimum_low_tokens,
+               "Hit tokens that some row of the same pools and the same order of admissions reached."),
+        Column("optimum_high_tokens", "", str, lambda r: r.optimum_high_tokens,
+               "Hit tokens that no eviction could exceed; null with a store or a linker, which nothing bounds."),
         Column("recomputed_tokens", "recomputed\ntokens", short_count, lambda r: r.prompt_tokens - r.hit_tokens,
                "Prompt tokens that were computed: prompt less hit."),
         Column("rebuilt_tokens", "rebuilt\ntokens", short_count, lambda r: r.total("rebuilt_tokens"),

@@ -13,6 +13,7 @@ import click
 from unified_tree.components import composition_for, model_names
 from unified_tree.controllers.inspector.inspect_command import inspect_command
 from unified_tree.controllers.replay.arguments import Arguments
+from unified_tree.controllers.replay.certificate import certified
 from unified_tree.controllers.replay.composition_tables import print_models
 from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
 from unified_tree.controllers.replay.plan import RowKind, report_specs, sweep_specs
@@ -92,7 +93,7 @@ def replay_command(**given: Any) -> int:
     with _progress_bar(plan, len(specs) + len(sweep)) as progress:
         results = run_rows(plan, [*specs, *sweep], jobs, progress)
     path_only = next(row.hit_rate for row in results if row.policy == RowKind.PATH_ONLY.value)
-    rows = [replace(row, path_only_hit_rate=path_only) for row in results[: len(specs)]]
+    rows = certified([replace(row, path_only_hit_rate=path_only) for row in results[: len(specs)]])
     print_rows(console, plan, rows)
     files.write(rows, results[len(specs) :], f"{plan.workload.name} on {plan.composition.name}")
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)

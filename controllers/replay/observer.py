@@ -28,7 +28,7 @@ class Observer(Protocol):
     def first_token(self, entry: ServedRequest) -> None:
         """A request's prompt has been computed for the first time."""
 
-    def preempted(self) -> None:
+    def preempted(self, request: Request) -> None:
         """A running request was put back."""
 
     def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
+from unified_tree.controllers.replay.certificate import most_hit_tokens
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
@@ -104,6 +105,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
+            optimum_high_tokens=most_hit_tokens(workload, counters.requests, row),
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unified_tree.miss import Miss
 
 RESIDENCY_SAMPLES = 200
+NOT_ADMITTED = -1
 
 
 class RowCounters:
@@ -52,6 +53,8 @@ class RowCounters:
     ) -> None:
         self.requests: Requests = np.zeros(len(workload.requests), REQUEST)
         self.requests["prompt_tokens"] = [request.prompt_tokens for request in workload.requests]
+        self.requests["admission"] = NOT_ADMITTED
+        self._preempted: set[int] = set()
         turns: dict[int, int] = {}
         for request in workload.requests:
             if request.chain != NO_CHAIN:
@@ -106,6 +109,7 @@ class RowCounters:
         used = self.look_at_pools()
         if self._admissions % self._sample_every == 0:
             self._samples.append((now_s, used))
+        entry["admission"] = self._admissions
         self._admissions += 1
 
     def loaded(self, request: Request, waited_s: float) -> None:
@@ -117,13 +121,18 @@ class RowCounters:
         assert entry.decoding_from is not None
         steps = (entry.arrived, entry.queued, entry.started, entry.computing, entry.decoding_from)
         self.requests["latency_parts_s"][entry.request.index] = np.diff(steps) * self._step_s
+        self.requests["prompt_done"][entry.request.index] = self._admissions
 
-    def preempted(self) -> None:
-        """A running request was put back."""
+    def preempted(self, request: Request) -> None:
+        """A running request was put back; it may have to compute its prompt again."""
         self.preempted_count += 1
+        self._preempted.add(request.index)
 
     def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:
         """A request is over; a rejected one counts in nothing but the number of rejected."""
+        self.requests["done"][request.index] = self._admissions
+        if rejected or request.index in self._preempted:
+            self.requests["prompt_done"][request.index] = self._admissions
         lost = self._lost.pop(request.index, {})
         misses = self._misses.pop(request.index, [])
         if not rejected:

@@ -28,6 +28,7 @@ REQUEST = np.dtype(
         ("latency_parts_s", np.float64, (len(LATENCY_PARTS),)),
         ("is_served", np.bool_),
         ("turn", np.int64),
+        *((name, np.int64) for name in ("admission", "prompt_done", "done")),
     ]
 )
 """One request of a row. Tokens are those of its first admission.
@@ -36,6 +37,8 @@ REQUEST = np.dtype(
   this very request, and `linked_hit_tokens` a linker brought to the device for it. `rebuilt_tokens` are no hits.
 - `reachable_tokens` could be resumed over both tiers when it was offered; the paths alone covered `path_tokens`.
 - `turn` counts the requests of a chain from one; it is 0 for a request without a chain, of which nobody knows.
+- `admission` numbers the admissions, -1 for none; `prompt_done` and `done` are how many there had been when the prompt was
+  computed for good, and when the request ended.
 - Waits are in seconds of the virtual clock, `spent_ns` are real nanoseconds inside the library.
 """
 
@@ -84,6 +87,8 @@ class RowResult:
         has_latency: whether hardware was stated to model latency from.
         verified: None where pages held no bytes.
         path_only_hit_rate: of the report's path-only row; None outside a report.
+        optimum_high_tokens: hit tokens that no eviction could exceed; None where nothing bounds them.
+        optimum_low_tokens: hit tokens that some row reached under the same conditions; None outside a report.
     """
 
     policy: str
@@ -109,6 +114,8 @@ class RowResult:
     has_latency: bool = False
     verified: VerifiedStats | None = None
     path_only_hit_rate: float | None = None
+    optimum_high_tokens: int | None = None
+    optimum_low_tokens: int | None = None
 
     def total(self, name: str) -> Any:
         """The sum of a field of REQUEST over the served requests."""

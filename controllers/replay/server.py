@@ -230,7 +230,7 @@ class Server:
             self._fetches.committed(entry, entry.at_work()[0])
 
     def _preempt(self, entry: ServedRequest) -> None:
-        self._observer.preempted()
+        self._observer.preempted(entry.request)
         if entry.loading_from is not None:
             self._withdraw(entry)
         else:

@@ -1,41 +1,63 @@
 // The two distributions that say whether a pool is too small: the age of what is hit, and of what is evicted.
 
-import { make, number, seconds, TIERS } from "./api.js";
+import { make, number, percent, seconds, TIERS } from "./api.js";
 
-const HIT = "#2e8b57", GONE = "#d1495b";
+const HIT = "#2e8b57", GONE = "#d1495b", WIDE = 440, TALL = 190;
 let at;
 
 export function begin(section) {
   at = make("div", { class: "columns" });
   section.append(make("h2", {}, "Ages"),
-    make("p", { class: "about" }, "Green: how long what was hit had not been used before (the reuse gap). Red: how long what was evicted had not been used. Where the red lies left of the green, values go before they would be used again: the pool is too small."), at);
+    make("p", { class: "about" }, "Green: when something was hit, how long it had not been used (its reuse gap). Red: when something was evicted, how long it had not been used (its idle time). If values are evicted younger than the gaps after which others are still hit, the pool is too small: what goes might have been hit, had it stayed."),
+    make("p", { class: "about" }, "A gap longer than values live cannot show as a hit. Such a return is a miss with the cause evicted, counted below each picture; so red behind all green says that the pool is large enough only where these are few. Each colour is drawn to the height of its own tallest bar."), at);
 }
 
 export function update({ figures, cache }) {
   if (!figures.ages) { at.replaceChildren(make("p", { class: "dim" }, "this cache measures no ages")); return; }
   const names = cache.components.map((component) => component.name);
   const { edges_s, pools } = figures.ages;
-  at.replaceChildren(...pools.map(({ component, tier, hit, evicted }) => make("div", {}, make("h2", {}, `${names[component]} on ${TIERS[tier]}`), picture(edges_s, hit, evicted),
-    make("p", { class: "dim" }, `half of the hits within ${median(edges_s, hit)}, half of the evictions within ${median(edges_s, evicted)}`))));
+  at.replaceChildren(...pools.map(({ component, tier, hit, evicted }) => {
+    const missed = figures.evicted.find(([index, on]) => index === component && on === tier)?.[2] ?? 0;
+    return make("div", {}, make("h2", {}, `${names[component]} on ${TIERS[tier]}`), picture(edges_s, hit, evicted),
+      ...told(edges_s, hit, evicted).map((words) => make("p", { class: "dim", style: { maxWidth: `${WIDE}px`, margin: "2px 0" } }, words)),
+      make("p", { class: "dim", style: { maxWidth: `${WIDE}px`, margin: "2px 0" } }, `${number(missed)} prompt tokens (${percent(missed, figures.totals.prompt_tokens) || "0 %"}) were computed again since this pool had evicted them.`));
+  }));
 }
 
-function median(edges, counts) {
-  const whole = counts.reduce((sum, count) => sum + count, 0);
-  let sum = 0;
-  for (let i = 0; i < counts.length; i += 1) { sum += counts[i]; if (whole && 2 * sum >= whole) return seconds(edges[i]); }
-  return "(none)";
+const sum = (counts) => counts.reduce((whole, count) => whole + count, 0);
+
+function median(counts) {
+  const whole = sum(counts);
+  let below = 0;
+  for (let i = 0; i < counts.length; i += 1) { below += counts[i]; if (whole && 2 * below >= whole) return i; }
+  return null;
+}
+
+// What the comparison says, in words.
+export function told(edges, hit, evicted) {
+  const half = median(hit), gone = median(evicted);
+  const words = [];
+  if (half !== null) words.push(`Half of the ${number(sum(hit))} hits came after a gap of less than ${seconds(edges[half])}.`);
+  if (gone !== null) words.push(`Half of the ${number(sum(evicted))} evicted values had been idle for less than ${seconds(edges[gone])}.`);
+  if (half !== null && gone !== null) {
+    const longer = sum(hit.slice(gone));
+    words.push(longer ? `${percent(longer, sum(hit))} of the hits came after a gap of about that or longer: ${longer * 10 >= sum(hit) ? "values that are evicted might still have been hit." : "few."}` : "No hit came after a gap that long.");
+  }
+  return words;
 }
 
 function picture(edges, hit, evicted) {
-  const canvas = make("canvas", { style: { width: "440px", height: "190px" } }), scale = devicePixelRatio || 1;
-  canvas.width = 440 * scale;
-  canvas.height = 190 * scale;
+  const canvas = make("canvas", { style: { width: `${WIDE}px`, height: `${TALL}px` } }), scale = devicePixelRatio || 1;
+  canvas.width = WIDE * scale;
+  canvas.height = TALL * scale;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
   pen.font = "10px system-ui, sans-serif";
   const used = edges.map((_, i) => i).filter((i) => hit[i] || evicted[i]);
   if (!used.length) { pen.fillStyle = "#888"; pen.fillText("nothing yet", 8, 20); return canvas; }
-  const first = Math.max(used[0] - 1, 0), last = Math.min(used[used.length - 1] + 1, edges.length - 1), wide = 430 / (last - first + 1);
+  const first = Math.max(used[0] - 1, 0), last = Math.min(used[used.length - 1] + 1, edges.length - 1), wide = (WIDE - 10) / (last - first + 1);
+  const labels = edges.map((edge) => `<${seconds(edge)}`);
+  const every = Math.ceil((Math.max(...labels.slice(first, last + 1).map((label) => pen.measureText(label).width)) + 8) / wide);
   const most = [Math.max(...hit, 1), Math.max(...evicted, 1)];
   for (let i = first; i <= last; i += 1) {
     const x = 5 + (i - first) * wide;
@@ -45,11 +67,13 @@ function picture(edges, hit, evicted) {
       pen.fillRect(x + (side * wide) / 2, 160 - tall, wide / 2 - 1, tall);
     });
     pen.fillStyle = "#888";
-    if ((i - first) % Math.ceil(48 / wide) === 0) pen.fillText(`≤${seconds(edges[i])}`, x, 176);
+    if ((i - first) % every === 0 && x + pen.measureText(labels[i]).width < WIDE) pen.fillText(labels[i], x, 176);
   }
-  pen.fillStyle = HIT;
-  pen.fillText(`hits, at most ${number(most[0])}`, 6, 10);
-  pen.fillStyle = GONE;
-  pen.fillText(`evictions, at most ${number(most[1])}`, 130, 10);
+  let x = 6;
+  for (const [words, colour] of [[`${number(sum(hit))} hits`, HIT], [`${number(sum(evicted))} evictions`, GONE]]) {
+    pen.fillStyle = colour;
+    pen.fillText(words, x, 10);
+    x += pen.measureText(words).width + 16;
+  }
   return canvas;
 }

@@ -59,6 +59,8 @@ export function table(heads, rows, pick) {
 export const key = (entries) => make("div", { class: "key" }, ...entries.map(([label, colour]) => make("span", {}, make("i", { style: { background: colour } }), label)));
 export const swatch = (colour) => make("i", { class: "swatch", style: { background: colour } });
 
+export const namespaceName = (name) => (name === null ? "all others" : name || "(no namespace)");
+export const NAMESPACE_COLOURS = ["#3155c6", "#e8843c", "#2e8b57", "#8d5fc4", "#d1495b", "#3fb6b2", "#b08a2e", "#c25b9b", "#9aa5b8"];
 export const TIERS = ["device", "host", "store"];
 export const HIT_COLOURS = ["#2e8b57", "#5cb588", "#9bd4b5"];
 export const CAUSE_COLOURS = ["#9aa5b8", "#c3cad6", "#d1495b", "#e8843c", "#8d5fc4", "#b48be0", "#e3cf9f", "#cdb675", "#3a86c8", "#1f4e79", "#76b7d8", "#3fb6b2", "#6b7280", "#3d4451"];

@@ -29,7 +29,7 @@ function findings() {
   const { totals } = state.figures;
   if (!totals) return;
   const head = `${percent(totals.hit_tokens, totals.prompt_tokens)} of ${number(totals.prompt_tokens)} prompt tokens were hits.`;
-  const lines = state.findings.map(({ what, advice, share, is_urgent }) => make("p", { class: is_urgent ? "broken" : "", title: advice }, `${is_urgent ? "Broken" : `${(100 * share).toFixed(1)} %`}: ${what}`));
+  const lines = state.findings.map(({ what, advice, share, is_urgent }) => make("p", {}, make("span", { class: is_urgent ? "broken" : "" }, `${is_urgent ? "Broken" : `${(100 * share).toFixed(1)} %`}: ${what}`), make("span", { class: "dim" }, ` ${advice}`)));
   document.getElementById("findings").replaceChildren(make("p", {}, head), ...lines);
 }
 

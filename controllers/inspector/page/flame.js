@@ -33,7 +33,7 @@ export async function update(given) {
 
 // Runs are numbered anew in each snapshot: find the one that has the same node.
 async function keepPlace() {
-  const id = shown?.rectangles[0][10].match(/^#(\d+) /);
+  const id = shown?.rectangles[0][12].match(/^#(\d+) /);
   run = (id && (await get("node", { id: id[1] }))?.run) ?? -1;
 }
 
@@ -94,7 +94,7 @@ function draw() {
   }), `last use; ${number(shown.rectangles.length)} rectangles of ${number(state.tree.runs)} runs, ${number(state.tree.nodes)} nodes`);
 }
 
-function paint(pen, [at, level, left, part, , , , , touched, ticks, label], width) {
+function paint(pen, [at, level, left, part, , , , , , touched, ticks, , label], width) {
   const x = left * width, wide = part * width, y = level * ROW;
   pen.fillStyle = at === NOTHING ? "#8884" : at === -1 ? "#9aa5b8" : colour(touched);
   pen.fillRect(x, y, Math.max(wide - (wide > 3 ? 1 : 0), 0.7), ROW - 1);
@@ -127,8 +127,8 @@ function move(event) {
   tip.style.top = `${event.clientY + 14}px`;
   if (shape === hover) return;
   hover = shape;
-  const [, , , part, start, end, size, nodes, touched, ticks, label] = shape;
-  tip.textContent = [label, `${bytes(size)}, ${(100 * part).toFixed(1)} % of the top row`, end ? `${number(end - start)} tokens, ${ticks.length} lengths to resume from` : "", `${number(nodes)} nodes`, `last used ${lastUse(touched)}`].filter(Boolean).join("\n");
+  const [, , , part, start, end, size, nodes, tokens, touched, , boundaries, label] = shape;
+  tip.textContent = [label, `${bytes(size)}, ${(100 * part).toFixed(1)} % of the top row`, end ? `${number(end - start)} tokens, ${number(boundaries)} lengths to resume from` : "", `${number(tokens)} tokens in ${number(nodes)} nodes with all below`, `last used ${lastUse(touched)}`].filter(Boolean).join("\n");
 }
 
 function leave() { tip.hidden = true; hover = null; }
@@ -141,7 +141,7 @@ function click(event) {
 }
 
 function tell(told) {
-  const branches = told?.largest.length ? [make("h2", {}, "Its largest branches"), table(["run", "#bytes", "#nodes"], told.largest.map(([, label, size, nodes]) => [label, bytes(size), number(nodes)]), (row) => go(told.largest[row][0]))] : [];
+  const branches = told?.largest.length ? [make("h2", {}, told.largest.length < told.children ? `Its ${told.largest.length} largest branches of ${number(told.children)}` : "Its branches"), table(["run", "#bytes", "#nodes"], told.largest.map(([, label, size, nodes]) => [label, bytes(size), number(nodes)]), (row) => go(told.largest[row][0]))] : [];
   if (!told?.holdings) { details.replaceChildren(...branches); return; }
   const names = state.cache.components.map((component) => component.name);
   details.replaceChildren(make("h2", {}, told.label),

@@ -2,7 +2,8 @@
 
 import { CAUSE_COLOURS, CAUSES, get, HIT_COLOURS, make, number, percent, seconds, swatch, table, TIERS, walk } from "./api.js";
 
-let text, namespace, bigram, answer, list, state, requests = [], chosen = null;
+const SHOWN = 100, MOST_NODES = 400;
+let text, namespace, bigram, answer, list, newest, state, requests = [], chosen = null;
 
 export function begin(section) {
   text = make("textarea", { id: "prompt", placeholder: "token ids: 17 4 2044 … or [17, 4, 2044]" });
@@ -10,16 +11,19 @@ export function begin(section) {
   bigram = make("input", { type: "checkbox", id: "bigram" });
   answer = make("div");
   list = make("div");
+  newest = make("p", { class: "about" });
   section.append(make("h2", {}, "A prompt"),
     make("p", { class: "about" }, "Paste the token ids of a prompt, or choose one of the last requests below. The walk says what a request would resume from now, and why each other token would be computed. It changes nothing in the cache."),
     text, make("div", { class: "tools" }, namespace, make("label", {}, bigram, " bigrams"), make("button", { id: "do-walk", onclick: pasted }, "walk it")),
-    answer, make("h2", {}, "The last requests"), list);
+    answer, make("h2", {}, "The last requests"), newest, list);
 }
 
 export async function update(given) {
   state = given;
   requests = await get("requests");
-  const rows = requests.slice(0, 100).map((request) => [request.number, seconds(Math.max(given.figures.at_s - request.at_s, 0)), request.namespace, number(request.prompt), number(request.compute_from), percent(request.compute_from, request.prompt), number(request.host), bar(request)]);
+  const rows = requests.slice(0, SHOWN).map((request) => [request.number, seconds(Math.max(given.figures.at_s - request.at_s, 0)), request.namespace, number(request.prompt), number(request.compute_from), percent(request.compute_from, request.prompt), number(request.host), bar(request)]);
+  const inAll = given.figures.totals.requests;
+  newest.textContent = rows.length < inAll ? `The newest ${number(rows.length)} of ${number(inAll)} requests. The page keeps 500, of each second the last 32.` : "";
   list.replaceChildren(rows.length ? table(["#", "#ago", "namespace", "#prompt", "#hit", "#of it", "#from host", "causes"], rows, (row) => choose(requests[row])) : make("p", { class: "dim" }, "none so far"));
 }
 
@@ -62,7 +66,7 @@ function show(walked, when) {
   answer.replaceChildren(...[make("h2", {}, `The walk, ${when}`), make("p", {}, `${lines.join("; ")}.`), strip({ ...walked, compute_from: resumed }),
     walked.remembers ? causes(walked.misses, walked.prompt) : make("p", { class: "dim" }, "No memory of evictions is at hand here, so what is missing has no cause."),
     losses.length ? make("h2", {}, "What each component lacks, were it alone") : null, losses.length ? table(["component", "is", "#from", "#to", "#tokens"], losses) : null,
-    nodes.length ? make("h2", {}, "The nodes it passes") : null, nodes.length ? table(["#node", "#tokens", "matched", "resumable", "holds pages of"], nodes) : null].filter(Boolean));
+    nodes.length ? make("h2", {}, nodes.length < MOST_NODES ? "The nodes it passes" : `The last ${MOST_NODES} nodes it passes`) : null, nodes.length ? table(["#node", "#tokens", "matched", "resumable", "holds pages of"], nodes) : null].filter(Boolean));
 }
 
 const strip = (request) => make("div", { class: "strip" }, ...segments(request).filter(([from, to]) => to > from).map(([from, to, colour, label]) => make("i", { title: `${label.replaceAll("_", " ")} [${number(from)}, ${number(to)}), ${number(to - from)} tokens`, style: { background: colour, flex: `${to - from} 0 0` } })));

@@ -125,6 +125,54 @@ def test_each_missed_token_is_exported_under_one_cause() -> None:
     assert samples["unified_tree_miss_memory_forgotten_total", ()] == 0
 
 
+def crowded(others: int) -> PrefixCache:
+    """A prompt that comes back, each time after one of so many other namespaces has taken its room."""
+    cache = PrefixCache([FULL], 2, {"full": 8})
+    for number in range(others):
+        for namespace in ("small", f"greedy {number}"):
+            with cache.acquire(Key(np.arange(12), namespace)) as lease:
+                cache.allocate(lease, 12)
+                cache.commit(lease, np.arange(12))
+    with cache.acquire(Key(np.arange(12), "small")):
+        pass
+    return cache
+
+
+def test_evicted_misses_are_exported_by_how_short_the_pool_was() -> None:
+    cache = crowded(3)
+    samples = scraped(CacheCollector(cache.stats))
+    pool = (("component", "full"), ("tier", "device"))
+    evicted = cache.stats().evicted_misses["full", "device"]
+    buckets = {
+        float(dict(labels)["le"]): count
+        for (name, labels), count in samples.items()
+        if name == "unified_tree_evicted_miss_short_by_pages_bucket"
+    }
+    assert buckets[float("inf")] == evicted == samples["unified_tree_evicted_miss_tokens_total", pool] > 0
+    assert list(buckets.values()) == sorted(buckets.values())
+    [(_, sizes)] = cache.stats().evicted_short_by.items()
+    assert {bound: sum(sizes[: int(bound).bit_length() + 1]) for bound in buckets if bound < 1 << 40} == {
+        bound: count for bound, count in buckets.items() if bound < 1 << 40
+    }
+    assert buckets[0.0] == 0 and buckets[15.0] == evicted, "twice the pool would have kept them"
+
+
+@pytest.mark.parametrize("others", [3, 40])
+def test_evicted_misses_are_exported_by_who_got_the_room(others: int) -> None:
+    cache = crowded(others)
+    stats = cache.stats()
+    label = "unified_tree_evicted_miss_beneficiary_tokens_total"
+    exported = {
+        dict(labels)["namespace"]: count
+        for (name, labels), count in scraped(CacheCollector(cache.stats)).items()
+        if name == label
+    }
+    assert sum(exported.values()) == sum(stats.evicted_beneficiaries.values()) == stats.misses["evicted"] > 0
+    assert len(exported) == min(others, 33), "a bounded set of labels"
+    assert ("(others)" in exported) == (others > 32)
+    assert exported["greedy 0"] == stats.evicted_beneficiaries["greedy 0"]
+
+
 def test_ages_are_exported_as_histograms() -> None:
     cache = PrefixCache([FULL], 2, {"full": 4})
     for prompt in (np.arange(8), np.arange(8), 100 + np.arange(8)):
@@ -153,6 +201,7 @@ def test_without_that_memory_no_cause_is_exported() -> None:
     serve(cache, np.arange(8))
     stats = cache.stats()
     assert (stats.misses, stats.evicted_misses, stats.miss_details, stats.miss_memory) == ({}, {}, {}, None)
+    assert (stats.evicted_short_by, stats.evicted_beneficiaries) == ({}, {})
     assert not any("miss" in name or "lifetime" in name for name, _ in scraped(CacheCollector(cache.stats)))
 
 

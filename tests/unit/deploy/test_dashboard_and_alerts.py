@@ -73,6 +73,15 @@ def forgetful() -> PrefixCache:
     return cache
 
 
+def flood(cache: PrefixCache) -> None:
+    """Two namespaces in turn, with room for one of them."""
+    for namespace in ("small", "greedy", "small", "greedy"):
+        with cache.acquire(Key(np.arange(100, 131), namespace)) as lease:
+            cache.allocate(lease, 30)
+            assert lease.state_page is not None
+            cache.commit(lease, np.arange(100, 130), {30: lease.state_page})
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """After it has watched the reference engine serve a mix, over a device that is too small, a host tier and a store."""
@@ -81,6 +90,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     bench = Bench(GPT_OSS, SINGLE, Tiers(storage=storage, paths=1.0, windows=1.5), Random(3), engine=Published)
     Published.latest = bench.cache.stats()
     second = forgetful()
+    flood(second)
     with (
         exported(CacheCollector(lambda: Published.latest, {"model": "gpt-oss"})) as first_address,
         exported(CacheCollector(second.stats)) as second_address,
@@ -88,6 +98,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     ):
         wait_until(lambda: server.scrapes() >= 2, "the first scrapes")
         serve_mix(bench, 40)
+        flood(second)
         scraped = server.scrapes()
         wait_until(lambda: server.scrapes() >= scraped + 3, "scrapes of the end")
         yield server

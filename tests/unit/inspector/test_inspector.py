@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inspected_cache import PAGE, busy_cache, serve, serve_one
+from inspected_cache import FULL, PAGE, busy_cache, serve, serve_one
 from replay_rows import invoke
 
 from unified_tree import Key
-from unified_tree.controllers import PrefixCache
+from unified_tree.controllers import HostTier, LoadCost, PrefixCache
 from unified_tree.controllers.inspector import Inspector
 from unified_tree.controllers.inspector.figures import POOL_FIELDS
 from unified_tree.controllers.inspector.recording_page import read_recording, recording_server
+from unified_tree.controllers.inspector.tape import EVENT_FIELDS
+from unified_tree.controllers.transfer_engines import NullEngine
 from unified_tree.errors import ConfigurationError
 from unified_tree.miss_cause import MissCause
 
@@ -66,6 +68,7 @@ def opened(cache: PrefixCache, **settings: Any) -> Iterator[Page]:
     with Inspector.open(cache, figures_every_s=0.05, **settings) as inspector:
         yield Page(cache, inspector)
     assert cache.counters.watcher is None
+    assert cache.tree.state.ghosts is not None and cache.tree.state.ghosts.victims_of is None
 
 
 def test_the_page_shows_what_the_cache_holds() -> None:
@@ -136,16 +139,121 @@ def test_evictions_and_transfers_are_on_the_tape() -> None:
         victims = sum(cache.counters.victims.values())
         serve(cache, 60, np.random.default_rng(1))
         wanted = sum(cache.counters.victims.values()) - victims
-        told = page.until("events", lambda told: sum(e[6] for e in told["events"] if e[2] == "evicted") == wanted)["events"]
-        assert {event[2] for event in told} >= {"evicted", "backup"}
-        assert {event[5] for event in told if event[2] == "evicted"} <= {"shop", "code", "", None}
+        page.until("events", lambda told: sum(e["values"] for e in named(told) if e["kind"] == "evicted") == wanted)
+        told = named(page.ask("events"))
+        assert {event["kind"] for event in told} >= {"evicted", "backup"}
+        evictions = [event for event in told if event["kind"] == "evicted"]
+        assert {event["for"] for event in evictions} <= {"shop", "code", "", None}
         over = page.ask("time")
         assert over["labels"][3:] == [cause.label for cause in MissCause]
         assert all(len(rates) == len(over["at_s"]) for rates in over["rates"])
+        for event in evictions:
+            assert sum(count for _, count in event["owners"]) == event["values"] >= event["calls"], "whose values it took"
+            assert {namespace for namespace, _ in event["owners"]} <= {"shop", "code", ""}
+            assert event["component"] == "full" or event["tokens"] == 0, "a window alone is no tokens"
+            assert event["component"] == "swa" or event["tokens"] >= PAGE * event["values"]
+        assert {namespace for event in evictions for namespace, _ in event["owners"]} == {"shop", "code", ""}
+
+
+def named(told: Any) -> list[dict[str, Any]]:
+    """Events with names for what they tell."""
+    return [dict(zip(EVENT_FIELDS, event[1:], strict=True)) for event in told["events"]]
+
+
+def test_invalidations_are_on_the_tape(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file) as inspector:
+        cache.invalidate("shop")
+        inspector.step()
+        cache.invalidate("shop", "v2")
+        cache.invalidate()
+        inspector.record_tree()
+    picture = read_recording(file)
+    told = [(event["kind"], event["for"], event["calls"]) for event in named(picture.events(0))]
+    assert told == [("invalidated", "shop", 1), ("invalidated", "shop", 1), ("invalidated", None, 1)]
+    assert [namespace for _, namespace in picture.over_time()["invalidations"]] == ["shop", "shop", None]
+
+
+def test_what_an_invalidation_left_was_nobodys(tmp_path: Path) -> None:
+    cache = PrefixCache([FULL], PAGE, {"full": 12})
+    serve_one(cache, "", list(range(40)))
+    file = tmp_path / "cache.rec"
+    cache.invalidate()
+    with Inspector.record(cache, file) as inspector:
+        serve_one(cache, "", list(range(100, 140)))
+        inspector.record_tree()
+    [event] = [event for event in named(read_recording(file).events(0)) if event["kind"] == "evicted"]
+    assert event["pages"] and not event["values"] and not event["owners"]
+
+
+def test_hits_and_misses_are_told_by_namespace(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    file = tmp_path / "cache.rec"
+    begun, hits = list(cache.ledger.tokens), cache.counters.hit_tokens
+    with Inspector.record(cache, file, figures_every_s=0.0) as inspector:
+        serve(cache, 60, np.random.default_rng(2))
+        inspector.record_tree()
+    picture = read_recording(file)
+    by_namespace = dict(picture.over_time()["namespaces"])
+    assert set(by_namespace) == {"shop", "code", ""}
+    told = np.array(list(by_namespace.values())).sum(0).tolist()
+    assert told == [cache.counters.hit_tokens - hits, *np.subtract(cache.ledger.tokens, begun).tolist()]
+    for namespace, tokens in by_namespace.items():
+        over = picture.over_time_of(namespace)
+        assert over["labels"] == ["hit", *(cause.label for cause in MissCause)]
+        width = over["at_s"][1] - over["at_s"][0]
+        counted = [width * sum(rates) for rates in over["rates"]]
+        assert all(abs(one - all_of_it) <= 0.01 * all_of_it + 200 for one, all_of_it in zip(counted, tokens, strict=True))
+    assert picture.over_time(by_namespace=True)["labels"] == [name for name, _ in picture.over_time()["namespaces"]]
+    assert picture.over_time_of("nobody")["rates"] == [[0.0] * len(over["at_s"])] * len(over["labels"])
+
+
+def test_a_load_that_fails_moves_hits_to_their_namespaces_misses(tmp_path: Path) -> None:
+    tier = HostTier(page_counts={"full": 100}, engine=NullEngine(), load_cost=LoadCost(flops_per_s=1.0))
+    cache = PrefixCache([FULL], PAGE, {"full": 12}, host=tier)
+    for namespace in ("one", "two"):
+        serve_one(cache, namespace, list(range(40)))
+        cache.drain()
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file, figures_every_s=0.0) as inspector:
+        lease = cache.acquire(Key(list(range(50)), "one"))
+        assert lease.is_loading
+        cache.invalidate("one")
+        cache.drain()
+        assert lease.failure is not None
+        inspector.record_tree()
+    [(namespace, tokens)] = read_recording(file).over_time()["namespaces"]
+    failed = tokens[1 + MissCause.LOAD_FAILED]
+    assert namespace == "one" and failed == cache.ledger.tokens[MissCause.LOAD_FAILED] > 0
+    assert sum(tokens) == 50
+    cache.release(lease)
+
+
+def test_the_page_has_the_clock_of_the_cache(tmp_path: Path) -> None:
+    clock = [0.0]
+    cache = PrefixCache([FULL], PAGE, {"full": 12}, time_s=lambda: clock[0])
+    file = tmp_path / "cache.rec"
+    opened_at_s = time.time()
+    with Inspector.record(cache, file) as inspector:
+        for _ in range(4):
+            clock[0] += 100.0
+            serve_one(cache, "", list(range(int(clock[0]), int(clock[0]) + 40)))
+        inspector.record_tree()
+    picture = read_recording(file)
+    requests = picture.requests()
+    assert [round(picture.figures["at_s"] - request["at_s"]) for request in requests] == [0, 100, 200, 300]
+    assert 0 <= picture.figures["at_s"] - 400 - opened_at_s < 60, "which was set to the time of day"
+    evictions = [event for event in named(picture.events(0)) if event["kind"] == "evicted"]
+    assert {round(picture.figures["at_s"] - event["at_s"]) for event in evictions} == {0, 100, 200}
 
 
 def is_reading(inspector: Inspector) -> bool:
     return inspector._walk is not None
+
+
+def is_telling(inspector: Inspector) -> bool:
+    return inspector._is_untold
 
 
 def test_a_step_reads_no_more_than_its_budget_allows() -> None:
@@ -177,7 +285,37 @@ def test_a_step_reads_no_more_than_its_budget_allows() -> None:
         inspector.step()
         steps += 1
     assert steps >= cache.tree.node_count // 32
+    leases = [cache.acquire(Key(list(range(50)), "held")) for _ in range(9)]
+    inspector._questions.append(type("Question", (), {"kind": "leases", "fields": {}, "body": b""})())
+    before, steps = len(told), 0
+    while len(told) == before:
+        inspector.step()
+        steps += 1
+    assert steps >= 1 + len(leases) // 2 + 1, "two a step, and one to tell them"
     inspector.close()
+    for lease in leases:
+        cache.release(lease)
+
+
+def test_what_happened_is_told_in_parts_that_leave_nothing_out(tmp_path: Path) -> None:
+    cache = busy_cache(10)
+    begun = sum(cache.counters.victims.values())
+    clock = [0.0]
+    file = tmp_path / "cache.rec"
+    with Inspector.record(cache, file, time_s=lambda: clock[0]) as inspector:
+        serve(cache, 30, np.random.default_rng(1))
+        clock[0] = 2.0
+        while not is_telling(inspector):
+            inspector.step()
+        steps = 0
+        while is_telling(inspector):
+            inspector.step()
+            steps += 1
+    assert steps > 3
+    picture = read_recording(file)
+    assert [request["number"] for request in picture.requests()] == list(range(30, 0, -1))
+    evictions = [event for event in named(picture.events(0)) if event["kind"] == "evicted"]
+    assert sum(event["values"] for event in evictions) == sum(cache.counters.victims.values()) - begun
 
 
 def test_a_page_that_is_gone_leaves_the_cache_alone() -> None:

@@ -36,7 +36,8 @@ def page(browser: Browser) -> Iterator[tuple[Browser, PrefixCache]]:
         rng = np.random.default_rng(0)
         while not stop.is_set():
             serve(cache, 10, rng)
-            time.sleep(0.002)
+            cache.invalidate("gone")
+            time.sleep(0.1)  # the keys of the last 256 requests are kept, which the test has to choose one of in time
         inspector.close()
 
     inspector = Inspector.open(cache, figures_every_s=0.1)
@@ -102,6 +103,69 @@ def test_every_view_draws_something(page: tuple[Browser, PrefixCache]) -> None:
     browser.wait("document.querySelector('#misses canvas')")
     assert is_painted(browser, "#misses canvas")
     assert not browser.errors()
+
+
+def test_misses_are_shown_of_one_namespace_or_by_namespace(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    show(browser, "misses")
+    until(browser, "misses", "By namespace")
+    browser.wait("[...document.querySelectorAll('#namespaces option')].some((option) => option.text === 'only shop, by cause')")
+    until(browser, "misses", "hit on device")
+    choose = """const choice = document.getElementById("namespaces");
+        choice.value = [...choice.options].find((option) => option.text === arguments[0]).value;
+        choice.dispatchEvent(new Event("change"));"""
+    browser.run(choose, "only shop, by cause")
+    browser.wait("document.querySelector('#misses .key').innerText.startsWith('hit\\n')")
+    assert is_painted(browser, "#misses canvas")
+    browser.run(choose, "what is computed, by namespace")
+    browser.wait("document.querySelector('#misses .key').innerText.includes('(no namespace)')")
+    assert "code" in str(browser.run("return document.querySelector('#misses .key').innerText;"))
+    assert is_painted(browser, "#misses canvas")
+    browser.run("[...document.querySelectorAll('#misses tr.pick')].find((row) => row.innerText.includes('shop')).click();")
+    browser.wait("document.getElementById('namespaces').selectedOptions[0].text === 'only shop, by cause'")
+    assert not browser.errors()
+
+
+def test_the_tape_says_whose_values_went_and_what_was_invalidated(page: tuple[Browser, PrefixCache]) -> None:
+    browser, _ = page
+    show(browser, "tape")
+    until(browser, "tape", "Who lost values to whom")
+    for words in ("taken from", "to make room for", "needed, no copy", "The newest 200 of"):
+        until(browser, "tape", words)
+    taken = """const heads = [...document.querySelectorAll("#tape .wide th")].map((head) => head.innerText);
+        const rows = [...document.querySelectorAll("#tape .wide tbody tr")].map(({ cells }) => [...cells]);
+        const evicted = rows.filter((row) => row[1].innerText === "evicted");
+        return evicted.map((row) => row[heads.indexOf("taken from")].innerText);"""
+    assert all(words.split()[-1].isdigit() for words in browser.run(taken))
+    choose = "const kinds = document.querySelector('#tape select'); kinds.value = 'invalidated';"
+    browser.run(choose + "kinds.dispatchEvent(new Event('change'));")
+    browser.wait("document.querySelector('#tape .wide tbody')?.innerText.includes('gone')")
+    assert not browser.errors()
+
+
+def test_words_in_pictures_of_ages_stand_apart(page: tuple[Browser, PrefixCache]) -> None:
+    """Those that a canvas draws, at their places, at a usual width."""
+    browser, _ = page
+    script = """const drawn = [], draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (words, x, y) {
+            drawn.push([this.canvas, y, x, x + this.measureText(words).width]);
+            return draw.call(this, words, x, y);
+        };
+        const ages = await import("/page/ages.js");
+        const edges_s = Array.from({ length: 32 }, (_, i) => 2 ** i / 1000), pools = [];
+        for (let last = 1; last < 32; last += 1) {
+            const counts = edges_s.map((_, i) => (i <= last ? 1234567 : 0));
+            pools.push({ component: 0, tier: 0, hit: counts, evicted: counts });
+        }
+        const figures = { ages: { edges_s, pools }, evicted: [], totals: {} };
+        ages.update({ figures, cache: { components: [{ name: "full" }] } });
+        CanvasRenderingContext2D.prototype.fillText = draw;
+        const overlaps = drawn.filter(([canvas, y, from, to]) => to > 440 || drawn.some(([other, line, begin, end]) =>
+            canvas === other && y === line && (from !== begin || to !== end) && from < end + 2 && begin < to + 2));
+        return [drawn.length, overlaps.length];"""
+    show(browser, "ages")
+    words, overlaps = browser.run(script)
+    assert words > 100 and overlaps == 0
 
 
 def test_one_can_go_into_a_run_and_back(page: tuple[Browser, PrefixCache]) -> None:

@@ -127,6 +127,14 @@ def test_prompts_are_passed_on_as_json_alone() -> None:
             assert status == 400 and told["error"]
 
 
+def test_hits_and_misses_over_time_of_all_or_of_one_namespace() -> None:
+    with serving() as port:
+        assert ask(port, "/api/time")[1]["labels"][0] == "hit on device"
+        for query in ("namespace=shop", "namespace=", "others="):
+            assert ask(port, f"/api/time?{query}")[1]["labels"][0] == "hit", "the namespace without a name is one, too"
+        assert ask(port, "/api/time?by=namespace")[1]["labels"] == []
+
+
 def test_a_bad_query_is_told() -> None:
     with serving() as port:
         assert ask(port, "/api/events?after=x")[0] == 400

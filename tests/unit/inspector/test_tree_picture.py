@@ -9,7 +9,7 @@ import pytest
 from inspected_cache import busy_cache
 
 from unified_tree.controllers import PrefixCache
-from unified_tree.controllers.inspector.flame import EVERYTHING, flame, run_details
+from unified_tree.controllers.inspector.flame import EVERYTHING, MAX_TICKS, RECTANGLE, flame, run_details
 from unified_tree.controllers.inspector.tree_picture import TIERS, TreePicture
 from unified_tree.controllers.inspector.tree_walk import COLUMNS, TreeWalk
 from unified_tree.node import Node
@@ -85,6 +85,14 @@ def test_what_is_too_narrow_is_one_rectangle() -> None:
     assert len(wide["rectangles"]) == picture.run_count + len(picture.roots) + 1
     assert [shape for shape in narrow["rectangles"] if shape[0] == -2]
     assert len(narrow["rectangles"]) < 60 * 30
+    tokens = sum(int(end - start) for start, end in zip(picture.start, picture.end, strict=True))
+    for shown in (wide, narrow):
+        fields = [dict(zip(RECTANGLE, shape, strict=True)) for shape in shown["rectangles"]]
+        assert fields[0]["tokens"] == tokens, "all of them, however many runs are drawn as one"
+        assert sum(shape["tokens"] for shape in fields if shape["level"] == 1) == tokens
+        for shape in fields:
+            assert shape["tokens"] >= shape["end"] - shape["start"]
+            assert len(shape["ticks"]) == min(shape["boundaries"], MAX_TICKS)
 
 
 def test_a_run_tells_what_it_holds() -> None:

@@ -121,7 +121,8 @@ class Events:
         assert entry.decoding_from is not None
         self.first_token_steps[entry.request.index] = entry.decoding_from
 
-    def preempted(self) -> None:
+    def preempted(self, request: Request) -> None:
+        assert request.index in self.admitted_s
         self.preemptions += 1
 
     def ended(self, request: Request, spent_ns: int, *, rejected: bool) -> None:

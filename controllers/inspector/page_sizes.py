@@ -1,0 +1,25 @@
+"""How much pages are, in tokens and bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unified_tree.tree import UnifiedTree
+
+
+class PageSizes:
+    """The sizes of one tree's pages."""
+
+    def __init__(self, tree: UnifiedTree) -> None:
+        self._page_tokens = {
+            component.name: tree.page_size if component.coverage.is_path else 0 for component in tree.components
+        }
+        self._page_bytes = {component.name: component.page_bytes for component in tree.components}
+
+    def of(self, counts: Mapping[str, int]) -> tuple[int, int, int]:
+        """How many tokens, pages and bytes so many pages by component are; the tokens are those of which a path has pages."""
+        tokens = max((count * self._page_tokens[name] for name, count in counts.items()), default=0)
+        return tokens, sum(counts.values()), sum(count * self._page_bytes[name] for name, count in counts.items())

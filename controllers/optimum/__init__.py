@@ -1,0 +1,1 @@
+"""The best that any cache could have hit: exact for paths, bounded for hybrids."""

@@ -1,0 +1,127 @@
+"""What a served workload asked of its cache: who was admitted when, for which blocks, and since when these were there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request, at its admission.
+
+    Attributes:
+        blocks: ids of the whole blocks of its prompt, int64; equal ids are equal blocks after equal prefixes.
+        answer_blocks: of its answer, as far as a later prompt may go on with them.
+        block_tokens: tokens of a block.
+        prompt_tokens: all of the prompt's.
+        prompt_done, done: how many admissions there had been when its prompt was computed for good, and when it ended; its own
+            is one of them. In between it keeps its prompt.
+    """
+
+    blocks: Int64s
+    block_tokens: int
+    prompt_tokens: int
+    prompt_done: int
+    done: int
+    answer_blocks: Int64s | None = None
+
+
+class Idle:
+    """Prefixes between two uses, in order of admission, as runs of tokens that were idle for the same time.
+
+    Time is counted in admissions. A token that request `a` asks for is *idle* from the moment by which each earlier request
+    with this token in its prompt had ended, to the admission of `a`. Whoever is to hit it must keep it all that time, whatever
+    else happened; and no two requests pay for the same token at the same admission.
+
+    Tokens behind the first that nobody ever computed are left out, and so are those that cannot be hit: parts of a page, and
+    the last token.
+
+    Args:
+        asked: the requests, in order of admission.
+        block_count: ids of blocks are below it.
+        page_size: tokens a page.
+
+    Attributes:
+        count: of the requests.
+        grid: all runs begin and end at multiples of it: the page size, or one token if blocks and pages do not fit together.
+        owner: int64 [runs], the request that asks, ascending.
+        begin, end: int64 [runs], tokens of its prompt; the runs of a request join each other, from zero.
+        since: int64 [runs]: idle at admissions `since` … `owner`, none if that is no range.
+        pinned: int64 [requests]: tokens that running requests keep at each admission, and that nobody had before them. None of
+            them is idle.
+
+    Cost: O(blocks listed), in numpy.
+    """
+
+    def __init__(self, asked: Iterable[Asked], block_count: int, page_size: int) -> None:
+        known = np.full(block_count, NEVER, np.int64)
+        owner: list[Int64s] = []
+        ends: list[Int64s] = []
+        since: list[Int64s] = []
+        pins: list[tuple[int, int, int]] = []
+        self.count = 0
+        self.grid = page_size
+        for request in asked:
+            before = known[request.blocks]
+            run_ends, run_since = _runs(before, request, page_size)
+            pins.append((request.prompt_done, request.done, _fresh_tokens(before, request, page_size)))
+            if request.block_tokens % page_size and page_size % request.block_tokens:
+                self.grid = 1
+            ends.append(run_ends)
+            since.append(run_since)
+            owner.append(np.full(run_ends.size, self.count, np.int64))
+            self.count += 1
+            _note(known, request.blocks, request.done)
+            if request.answer_blocks is not None:
+                _note(known, request.answer_blocks, request.done)
+        nothing = np.empty(0, np.int64)
+        self.owner = np.concatenate([nothing, *owner])
+        self.end = np.concatenate([nothing, *ends])
+        self.since = np.concatenate([nothing, *since])
+        self.begin = np.zeros_like(self.end)
+        joins = self.owner[1:] == self.owner[:-1]
+        self.begin[1:][joins] = self.end[:-1][joins]
+        changes = np.zeros(self.count + 1, np.int64)
+        for begin, end, tokens in pins:
+            changes[begin] += tokens
+            changes[end] -= tokens
+        self.pinned = np.cumsum(changes)[: self.count]
+
+
+def _note(known: Int64s, blocks: Int64s, done: int) -> None:
+    known[blocks] = np.maximum(known[blocks], done)
+
+
+def _fresh_tokens(known: Int64s, request: Asked, page_size: int) -> int:
+    """Tokens of whole pages of a prompt, none of which any earlier one had."""
+    seen = int(np.count_nonzero(known != NEVER)) * request.block_tokens
+    return max(0, request.prompt_tokens // page_size - -(-seen // page_size)) * page_size
+
+
+def _runs(known: Int64s, request: Asked, page_size: int) -> tuple[Int64s, Int64s]:
+    """The ends of a request's runs, in tokens, and since when each is idle."""
+    size = request.block_tokens
+    if page_size % size == 0:
+        in_page = page_size // size
+        known = known[: known.size // in_page * in_page].reshape(-1, in_page).min(axis=1)  # a page is there with its last block
+        size = page_size
+    unseen = np.flatnonzero(known == NEVER)
+    grid = page_size if size % page_size == 0 else 1
+    most = (request.prompt_tokens - 1) // grid * grid
+    count = min(int(unseen[0]) if unseen.size else known.size, -(-most // size))
+    if count <= 0:
+        return known[:0], known[:0]
+    known = known[:count]
+    cuts = np.append(np.flatnonzero(known[1:] != known[:-1]) + 1, count)
+    return np.minimum(cuts * size, most), known[cuts - 1]

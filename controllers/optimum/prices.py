@@ -1,0 +1,221 @@
+"""An upper bound for hybrids: a price for room and time.
+
+Let a pool's room cost something for each token and admission, whatever it is. A request may then resume wherever it likes, if
+it pays for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of
+tokens saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
+cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
+it, since no two of them pay for one idle time. So the bound is a maximum a request, and a sub-gradient lowers it.
+
+Any price is valid. The prices are constant over stretches of time, first over all of it, then over ever shorter ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.controllers.optimum.demand import Demand
+    from unified_tree.controllers.optimum.idle import Idle
+
+    Int64s = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+STRETCHES = (1, 8, 64, 512, 4096)
+"""Into how many stretches time is cut, one after the other."""
+STEPS = 100
+"""Down, with each cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no cache can exceed.
+
+    Attributes:
+        hit_tokens: of all prompts.
+        depths: int64 [requests]: where each would resume at the last prices; they need not fit together.
+    """
+
+    hit_tokens: int
+    depths: Int64s
+
+
+class Prices:
+    """The bound of one row.
+
+    Args:
+        idle: what was asked.
+        demand: what boundaries need.
+    """
+
+    def __init__(self, idle: Idle, demand: Demand) -> None:
+        self._idle = idle
+        self._demand = demand
+        self._count = idle.count
+        self._first = np.searchsorted(idle.owner, np.arange(self._count + 1))
+        self._length = idle.end - idle.begin
+        self._is_idle = idle.since <= idle.owner
+        self._owner, self._depth = _candidates(idle, demand)
+        self._run = self._run_of(self._owner, self._depth - 1)
+        self._window_begin = [np.maximum(0, self._depth - window) for window, _ in demand.windows]
+        self._window_run = [self._run_of(self._owner, begin) for begin in self._window_begin]
+        self._group = np.flatnonzero(np.append(True, self._owner[1:] != self._owner[:-1])) if self._owner.size else self._owner
+        paths = [] if demand.path_tokens is None else [np.maximum(0, demand.path_tokens - idle.pinned)]
+        others = [*(tokens for _, tokens in demand.windows), *demand.states]
+        self._rooms = [*paths, *(np.full(self._count, room) for room in others)]
+        self._units = [max(1, int(room.max(initial=0))) for room in self._rooms]
+
+    def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:
+        """The run in which a token of a request lies; tokens behind its last are taken for the last."""
+        idle = self._idle
+        most = int(idle.end.max(initial=0)) + 1
+        keys = idle.owner * most + idle.end
+        return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self._first[owner + 1] - 1)
+
+    def bound(self) -> Bound:
+        """The lowest bound that was found. Cost: O(steps x runs)."""
+        free, depths = self._dual([np.zeros(self._count + 1) for _ in self._rooms])[:2]
+        best = free
+        if not self._rooms or not self._owner.size:
+            return Bound(_floor(best), depths)
+        weights = [np.zeros(1) for _ in self._rooms]  # a pool's room over a stretch is worth so many tokens an admission
+        for stretches in STRETCHES:
+            edges = np.linspace(0, self._count, min(stretches, self._count) + 1).astype(np.int64)
+            weights = [
+                weight[np.minimum(np.arange(edges.size - 1) * weight.size // (edges.size - 1), weight.size - 1)]
+                for weight in weights
+            ]
+            best, depths, weights = self._descend(edges, weights, best, depths)
+        return Bound(_floor(best), depths)
+
+    def _descend(self, edges: Int64s, weights: list[Floats], best: float, depths: Int64s) -> tuple[float, Int64s, list[Floats]]:
+        """Some steps down, each as long as if a certain bound were within reach (Polyak's rule)."""
+        spans = np.diff(edges)
+        rooms = [np.add.reduceat(room, edges[:-1]) for room in self._rooms]
+        best_weights, reach, stale = weights, 0.3, 0
+        for _ in range(STEPS):
+            summed = [_summed(weight / unit, spans) for weight, unit in zip(weights, self._units, strict=True)]
+            value, chosen, usages = self._dual(summed)
+            if value < best - 1e-9:
+                best, depths, best_weights, stale = value, chosen, weights, 0
+            else:
+                stale += 1
+                if stale == 3:
+                    reach, stale, weights = reach / 2, 0, best_weights
+                    continue
+            slopes = [
+                (room - np.add.reduceat(usage, edges[:-1])) / unit
+                for room, usage, unit in zip(rooms, usages, self._units, strict=True)
+            ]
+            norm = sum(float((slope * slope).sum()) for slope in slopes)
+            if norm == 0:
+                break
+            step = (value - (1 - reach) * best) / norm
+            weights = [np.maximum(0.0, weight - step * slope) for weight, slope in zip(weights, slopes, strict=True)]
+        return best, depths, best_weights
+
+    def _dual(self, summed: list[Floats]) -> tuple[float, Int64s, list[Floats]]:
+        """The bound at some prices, where each request resumes, and how much of each pool that takes, [requests]."""
+        idle, demand = self._idle, self._demand
+        rates = [
+            np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
+        ]
+        gain = self._depth.astype(np.float64)
+        pools = iter(rates)
+        if demand.path_tokens is not None:
+            gain -= self._to(next(pools), self._depth, self._run)
+        others = np.zeros(self._depth.size)
+        for begin, run in zip(self._window_begin, self._window_run, strict=True):
+            rate = next(pools)
+            others += self._to(rate, self._depth, self._run) - self._to(rate, begin, run)
+        for _ in demand.states:
+            others += next(pools)[self._run]
+        resumes = gain - others
+        rebuilds = np.zeros(self._depth.size, bool)
+        if demand.rebuild_tokens is not None:
+            rebuilds = gain - demand.rebuild_tokens > resumes
+            resumes = np.where(rebuilds, gain - demand.rebuild_tokens, resumes)
+        depths = np.zeros(self._count, np.int64)
+        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self._rooms, strict=True))
+        if not resumes.size:
+            return value, depths, [np.zeros(self._count) for _ in summed]
+        best = np.maximum.reduceat(resumes, self._group)
+        value += float(np.maximum(0.0, best).sum())
+        sizes = np.diff(np.append(self._group, resumes.size))
+        found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
+        found = found[np.unique(self._owner[found], return_index=True)[1]]
+        depths[self._owner[found]] = self._depth[found]
+        return value, depths, self._usages(found, rebuilds[found], depths)
+
+    def _to(self, rate: Floats, token: Int64s, run: Int64s) -> Floats:
+        """What the tokens of a candidate's request before `token`, which lies in `run` or at its end, cost together."""
+        costs = rate * self._length
+        before = np.cumsum(costs) - costs
+        base = before[self._first[self._owner]]
+        total: Floats = before[run] - base + rate[run] * (token - self._idle.begin[run])
+        return total
+
+    def _usages(self, found: Int64s, rebuilds: NDArray[np.bool_], depths: Int64s) -> list[Floats]:
+        idle, demand = self._idle, self._demand
+        usages = []
+        reach = depths[idle.owner]
+        if demand.path_tokens is not None:
+            usages.append(self._over_time(np.clip(reach - idle.begin, 0, self._length)))
+        windowed = np.zeros(self._count, np.int64)
+        kept = found[~rebuilds]
+        windowed[self._owner[kept]] = self._depth[kept]
+        for window, _ in demand.windows:
+            end = windowed[idle.owner]
+            usages.append(self._over_time(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None)))
+        for _ in demand.states:
+            states = np.zeros(idle.owner.size, np.int64)
+            states[self._run[kept]] = 1
+            usages.append(self._over_time(states))
+        return usages
+
+    def _over_time(self, amounts: Int64s) -> Floats:
+        """Amounts by run, summed over the runs that are idle at each admission, [requests]."""
+        idle, some = self._idle, self._is_idle & (amounts > 0)
+        opened = np.bincount(idle.since[some], amounts[some], self._count + 1)
+        closed = np.bincount(idle.owner[some] + 1, amounts[some], self._count + 1)
+        usage: Floats = np.cumsum(opened - closed, dtype=np.float64)[: self._count]
+        return usage
+
+
+def _summed(price: Floats, spans: Int64s) -> Floats:
+    """What a token (or a state) costs from the start to each admission, [requests + 1], at a price for each stretch."""
+    costs: Floats = np.concatenate([np.zeros(1), np.cumsum(np.repeat(price, spans))])
+    return costs
+
+
+def _floor(bound: float) -> int:
+    """The whole tokens of a bound, rounding errors allowed for."""
+    return int(bound + 1e-9 * bound + 1e-3)
+
+
+def _candidates(idle: Idle, demand: Demand) -> tuple[Int64s, Int64s]:
+    """Depths at which some request may resume best, as (owner, depth), sorted.
+
+    Between the ends of runs, and those ends moved by a window, what a token more costs does not change. So the best depth is
+    the first or the last of such a piece that states allow.
+    """
+    owners = [idle.owner] * (1 + len(demand.windows))
+    edges = [idle.end, *(idle.end + window for window, _ in demand.windows)]
+    owner, edge = np.concatenate(owners), np.concatenate(edges)
+    last = np.zeros(idle.count, np.int64)
+    last[idle.owner] = idle.end  # runs are in order, so the last one counts
+    inside = edge <= last[owner]
+    owner, edge = owner[inside], edge[inside]
+    step = max(demand.grid, idle.grid)
+    if demand.states:
+        owner = np.concatenate([owner, owner])
+        edge = np.concatenate([edge // step * step, edge // step * step + step])
+        inside = (edge > 0) & (edge <= last[owner])
+        owner, edge = owner[inside], edge[inside]
+    most = int(edge.max(initial=0)) + 1
+    keys = np.unique(owner * most + edge)
+    return keys // most, keys % most

@@ -1,0 +1,80 @@
+"""The interval in which the best possible hits of a row lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.optimum.demand import Demand
+from unified_tree.controllers.optimum.idle import Asked, Idle
+from unified_tree.controllers.optimum.paths import most_path_hits
+from unified_tree.controllers.optimum.prices import Prices
+from unified_tree.controllers.replay.workload import expand_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from unified_tree.controllers.replay.row_plan import RowPlan
+    from unified_tree.controllers.replay.row_result import Requests, RowResult
+    from unified_tree.controllers.replay.workload import Workload
+
+
+def most_hit_tokens(workload: Workload, requests: Requests, row: RowPlan) -> int | None:
+    """What no cache of a row's pools could exceed, had it to serve the same requests in the order in which they were admitted.
+
+    Pools of both tiers count as one: what is on either can be hit. None with a store or a linker, which nothing bounds.
+
+    Args:
+        requests: an array of REQUEST by index, of the row.
+    """
+    if row.storage is not None or row.linker is not None:
+        return None
+    on_host = {} if row.host is None else row.host.page_counts
+    counts = {name: count + on_host.get(name, 0) for name, count in row.page_counts.items()}
+    page_size = row.composition.page_size
+    demand = Demand.of(row.composition.components, page_size, counts)
+    idle = Idle(_asked(workload, requests), workload.block_count, page_size)
+    paths = most_path_hits(
+        idle, sum(request.prompt_tokens for request in workload.requests) if demand.path_tokens is None else demand.path_tokens
+    )
+    if not demand.windows and not demand.states:
+        return paths
+    return min(paths, Prices(idle, demand).bound().hit_tokens)
+
+
+def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
+    """The requests that were admitted, in that order, and when they had computed what they left."""
+    order = np.argsort(requests["admission"], kind="stable")
+    order = order[requests["admission"][order] >= 0]
+    admissions = requests["admission"][order]
+    prompt_done = np.searchsorted(admissions, requests["prompt_done"][order])
+    done = np.searchsorted(admissions, requests["done"][order])
+    for index, prompt_end, end in zip(order.tolist(), prompt_done.tolist(), done.tolist(), strict=True):
+        request = workload.requests[index]
+        yield Asked(
+            blocks=request.blocks(),
+            block_tokens=request.block_tokens,
+            prompt_tokens=request.prompt_tokens,
+            prompt_done=prompt_end,
+            done=end,
+            answer_blocks=None if request.answer_runs is None else expand_runs(request.answer_runs),
+        )
+
+
+def certified(rows: Sequence[RowResult]) -> list[RowResult]:
+    """The rows, each with what can be hit at least: what it hit, or another row of these pools and this order of admissions."""
+    alike: defaultdict[object, list[RowResult]] = defaultdict(list)
+    for row in rows:
+        alike[_situation(row)].append(row)
+    most = {situation: max(row.hit_tokens for row in same) for situation, same in alike.items()}
+    return [replace(row, optimum_low_tokens=most[_situation(row)]) for row in rows]
+
+
+def _situation(row: RowResult) -> object:
+    """What the best possible depends on."""
+    tiers = [{name: pool.total for name, pool in pools.items()} for pools in (row.cache.pools, row.cache.host_pools)]
+    times = tuple(row.served[name].tobytes() for name in ("admission", "prompt_done", "done"))
+    return row.policy == "path-only", repr(tiers), times

@@ -1,0 +1,70 @@
+"""No row hits more than its certificate allows, however requests overlap."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import numpy as np
+import pytest
+from replay_rows import host_of
+
+from unified_tree.components import composition_for
+from unified_tree.controllers.replay.certificate import certified
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.workload import Request, Workload, in_arrival_order, pack_runs
+
+SEEDS = int(os.environ.get("SEEDS", "3"))
+MODELS = ("qwen3-32b", "gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b")
+
+
+def workload(rng: Random, block_tokens: int) -> Workload:
+    """Conversations that go on, branch off and come again; some prompts end within a block."""
+    paths: list[list[int]] = [[]]
+    requests, next_id = [], 0
+    for index in range(rng.randint(40, 90)):
+        path = list(rng.choice(paths[-12:]))
+        path = path[: rng.randint(0, len(path))] if rng.random() < 0.3 else path
+        fresh = rng.randint(0, 6) if path else rng.randint(1, 12)
+        path += range(next_id, next_id + fresh)
+        next_id += fresh
+        paths.append(path)
+        requests.append(
+            Request(
+                index=index,
+                arrival_s=rng.expovariate(2.0) + index * 0.2,
+                runs=pack_runs(np.array(path, np.int64)),
+                block_tokens=block_tokens,
+                prompt_tokens=len(path) * block_tokens + rng.choice([0, 0, rng.randrange(1, block_tokens)]),
+                output_tokens=rng.randint(1, 300),
+            )
+        )
+    return Workload(name="conversations", requests=in_arrival_order(requests), block_count=next_id)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("model", MODELS)
+def test_no_row_hits_more_than_is_possible(model: str, seed: int) -> None:
+    rng = Random(seed * 31 + MODELS.index(model))
+    composition = composition_for(model)
+    counts = {"full": rng.randint(60, 400), "swa": rng.randint(30, 120), "mamba": rng.randint(20, 60)}
+    counts = {
+        component.name: counts.get(component.name, 100) for component in composition.components if component.shares is None
+    }
+    plan = Plan(
+        workload=workload(rng, rng.choice([64, 128, 512])),
+        composition=composition,
+        device_bytes=1 << 30,
+        settings=ServerSettings(concurrency=rng.choice([1, 2, 8]), chunk_tokens=rng.choice([512, 8192])),
+        host=host_of(composition, rng.choice([1.0, 3.0])) if rng.random() < 0.4 else None,
+    )
+    kinds = [(RowKind.POLICY, policy) for policy in ("lru", "cost", "mru")]
+    kinds += [(RowKind.CLAIRVOYANT, "lru"), (RowKind.UNBOUNDED, "lru"), (RowKind.PATH_ONLY, "lru")]
+    rows = certified([run_row(plan, RowSpec(kind=kind, policy=policy, page_counts=counts)) for kind, policy in kinds])
+    for row in rows:
+        assert row.optimum_low_tokens is not None
+        assert row.optimum_high_tokens is not None
+        assert row.hit_tokens <= row.optimum_low_tokens <= row.optimum_high_tokens, (row.policy, counts, plan.settings)
+    assert any(row.hit_tokens for row in rows)
