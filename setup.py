@@ -49,6 +49,7 @@ HOT = (
     "controllers/sglang/device_tier",
     "controllers/sglang/page_numbers",
     "controllers/sglang/request_keys",
+    "controllers/sglang/request_misses",
     "controllers/sglang/request_rows",
     "controllers/sglang/running_states",
     "controllers/transfer_engines/copy_checks",

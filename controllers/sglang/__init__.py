@@ -7,6 +7,8 @@ calls. docs/sglang.md shows how to serve a model with it. Only the modules `plug
 - `backend`: SGLang's interface over a `UnifiedTree`.
 - `request_rows`: the slots of running requests, and how a checkpoint puts them into the tree.
 - `request_keys`: keys of the tree for requests.
+- `request_misses`: why prompts had to be computed; `miss_metrics` and `miss_log` tell it.
+- `fixed_answers`: answers to SGLang that need nothing of the cache.
 - `device_pools`: SGLang's slot allocators as pools of the tree's pages.
 - `page_numbers`, `page_names`: the tree's names for these pages, on a CPU and on a GPU.
 - `running_states`: the recurrent states of running requests.

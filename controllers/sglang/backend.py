@@ -12,7 +12,6 @@ fails if what it needs has been evicted.
 
 from __future__ import annotations
 
-import logging
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -24,10 +23,8 @@ from numpy.typing import NDArray
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     CacheRequestHandle,
-    DecLockRefResult,
     EvictParams,
     EvictResult,
-    IncLockRefResult,
     InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
@@ -42,21 +39,28 @@ from unified_tree import Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.sglang.device_tier import DeviceTier
+from unified_tree.controllers.sglang.fixed_answers import FixedAnswers
 from unified_tree.controllers.sglang.kv_events import KvEvents
 from unified_tree.controllers.sglang.layer_gate import LayerGate
+from unified_tree.controllers.sglang.miss_log import MissLog
 from unified_tree.controllers.sglang.request_keys import RequestKeys
+from unified_tree.controllers.sglang.request_misses import RequestMisses
 from unified_tree.controllers.sglang.request_rows import RequestRows
 from unified_tree.controllers.sglang.running_states import RunningStates
+from unified_tree.controllers.sglang.settings import MissSettings
 from unified_tree.controllers.sglang.tiers import HostPoolSize, Tiers
 from unified_tree.controllers.sglang.waiting_order import depth_first_order
-from unified_tree.receipt import NOWHERE, Boundary
 from unified_tree.settings import TreeSettings
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
     from unified_tree.controllers.ranks import RankWatch
+    from unified_tree.receipt import Boundary
 
-logger = logging.getLogger(__name__)
+
+def _looked_at(key: RadixKey) -> int:
+    """How many tokens of a prompt SGLang asks for."""
+    return len(key.token_ids) if key.limit is None else min(key.limit, len(key.token_ids))
 
 
 def is_in_host_memory(allocator: Any) -> bool:
@@ -64,7 +68,7 @@ def is_in_host_memory(allocator: Any) -> bool:
     return torch.device(allocator.device).type == "cpu"
 
 
-class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
+class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
     """The prefix cache that SGLang's scheduler calls.
 
     Args:
@@ -75,8 +79,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         state_grid_tokens: the lengths at which states can be saved are multiples of this.
         tiers: builds the host tier; None without one.
         watch: over the other ranks, closed with the cache; None for a single rank.
+        misses: how the causes of misses are kept and told; None for not at all.
         adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
             that may mean other weights in another life of the server.
+
+    Attributes:
+        misses: why prompts had to be computed; None if that is not asked for.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         state_grid_tokens: int = 1,
         tiers: TierBuilder | None = None,
         watch: RankWatch | None = None,
+        misses: MissSettings | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.disable = False
@@ -123,6 +132,9 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             )
         self._tiers: Tiers | None = None
         self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
+        self._miss_settings = misses or MissSettings(memory_mib=0)
+        self.misses: RequestMisses | None = None
+        self._miss_log: MissLog | None = None
         self.reset()
 
     def watch_layers(self, worker: Any) -> None:
@@ -142,8 +154,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Forget everything. SGLang clears its allocators itself."""
         if self._tiers is not None:
             self._tiers.close()
-        settings = TreeSettings(ghost_bytes=0)  # SGLang asks for no causes of misses
+        settings = TreeSettings(ghost_bytes=self._miss_settings.memory_bytes)
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
+        if self.misses is not None:
+            self.misses.renew(self.tree)
+        elif self._miss_settings.memory_bytes:
+            self.misses = self._new_misses()
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool
@@ -175,12 +191,27 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             new_lock=TreeLock,
             events=self._events,
             tiers=self._tiers,
+            misses=self.misses,
         )
+
+    def _new_misses(self) -> RequestMisses:
+        metrics = None
+        if self.metrics_collector is not None:
+            from unified_tree.controllers.sglang.miss_metrics import MissMetrics  # SGLang says first where metrics are kept
+
+            metrics = MissMetrics(self.metrics_collector.labels, self.tree_components)
+        misses = RequestMisses(self.tree, self._keys, metrics)
+        if self._miss_settings.log_s:
+            self._miss_log = MissLog(misses.figures, self._miss_settings.log_s)
+            self._miss_log.start()
+        return misses
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
         key = self._key(params.key)
         match = self.tree.match_prefix(key)
+        if self.misses is not None:
+            self.misses.matched(params.req, match, _looked_at(params.key))
         if self._tiers is not None and match.device.length:
             self._tiers.controller.hit(match.device)
         if params.cow_mamba and self._has_states and match.device.length:
@@ -217,9 +248,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             self.evict(EvictParams(mamba_num=1))
 
     def _key(self, key: RadixKey) -> Key:
-        tokens = key.token_ids
-        count = len(tokens) if key.limit is None else min(key.limit, len(tokens))
-        return self._keys.key(tokens, count, key.extra_key, key.cache_salt)
+        return self._keys.key(key.token_ids, _looked_at(key), key.extra_key, key.cache_salt)
+
+    def maybe_hand_to_session(self, req: Any) -> None:
+        """A request of the batch that was just put together has its slots."""
+        if self.misses is not None:
+            self.misses.admitted(req)
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Boundary]:
         """Start to load what a prompt has on host; the tokens gained and where the request resumes, or (0, where it would have
@@ -229,6 +263,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         takes_state = self._has_states and not req.kv.holds_mamba
         load = self._tiers.begin_load(best, best.length - req.last_node.length, takes_state=takes_state)
         if load is None:
+            if self.misses is not None:
+                self.misses.not_loaded(req, self._tiers.unloaded)
             return 0, req.last_node
         if self._has_states:
             names = self.tree.transfers.pages_with_loads(load.boundary, STATE)
@@ -244,10 +280,6 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         if self._tiers is not None:
             self._tiers.poll()
 
-    ongoing_write_through = ongoing_load_back = ongoing_prefetch = ongoing_backup = range(0)
-    """SGLang does not empty a cache while these hold anything, not even after it has new weights. `reset` ends what is under
-    way, so there is nothing to wait for."""
-
     @property
     def enable_storage(self) -> bool:
         """Whether there is a store."""
@@ -262,28 +294,10 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
         """Stop all copies, and close the store. Idempotent."""
         if self._watch is not None:
             self._watch.close()
+        if self._miss_log is not None:
+            self._miss_log.close()
         if self._tiers is not None:
             self._tiers.close()
-
-    def clear_storage_backend(self) -> None:
-        """`POST /clear_hicache_storage_backend`: nothing is deleted, as other servers may use the store; a warning says so."""
-        logger.warning(
-            "unified_tree does not clear a store: set another `weights_version`, or delete its data when no server runs"
-        )
-
-    hicache_storage_pass_prefix_keys = False
-
-    def is_root(self, node: Boundary) -> bool:
-        """Whether it is the empty prefix."""
-        return node.length == 0
-
-    def is_backuped(self, node: Boundary) -> bool:
-        """SGLang asks before a prefetch; ours finds by itself how far the host has a prompt."""
-        return True
-
-    def get_last_hash_value(self, node: Boundary) -> None:
-        """SGLang passes it to `prefetch_from_storage`, which needs none."""
-        return
 
     def prefetch_from_storage(
         self,
@@ -315,10 +329,14 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def pop_prefetch_loaded_span(self, handle: CacheRequestHandle) -> tuple[int, int | None]:
         """How many tokens the store added to a request's prefix, once; where they begin is not known."""
+        if self.misses is not None and self._tiers is not None:
+            self.misses.given_up(handle, self._tiers.due_tokens(handle))
         return (0 if self._tiers is None else self._tiers.end_prefetch(handle)), None
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:
         """An aborted request waits no longer."""
+        if self.misses is not None:
+            self.misses.cancelled(handle)
         if self._tiers is not None:
             self._tiers.cancel_prefetch(handle)
 
@@ -342,6 +360,8 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """A request's row is free. One that was not checkpointed still has its states."""
+        if self.misses is not None:
+            self.misses.released(req)
         if not checkpointed and self._has_states:
             self._states.settle(req, None, is_kept=False, is_finished=True)
 
@@ -366,14 +386,6 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
             if lock.receipt is not None:
                 lock.receipt.release(WINDOW)
 
-    def inc_lock_ref(self, node: Boundary) -> IncLockRefResult:
-        """SGLang calls `lock` instead."""
-        raise NotImplementedError("locks are taken by `lock`")
-
-    def dec_lock_ref(self, node: Boundary, params: Any = None) -> DecLockRefResult:
-        """SGLang calls `unlock` instead."""
-        raise NotImplementedError("locks are released by `unlock`")
-
     def path_device_indices(self, node: Boundary) -> torch.Tensor:
         """The full-attention slots from the root to a boundary, int64 [length], in device memory."""
         return self._rows.path_slots(node, node.length)
@@ -381,10 +393,6 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
     def prefix_device_indices(self, req: Any) -> torch.Tensor:
         """The full-attention slots of a request's matched prefix, int64 [prefix_len], in device memory."""
         return self._rows.path_slots(req.last_node, req.prefix_len)
-
-    def root_node_handle(self, extra_key: str | None = None) -> Boundary:
-        """The boundary of length zero, which is the same in every namespace."""
-        return NOWHERE
 
     def dfs_weight_order(self, node_handles: Sequence[Boundary]) -> list[int]:
         """See `depth_first_order`."""
@@ -470,18 +478,12 @@ class UnifiedTreeCache(BasePrefixCache):  # type: ignore[misc]
 
     def available_and_evictable_str(self) -> str:
         """What SGLang adds to a message when it is out of memory."""
-        allocator = self.token_to_kv_pool_allocator
-        available = {FULL: allocator.full_available_size() if self._has_windows else allocator.available_size()}
-        if self._has_windows:
-            available[WINDOW] = allocator.swa_available_size()
-        if self._has_states:
-            available[STATE] = self.req_to_token_pool.mamba_allocator.available_size()
         lines = []
-        for name, free in available.items():
-            size = 1 if name == STATE else self.page_size
-            evictable, protected = self._evictable(name) * size, self._protected(name) * size
-            lines.append(f"{name}: {free} free, {evictable} evictable and {protected} locked in the tree")
-        return "\n".join(lines) + "\n"
+        for name in self.tree_components:
+            pages = self._pools.free_pages(name), self._evictable(name), self._protected(name)
+            free, evictable, protected = (count * (1 if name == STATE else self.page_size) for count in pages)
+            lines.append(f"{name}: {free} free, {evictable} evictable and {protected} locked in the tree\n")
+        return "".join(lines)
 
     def all_values_flatten(self) -> torch.Tensor:
         """All full-attention slots in the tree, in device memory. Cost: O(tree)."""

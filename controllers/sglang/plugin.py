@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -57,6 +58,7 @@ def build(context: Any) -> Any:
         tiers=tiers,
         watch=watch,
         adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
+        misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
     )
     if tiers is not None:
         cache.watch_layers(context.tp_worker)

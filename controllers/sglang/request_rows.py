@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.controllers.sglang.kv_events import KvEvents
     from unified_tree.controllers.sglang.request_keys import RequestKeys
+    from unified_tree.controllers.sglang.request_misses import RequestMisses
     from unified_tree.controllers.sglang.running_states import OfferedState, RunningStates
     from unified_tree.controllers.sglang.tiers import Tiers
     from unified_tree.keys import Key
@@ -40,6 +41,7 @@ class RequestRows:
         new_lock: SGLang's `TreeLock`.
         events: tells of what is stored; None for nobody.
         tiers: the host tier; None without one.
+        misses: books why prompts had to be computed; None for nobody.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class RequestRows:
         new_lock: Any,
         events: KvEvents | None,
         tiers: Tiers | None,
+        misses: RequestMisses | None = None,
     ) -> None:
         self._tree = tree
         self._tree_state = tree.state
@@ -68,6 +71,7 @@ class RequestRows:
         self._new_lock = new_lock
         self._events = events
         self._tiers = tiers
+        self._misses = misses
 
     def checkpoint(self, req: Any, up_to: int) -> None:
         """See `UnifiedTreeCache.checkpoint`."""
@@ -93,6 +97,8 @@ class RequestRows:
             self._lock(req, at)
             kv.cache_inserted_len = max(kv.cache_inserted_len, end)
             kv.cache_protected_len = end
+            if self._misses is not None:
+                self._misses.published(req, up_to)
         if states is not None:
             states.settle(req, state, is_kept=is_kept, is_finished=is_finished)
 

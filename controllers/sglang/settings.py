@@ -61,6 +61,28 @@ class HostSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissSettings:
+    """How the causes of misses are kept and told.
+
+    Attributes:
+        memory_mib: memory for what was evicted, by which causes are told apart; 0 for no causes at all.
+        log_s: seconds between two lines in the log; 0 for none.
+    """
+
+    memory_mib: int = 64
+    log_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        integer(self.memory_mib, "misses.memory_mib", ConfigurationError)
+        number(self.log_s, "misses.log_s", ConfigurationError)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory in bytes."""
+        return self.memory_mib << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of the backend.
 
@@ -71,6 +93,7 @@ class Settings:
         store: the store behind the host tier; None for none.
         rank_timeout_s: a tensor-parallel rank that has not answered for so long is an error in the log; ranks that share a host
             tier then stop to agree, too.
+        misses: the causes of misses.
         allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
@@ -79,6 +102,7 @@ class Settings:
     write_policy: WritePolicy | None = None
     store: StoreSettings | None = None
     rank_timeout_s: float = RANK_TIMEOUT_S
+    misses: MissSettings = MissSettings()
     allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +121,8 @@ class Settings:
         """The settings in a mapping, as it stands in a file. Raises ConfigurationError for one that does not exist or fit."""
         check_names(cls, given, VARIABLE)
         host, store, write_policy = given.get("host"), given.get("store"), given.get("write_policy")
+        misses = given.get("misses") or {}
+        check_names(MissSettings, misses, "misses")
         if host is not None:
             check_names(HostSettings, host, "host")
         try:
@@ -110,6 +136,7 @@ class Settings:
             write_policy=policy,
             store=None if store is None else StoreSettings.of(store),
             rank_timeout_s=given.get("rank_timeout_s", RANK_TIMEOUT_S),
+            misses=MissSettings(**misses),
             allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 

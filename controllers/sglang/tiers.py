@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.components import Composition
+from unified_tree.controllers.cache.admission import LOAD_FAILED, NO_ROOM
 from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.controllers.cache.weights import Weights
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
@@ -146,6 +147,9 @@ class Tiers:
         lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
         collector: SGLang's metrics of the cache; None without them.
+
+    Attributes:
+        unloaded: why the last load that could not begin did not, as a cause of misses and its detail.
     """
 
     def __init__(
@@ -173,6 +177,7 @@ class Tiers:
         tier = HostTier(page_counts=counts, engine=engine, write_policy=write_policy)
         self.controller = HybridCacheController(tree, device, tier, self.counters, self._ranks)
         self._starting: dict[Boundary, Load] = {}
+        self.unloaded = NO_ROOM
         self._batch: list[Load] = []
         self._open: list[Load] = []
         self._has_states = STATE in formats
@@ -201,6 +206,7 @@ class Tiers:
             load = self.controller.load(boundary, tokens, {STATE: 1} if takes_state else {})
         except (OutOfPagesError, StaleBoundaryError, TransferError) as error:
             self.counters.count_drop("no room to load" if isinstance(error, OutOfPagesError) else "load lost its boundary")
+            self.unloaded = LOAD_FAILED if isinstance(error, TransferError) else NO_ROOM  # what is gone made room
             return None
         self._starting[load.boundary] = load
         self._batch.append(load)
@@ -261,6 +267,10 @@ class Tiers:
     def end_prefetch(self, request: Hashable) -> int:
         """A request waits no longer; how many tokens the store added to its prefix on host. The next call returns 0."""
         return 0 if self.storage is None else self.storage.prefetcher.requests.stop_waiting(request)
+
+    def due_tokens(self, request: Hashable) -> int:
+        """How long a prefix the store would still bring for a request, as far as is known; 0 if it waits for nothing."""
+        return 0 if self.storage is None else self.storage.prefetcher.requests.due_pages(request) * self._tree.page_size
 
     def cancel_prefetch(self, request: Hashable) -> None:
         """A request waits no longer. No effect for an unknown one."""

@@ -98,7 +98,8 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             )  # fmt: skip
             return
         events = vllm_config.kv_events_config
-        index, workers = HostIndex(groups, self._block_tokens, counts, settings.policy), vllm_config.parallel_config.world_size
+        index = HostIndex(groups, self._block_tokens, counts, settings.policy, settings.miss_memory_mib << 20)
+        workers = vllm_config.parallel_config.world_size
         self._scheduler = SchedulerSide(
             index,
             worker_count=workers,

@@ -17,6 +17,7 @@ _BOUNDS = {
     "host_gib": Bounds(0, 1 << 20, is_positive=True),
     "boundary_tokens": Bounds(1, 1 << 30),
     "min_load_tokens": Bounds(0, 1 << 30),
+    "miss_memory_mib": Bounds(0, 1 << 20),
 }
 
 
@@ -32,6 +33,7 @@ class ConnectorSettings:
         policy: the eviction policy, as `UnifiedTree` takes it.
         verify: keep a checksum of every page, and compare it when the page is loaded. A page that differs counts as a failed
             load: its namespace is dropped, and vLLM computes the tokens or fails the request as it is configured to.
+        miss_memory_mib: memory for what was evicted, by which the causes of misses are told apart; 0 for no causes at all.
         store: the store behind the host tier; None for none.
     """
 
@@ -40,6 +42,7 @@ class ConnectorSettings:
     min_load_tokens: int = 0
     policy: str = "lru"
     verify: bool = False
+    miss_memory_mib: int = 64
     store: StoreSettings | None = None
 
     def __post_init__(self) -> None:

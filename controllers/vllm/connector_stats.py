@@ -10,6 +10,7 @@ from prometheus_client import Counter
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS: Final = {
+    "prompt_tokens": "Tokens of the prompts whose misses are counted by cause",
     "hit_tokens": "Tokens for which the host tier had a hit that vLLM took",
     "loaded_tokens": "Tokens loaded from the host tier",
     "loads": "Loads from the host tier",
@@ -29,6 +30,12 @@ COUNTERS: Final = {
     "load_bytes": "Bytes copied from host, over all workers",
     "load_seconds": "Seconds spent copying from host, over all workers",
 }
+
+BY_LABEL: Final = {
+    "miss_tokens": ("cause", "Tokens that vLLM computed, by cause"),
+    "evicted_miss_tokens": ("component", "Of these the evicted ones, by the component whose host pool was short"),
+}
+"""Counters with a label, which stands behind a `/` in the names of `ConnectorStats`."""
 
 
 class ConnectorStats(KVConnectorStats):  # type: ignore[misc, unused-ignore]
@@ -65,7 +72,18 @@ class ConnectorMetrics(KVConnectorPromMetrics):  # type: ignore[misc, unused-ign
             counter = self._counter_cls(name=f"vllm:unified_tree_{name}", documentation=text, labelnames=labelnames)
             self._counters[name] = {engine: counter.labels(*values) for engine, values in labelvalues.items()}
 
+        self._by_label: dict[str, Counter] = {}
+        self._labels = labelvalues
+        for name, (label, text) in BY_LABEL.items():
+            self._by_label[name] = self._counter_cls(
+                name=f"vllm:unified_tree_{name}", documentation=text, labelnames=[*labelnames, label]
+            )
+
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count an interval."""
         for name, count in transfer_stats_data.items():
-            self._counters[name][engine_idx].inc(count)
+            name, _, label = name.partition("/")
+            if label:
+                self._by_label[name].labels(*self._labels[engine_idx], label).inc(count)
+            else:
+                self._counters[name][engine_idx].inc(count)

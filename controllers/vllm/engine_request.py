@@ -14,7 +14,8 @@ from unified_tree.keys import Key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.receipt import Receipt
+    from unified_tree.in_flight import Flight
+    from unified_tree.receipt import Match, Receipt
 
 
 class EngineRequest(Protocol):
@@ -86,6 +87,12 @@ class TrackedRequest:
         is_storable: whether the store has a part in it.
         prompt: the key of its prompt, which never changes; None before it was asked for.
         may_save: not after the cache was reset while it ran, for its blocks may be older than the reset.
+        found: what its last match found; None before, and once its misses are booked.
+        loaded_tokens: up to which length a load was begun.
+        due_tokens: how long a prefix a store was about to bring when it waited no longer.
+        is_booked: its misses are booked.
+        known_tokens: how far the host tier knew its prompt then.
+        flight: the prompt while the host tier lacks some of it; None if nobody can find it.
     """
 
     request: EngineRequest
@@ -102,6 +109,12 @@ class TrackedRequest:
     may_save: bool = True
     is_storable: bool = False
     prompt: Key | None = None
+    found: Match | None = None
+    loaded_tokens: int = 0
+    due_tokens: int = 0
+    is_booked: bool = False
+    known_tokens: int = 0
+    flight: Flight | None = None
 
     def key(self, length: int) -> Key:
         """The first `length` tokens; fewer if so many are not known.

@@ -63,10 +63,18 @@ class HostIndex:
         page_size: tokens a block.
         page_counts: host pages by component.
         policy: the eviction policy.
+        ghost_bytes: memory for what was evicted, by which the causes of misses are told apart; 0 for no causes.
     """
 
-    def __init__(self, groups: Sequence[BlockGroup], page_size: int, page_counts: Mapping[str, int], policy: str) -> None:
-        settings = TreeSettings(ghost_bytes=0)  # vLLM asks for no causes of misses
+    def __init__(
+        self,
+        groups: Sequence[BlockGroup],
+        page_size: int,
+        page_counts: Mapping[str, int],
+        policy: str,
+        ghost_bytes: int = 0,
+    ) -> None:
+        settings = TreeSettings(ghost_bytes=ghost_bytes)
         kinds = [group.component for group in groups]
         self.tree = UnifiedTree(kinds, page_size, policy=policy, host_page_counts=page_counts, settings=settings)
         self.groups = tuple(groups)

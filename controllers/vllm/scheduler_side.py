@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
 from unified_tree.controllers.vllm.host_events import HostEvent, HostEvents
+from unified_tree.controllers.vllm.host_misses import HostMisses
 from unified_tree.controllers.vllm.save_planner import Piece, Save, SavePlanner
 from unified_tree.controllers.vllm.step_plan import Job, PageCopies, StepPlan, StepReport
 from unified_tree.errors import InsertError
@@ -50,6 +51,9 @@ class SchedulerSide:
         min_load_tokens: a shorter hit is computed anew.
         hash_tokens: tokens a block hash of the engine; None where nobody follows its events.
         store: the stores of the workers; None without.
+
+    Attributes:
+        misses: why tokens had to be computed; None if the index keeps no memory of evictions.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class SchedulerSide:
         self._next_job = 0
         self._events = HostEvents()
         self._counters: dict[str, int] = {}
+        self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree)
 
     @property
     def open_jobs(self) -> int:
@@ -93,6 +98,8 @@ class SchedulerSide:
     def end(self, request_id: str) -> None:
         """The request finished, or was aborted. What it has in flight goes on: the workers report it all the same."""
         tracked = self._tracked.pop(request_id, None)
+        if self.misses is not None and tracked is not None and not tracked.open_saves:
+            self.misses.ended(tracked)
         if self.store is not None and tracked is not None:
             self.store.cancel(request_id)
 
@@ -108,6 +115,7 @@ class SchedulerSide:
         tracked.local_tokens = local_tokens
         match = self.index.tree.match_prefix(tracked.key(request.num_tokens), limit=max(0, request.num_tokens - 1))
         tracked.save_points = match.save_at
+        tracked.found = match if self.misses is not None else None
         hit = match.reachable.length - local_tokens
         return hit if hit >= self._min_load_tokens else 0
 
@@ -126,7 +134,7 @@ class SchedulerSide:
             targets = tuple(blocks[group.index][first + skip : length // page_size])
             assert all(targets), f"group {group.index} has no block for a page that it needs"
             copies.append(PageCopies(group=group.index, blocks=targets, pages=tuple(pages[skip:])))
-        tracked.window_tokens = length
+        tracked.window_tokens = tracked.loaded_tokens = length
         self._loads.append(self._open(Load(tracked=tracked, receipt=receipt, tokens=tokens), request_id, tuple(copies)))
         self._count(hit_tokens=tokens, loads=1)
 
@@ -135,6 +143,8 @@ class SchedulerSide:
         saves = []
         for scheduled in step:
             tracked = self._tracked.get(scheduled.request_id)
+            if self.misses is not None and tracked is not None:
+                self.misses.scheduled(tracked)
             save = self._planner.plan(tracked, scheduled) if tracked is not None else None
             self._tell_removed()
             if save is not None:
@@ -187,6 +197,8 @@ class SchedulerSide:
         self._planner.dropped = self.index.counters.evicted_pages = 0
         if self.store is not None:
             self._count(**self.store.take_counters())
+        if self.misses is not None:
+            self._count(**self.misses.take_counters())
         counters, self._counters = self._counters, {}
         return {name: count for name, count in counters.items() if count}
 
@@ -200,8 +212,10 @@ class SchedulerSide:
             tracked.fetch = Fetching.WAITED_FOR if is_asked else Fetching.OVER
             if not is_asked:
                 return False
+        due_tokens = self.store.due_tokens(request.request_id)
         if self.store.waits(request.request_id):
             return True
+        tracked.due_tokens = due_tokens
         tracked.fetch = Fetching.OVER
         self._tell_path(tracked)
         return False
@@ -235,6 +249,8 @@ class SchedulerSide:
                 except InsertError:  # what it stands on was invalidated, or an earlier save of the request failed
                     self._discard(save.pieces[number:])
                     break
+                if self.misses is not None:
+                    self.misses.published(tracked, piece.length)
                 if tracked.open_saves:
                     tracked.hold(self.index.lock_path(result.boundary))
                 if tracked.is_storable and self.store is not None and self.index.trailing <= piece.pages.keys():
@@ -242,6 +258,8 @@ class SchedulerSide:
                 self._tell_stored(tracked, piece, result.unused)
         if not tracked.open_saves:
             tracked.hold(None)
+            if self.misses is not None and tracked.request.request_id not in self._tracked:
+                self.misses.ended(tracked)
 
     def _discard(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:

@@ -74,6 +74,10 @@ class SchedulerStore:
         requests.stop_waiting(request_id)
         return False
 
+    def due_tokens(self, request_id: str) -> int:
+        """How long a prefix the stores would still bring for a request, as far as is known; 0 if it waits for nothing."""
+        return self._controller.prefetcher.requests.due_pages(request_id) * self._index.tree.page_size
+
     def cancel(self, request_id: str) -> None:
         """The request is gone."""
         self._controller.prefetcher.requests.cancel(request_id)

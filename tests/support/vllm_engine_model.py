@@ -105,7 +105,7 @@ class EngineModel:
         self.groups = MODELS[kind]
         self.random = random.Random(seed)
         counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
-        index = HostIndex(self.groups, PAGE, counts, "lru")
+        index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
         self.side = SchedulerSide(index, worker_count=workers, hash_tokens=PAGE, store=stores)
         self.block_count = 120
@@ -131,6 +131,8 @@ class EngineModel:
         self.received: dict[str, int] = {}
         self.failed: set[str] = set()
         self.hit_tokens = 0
+        self.prompts: dict[str, int] = {}
+        self.computed_tokens = 0
 
     def open_store(self, store: StoreSettings, pages: Mapping[str, BlockPages]) -> WorkerStore:
         """A worker's store, as the connector opens it."""
@@ -144,6 +146,7 @@ class EngineModel:
         """A request arrives."""
         self.asked.append((request.namespace, request.all_token_ids))
         self.side.begin(request, request.namespace)
+        self.prompts[request.request_id] = request.num_tokens
         self.admit(request)
 
     def admit(self, request: Request) -> None:
@@ -226,6 +229,7 @@ class EngineModel:
 
     def compute(self, request: Request) -> ScheduledRequest:
         """A chunk, or an output token."""
+        self.computed_tokens += max(0, self.prompts.pop(request.request_id, 0) - request.computed)
         left = request.num_tokens - request.computed
         chunk = min(left, self.random.choice([PAGE, 2 * PAGE, 5 * PAGE]))
         end = request.computed + chunk
@@ -308,6 +312,9 @@ class EngineModel:
         ):
             self.step()
         assert not self.side.open_jobs
+        assert self.side.misses is not None
+        assert sum(self.side.misses.ledger.tokens) == self.computed_tokens, "the causes sum to what was computed"
+        assert not self.side.misses.ledger.in_flight.count
         pools = {group.name: self.side.index.tree.pool(group.name, Tier.HOST) for group in self.groups}
         assert {name: pool.used_pages for name, pool in pools.items()} == self.side.index.used_pages
         assert all(pool.protected_pages == 0 for pool in pools.values())

@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.backend import UnifiedTreeCache
-from unified_tree.controllers.sglang.settings import Settings
+from unified_tree.controllers.sglang.settings import MissSettings, Settings
 
 CASES = {
     "full": Case(chunk=256),
@@ -25,6 +25,7 @@ CASES = {
     "eagle": Case(eagle=True),
     "eagle16": Case(eagle=True, page_size=16, full_tokens=1440),
 }
+MISSES = MissSettings(log_s=0)
 POLICIES = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
 
 
@@ -36,11 +37,13 @@ def our_cache(
     write_policy: str | None = None,
     files: Path | None = None,
     host_ratio: float = 3.0,
+    misses: MissSettings | None = MISSES,
 ) -> UnifiedTreeCache:
     """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
 
     Args:
         params: SGLang's; None for those of the pools.
+        misses: how causes of misses are kept; None for not at all.
     """
     case, params = pools.case, params or pools.params
     builder = None
@@ -71,4 +74,5 @@ def our_cache(
         has_states=bool(case.states),
         state_grid_tokens=case.grid if case.extra_buffer else 1,
         tiers=builder,
+        misses=misses,
     )

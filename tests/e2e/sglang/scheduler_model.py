@@ -221,6 +221,7 @@ class Scheduler:
             prefix_len=0,
             extend_end=0,
             is_finished=False,
+            is_booked=False,
             skip_radix_cache_insert=False,
             swa_branching_seqlen=None,
             mamba_branching_seqlen=None,
@@ -380,6 +381,7 @@ class Scheduler:
             row[: req.prefix_len] = self.cache.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int32)
             req.kv.kv_allocated_len = req.prefix_len
         if self._allocate(req, req.prefix_len, req.extend_end):
+            self._book(req)
             return True
         if req is self.prefilling:
             self.prefilling = None
@@ -388,6 +390,16 @@ class Scheduler:
         self.waiting.insert(0, req)
         self.counts.retractions += 1
         return False
+
+    def _book(self, req: Request) -> None:
+        """Tell the cache that a request has its slots. The causes of what it computes sum to that, once a request."""
+        misses = getattr(self.cache, "misses", None)
+        before = sum(misses.ledger.tokens) if misses is not None else 0
+        self.cache.maybe_hand_to_session(req)
+        if misses is not None:
+            computed = 0 if req.is_booked else len(req.full_untruncated_fill_ids) - req.prefix_len
+            assert sum(misses.ledger.tokens) - before == computed, f"{req.rid}: the causes do not sum to what it computes"
+        req.is_booked = True
 
     def _refuse(self, req: Request) -> bool:
         req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False

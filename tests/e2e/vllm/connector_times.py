@@ -1,8 +1,9 @@
 """Time in the connector inside vLLM: `python connector_times.py --requests 160 --rounds 3`, run by the engine's python.
 
 Engines without a connector, with vLLM's `SimpleCPUOffloadConnector` and with this library's serve the same mix in turns, from a
-cache of vLLM's that is small enough to evict. vLLM's connector copies by CUDA streams, which a CPU lacks: a stand-in copies
-instead, within the call. So only the scheduler's side of the two can be compared.
+cache of vLLM's that is small enough to evict; `ours-causes` is this library's without the causes of misses. vLLM's connector
+copies by CUDA streams, which a CPU lacks: a stand-in copies instead, within the call. So only the scheduler's side of the two
+can be compared.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def engine_with(connector: str, model: str, path: Path) -> Any:
     """An engine of vLLM."""
     from vllm_served_mix import Engine
 
-    if connector == "ours":
-        return Engine(model, path, settings={"host_gib": HOST_BYTES / (1 << 30), "boundary_tokens": 64})
+    if connector.startswith("ours"):
+        settings = {"host_gib": HOST_BYTES / (1 << 30), "boundary_tokens": 64}
+        return Engine(model, path, settings={**settings, "miss_memory_mib": 0} if connector == "ours-causes" else settings)
     if connector == "none":
         return Engine(model, path, settings={}, connector=None)
     from vllm.v1.simple_kv_offload import worker

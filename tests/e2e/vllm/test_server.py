@@ -106,6 +106,8 @@ def test_a_prompt_comes_from_host_and_after_a_restart_from_files(workers: int, t
         server.call("/reset_prefix_cache", post=True)
         assert server.complete() == (text, 4 * PAGE)
         assert server.metric("loaded_tokens") == 4 * PAGE
+        assert server.metric("prompt_tokens") == 2 * len(PROMPT)
+        assert server.metric("miss_tokens") == 2 * len(PROMPT) - 4 * PAGE
         deadline = time.monotonic() + 30
         while server.metric("stored_pages") < 4 * workers and time.monotonic() < deadline:
             time.sleep(0.2)

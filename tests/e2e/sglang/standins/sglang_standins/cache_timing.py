@@ -20,8 +20,9 @@ VARIABLE = "SGLANG_CACHE_TIMING"
 METHODS = (
     "match_prefix", "touch_prefix", "checkpoint", "evict", "evict_for_alloc", "lock", "unlock", "path_device_indices",
     "prefix_device_indices", "root_node_handle", "dfs_weight_order", "free_kv_row", "evict_sliding_windows", "on_release",
-    "init_load_back", "ready_to_load_host_cache", "check_hicache_events", "flush_pending_backups", "check_prefetch_progress",
-    "prefetch_from_storage", "take_events", "finish", "evictable_size", "full_evictable_size", "swa_evictable_size",
+    "maybe_hand_to_session", "init_load_back", "ready_to_load_host_cache", "check_hicache_events", "flush_pending_backups",
+    "check_prefetch_progress", "prefetch_from_storage", "take_events", "finish",
+    "evictable_size", "full_evictable_size", "swa_evictable_size",
     "mamba_evictable_size", "protected_size", "full_protected_size", "swa_protected_size", "mamba_protected_size",
 )  # fmt: skip
 
