@@ -133,6 +133,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         self._tiers: Tiers | None = None
         self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
         self._miss_settings = misses or MissSettings(memory_mib=0)
+        self._miss_memory = self._miss_settings.memory_bytes(has_metrics=params.enable_metrics)
         self.misses: RequestMisses | None = None
         self._miss_log: MissLog | None = None
         self.reset()
@@ -154,11 +155,11 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         """Forget everything. SGLang clears its allocators itself."""
         if self._tiers is not None:
             self._tiers.close()
-        settings = TreeSettings(ghost_bytes=self._miss_settings.memory_bytes)
+        settings = TreeSettings(ghost_bytes=self._miss_memory)
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
         if self.misses is not None:
             self.misses.renew(self.tree)
-        elif self._miss_settings.memory_bytes:
+        elif self._miss_memory:
             self.misses = self._new_misses()
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         self._full_pool = self._tree_pools[FULL]

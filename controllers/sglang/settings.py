@@ -15,6 +15,8 @@ from unified_tree.errors import ConfigurationError
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
+MISS_MEMORY_MIB = 64
+"""If `misses.memory_mib` is left out and SGLang keeps metrics."""
 RANK_TIMEOUT_S = 30.0
 """If `rank_timeout_s` is left out."""
 
@@ -65,20 +67,23 @@ class MissSettings:
     """How the causes of misses are kept and told.
 
     Attributes:
-        memory_mib: memory for what was evicted, by which causes are told apart; 0 for no causes at all.
+        memory_mib: memory for what was evicted, by which causes are told apart; 0 for no causes at all. None for 64 where
+            SGLang keeps metrics (`--enable-metrics`), else 0.
         log_s: seconds between two lines in the log; 0 for none.
     """
 
-    memory_mib: int = 64
+    memory_mib: int | None = None
     log_s: float = 60.0
 
     def __post_init__(self) -> None:
-        integer(self.memory_mib, "misses.memory_mib", ConfigurationError)
+        if self.memory_mib is not None:
+            integer(self.memory_mib, "misses.memory_mib", ConfigurationError)
         number(self.log_s, "misses.log_s", ConfigurationError)
 
-    @property
-    def memory_bytes(self) -> int:
-        """The memory in bytes."""
+    def memory_bytes(self, *, has_metrics: bool) -> int:
+        """The memory in bytes, for a server with SGLang's metrics or without."""
+        if self.memory_mib is None:
+            return MISS_MEMORY_MIB << 20 if has_metrics else 0
         return self.memory_mib << 20
 
 

@@ -50,7 +50,7 @@ CACHES = (
     Cache(name="none", engine={"disable_radix_cache": True}),
     Cache(name="builtin", engine={}),
     Cache(name="ours", engine=OURS, config={}),
-    Cache(name="ours-causes", engine=OURS, config={"misses": {"memory_mib": 0}}),
+    Cache(name="ours+causes", engine=OURS, config={"misses": {"memory_mib": 64}}),
     Cache(name="ours+host", engine=TIERS, config=HOST),
     Cache(name="ours+files", engine=STORE, config=HOST, keeps_files=True),
     Cache(name="ours+restart", engine=STORE, config=HOST, keeps_files=True, restarts=True),

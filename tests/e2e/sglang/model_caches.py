@@ -25,7 +25,7 @@ CASES = {
     "eagle": Case(eagle=True),
     "eagle16": Case(eagle=True, page_size=16, full_tokens=1440),
 }
-MISSES = MissSettings(log_s=0)
+MISSES = MissSettings(memory_mib=64, log_s=0)
 POLICIES = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
 
 

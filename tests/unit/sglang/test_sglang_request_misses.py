@@ -223,9 +223,12 @@ def test_the_log_tells_what_is_new_and_ends(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_settings() -> None:
-    assert Settings.of({}).misses == MissSettings(memory_mib=64, log_s=60)
+    assert Settings.of({}).misses == MissSettings(memory_mib=None, log_s=60)
     assert Settings.of({"misses": {"memory_mib": 1, "log_s": 0}}).misses == MissSettings(memory_mib=1, log_s=0)
-    assert MissSettings(memory_mib=2).memory_bytes == 2 << 20
+    for has_metrics, left_out in ((True, 64 << 20), (False, 0)):
+        assert MissSettings().memory_bytes(has_metrics=has_metrics) == left_out
+        assert MissSettings(memory_mib=2).memory_bytes(has_metrics=has_metrics) == 2 << 20
+        assert MissSettings(memory_mib=0).memory_bytes(has_metrics=has_metrics) == 0
     for wrong in ({"memory": 1}, {"memory_mib": -1}, {"memory_mib": 0.5}, {"log_s": "often"}):
         with pytest.raises(ConfigurationError):
             Settings.of({"misses": wrong})
