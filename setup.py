@@ -34,6 +34,7 @@ HOT = (
     "controllers/cache/page_table",
     "controllers/cache/page_tables",
     "controllers/cache/publication",
+    "controllers/cache/published_tokens",
     "controllers/cache/resources",
     "controllers/cache/state_pages",
     "controllers/cache/transfer_counters",

@@ -111,18 +111,19 @@ class Ages:
         now_s: when the last tick of the logical clock was.
     """
 
-    __slots__ = ("_clock", "_pools", "_ticks", "_time_s", "now_s")
+    __slots__ = ("_clock", "_device", "_host", "_ticks", "_time_s", "now_s")
 
     def __init__(self, component_count: int, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
         self.now_s = time_s()
         self._clock: i64 = 0
         self._ticks = [Tick(self.now_s) for _ in range(SLOTS * LEVELS)]
-        self._pools = [PoolAges() for _ in range(2 * component_count)]
+        self._device = [PoolAges() for _ in range(component_count)]
+        self._host = [PoolAges() for _ in range(component_count)]
 
     def of(self, component: int, tier: Tier) -> PoolAges:
         """Those of one pool, by the component's index."""
-        return self._pools[2 * component + tier]
+        return (self._host if tier else self._device)[component]
 
     def tick(self, clock: i64) -> None:
         """The logical clock has gone on by one. Cost: O(1), amortized."""

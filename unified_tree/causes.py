@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
-from unified_tree.matching import common_bytes, has_at, match, once_boundary, walk
+from unified_tree.matching import match, once_boundary, walk
 from unified_tree.miss import Miss
 
 if TYPE_CHECKING:
@@ -61,24 +61,20 @@ class Known:
         self.has_faded = False
         self.line = line
         self.length = length
-        if length < limit and line.owner(length).ghost is not None:
+        if length < limit and line.owner(length).has_ghosts:
             self._follow(ghosts, key.data, key.width_bytes, limit, page_size)
 
     def _follow(self, ghosts: Ghosts, data: bytes | memoryview, width: int, limit: int, page_size: int) -> None:
         page_bytes, stop = page_size * width, limit * width
         length, trail = self.length, []
+        ghost: Ghost | None = None
         while length < limit:
-            position = length * width
-            ghost = ghosts.find(self.line, length, data, position, page_bytes)
+            ghost, common = ghosts.find(self.line, length, ghost, data, length * width, stop, page_bytes)
             if ghost is None:
                 break
-            tokens = ghost.edge
-            if tokens is None:
+            if ghost.edge is None:
                 self.has_faded = True
                 break
-            common = len(tokens)
-            if common > stop - position or not has_at(data, position, tokens):
-                common = common_bytes(data, tokens, position, stop, page_bytes)
             length += common // width
             self.line = ghost.line
             trail.append((ghost, length))
@@ -158,7 +154,7 @@ def misses_in_pages(
     if at < in_store:
         at = _add(parts, PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
     ended, is_forgotten = length, False
-    if line is not None and (at < length or line.owner(length).ghost is not None):
+    if line is not None and (at < length or line.owner(length).has_ghosts):
         known = Known(ghosts, key, line, length, whole, size)
         ended, line, is_forgotten = known.length, known.line, known.has_faded
         if at < ended:

@@ -19,16 +19,18 @@ class Flight:
 
     Attributes:
         data, width_bytes, length: of its key.
-        code: under which it is found; meaningless while it is not `is_found`.
+        known: up to where the tree knows it.
+        code: under which it is found; meaningless while it is not `is_found`, or is the only one.
     """
 
-    __slots__ = ("code", "data", "is_found", "key", "length", "width_bytes")
+    __slots__ = ("code", "data", "is_found", "key", "known", "length", "width_bytes")
 
     def __init__(self, key: Key, length: int) -> None:
         self.key = key
         self.data = key.data
         self.width_bytes = key.width_bytes
         self.length = length
+        self.known = 0
         self.code: i64 = 0
         self.is_found = False
 
@@ -36,19 +38,20 @@ class Flight:
 class InFlight:
     """The prompts under way, by the length at which the tree's knowledge of them ends and the page behind it.
 
-    Of two prompts with the same page there only the later is found.
+    Of two prompts with the same page there only the later is found. A prompt that is alone under way is in no table.
     """
 
-    __slots__ = ("_flights", "_page_size")
+    __slots__ = ("_flights", "_only", "_page_size")
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
+        self._only: Flight | None = None
         self._flights: dict[int, Flight] = {}
 
     @property
     def count(self) -> int:
         """How many can be found."""
-        return len(self._flights)
+        return len(self._flights) if self._only is None else 1
 
     def reach(self, key: Key, length: int) -> int:
         """How far another prompt under way agrees with a key that the tree knows up to `length`; 0 if there is none.
@@ -59,8 +62,10 @@ class InFlight:
         if length + size > key.length:
             return 0
         data, width = key.data, key.width_bytes
-        flight = self._flights.get(page_code(length, data, length * width, size * width))
-        if flight is None or flight.key.namespace != key.namespace or flight.key.bigram != key.bigram:
+        flight = self._only
+        if flight is None:
+            flight = self._flights.get(page_code(length, data, length * width, size * width))
+        if flight is None or flight.known != length or flight.key.namespace != key.namespace or flight.key.bigram != key.bigram:
             return 0
         whole = min(key.length, flight.length) // size * size
         ours, theirs = bytes(data[: whole * width]), bytes(flight.data[: whole * width])
@@ -84,15 +89,30 @@ class InFlight:
             self.end(flight)
         if length + self._page_size > flight.length:
             return False
-        width = flight.width_bytes
-        flight.code = page_code(length, flight.data, length * width, self._page_size * width)
+        flight.known = length
         flight.is_found = True
-        self._flights[flight.code] = flight
+        only = self._only
+        if only is None and not self._flights:
+            self._only = flight
+            return True
+        if only is not None:
+            self._only = None
+            self._file(only)
+        self._file(flight)
         return True
+
+    def _file(self, flight: Flight) -> None:
+        """Put a prompt into the table."""
+        width = flight.width_bytes
+        flight.code = page_code(flight.known, flight.data, flight.known * width, self._page_size * width)
+        self._flights[flight.code] = flight
 
     def end(self, flight: Flight) -> None:
         """A prompt is under way no more. Cost: O(1)."""
-        code, flight.is_found = flight.code, False
-        other = self._flights.pop(code, None)
+        flight.is_found = False
+        if self._only is flight:
+            self._only = None
+            return
+        other = self._flights.pop(flight.code, None)
         if other is not None and other is not flight:
-            self._flights[code] = other
+            self._flights[flight.code] = other

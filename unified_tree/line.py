@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost
@@ -29,21 +29,22 @@ class Line:
         parent: the line whose text it shares up to `fork`; None for that of a root.
         fork: how many tokens are shared, -1 without a parent.
         end: how long the text is known to be; what comes next decides whether it goes on along this line.
-        ghost: what was evicted behind a prefix of this line; None for nothing.
-        more_ghosts: all others, by their codes (a hash of the prefix's length and the first page behind it); None for none.
+        ghost: what was evicted of this very text, as a list from the front on (`Ghost.below`); None for nothing.
+        forked: what was evicted where another text forks off, by its code (a hash of the prefix's length and the first page
+            behind it); None for nothing.
         unsaved: why no state was saved where one was due, by length; None for nothing.
         lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
             length the first, and the eviction; None for none.
     """
 
-    __slots__ = ("end", "fork", "ghost", "lost", "more_ghosts", "parent", "unsaved")
+    __slots__ = ("end", "fork", "forked", "ghost", "lost", "parent", "unsaved")
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
         self.fork = fork
         self.end = end
         self.ghost: Ghost | None = None
-        self.more_ghosts: dict[int, Ghost] | None = None
+        self.forked: dict[int, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
         self.lost: dict[int, tuple[int, Eviction]] | None = None
 
@@ -55,32 +56,30 @@ class Line:
             line = line.parent
         return line
 
-    def ghost_of(self, code: i64) -> Ghost | None:
-        """What was evicted behind one of its prefixes and hangs there under a code. Cost: O(1)."""
-        ghost = self.ghost
-        if ghost is not None and ghost.code != code:
-            ghost = None if self.more_ghosts is None else self.more_ghosts.get(code)
-        return ghost
+    @property
+    def has_ghosts(self) -> bool:
+        """Whether anything hangs here that was evicted."""
+        return self.ghost is not None or self.forked is not None
 
     def hang(self, ghost: Ghost) -> None:
-        """Add what was evicted, under a code that nothing else has. Cost: O(1)."""
-        if self.ghost is None:
-            self.ghost = ghost
-            return
-        if self.more_ghosts is None:
-            self.more_ghosts = {}
-        self.more_ghosts[ghost.code] = ghost
+        """Add what was evicted of this very text: it stands before all of it that was. Cost: O(1)."""
+        below = self.ghost
+        if below is not None:
+            assert ghost.start < below.start, "a leaf goes before its parent, and what comes back hangs no more"
+            below.above = ghost
+        ghost.below = below
+        self.ghost = ghost
 
     def unhang(self, ghost: Ghost) -> None:
-        """Remove what was evicted. Cost: O(1)."""
-        more = self.more_ghosts
-        if self.ghost is not ghost:
-            assert more is not None
-            del more[ghost.code]
+        """Remove what was evicted of this very text. Cost: O(1)."""
+        above, below = ghost.above, ghost.below
+        if above is None:
+            self.ghost = below
         else:
-            self.ghost = None if more is None else more.popitem()[1]
-        if not more:
-            self.more_ghosts = None
+            above.below = below
+        if below is not None:
+            below.above = above
+        ghost.above = ghost.below = None
 
     def note_unsaved(self, length: int, reason: str) -> None:
         """Nothing was saved at a length where it was due."""

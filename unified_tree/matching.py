@@ -65,6 +65,15 @@ def has_at(data: bytes | memoryview, position: int, edge: bytes) -> bool:
     return after <= len(data) and edge.startswith(data[position:after])
 
 
+def agreement(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
+    """How many bytes of `edge`, in whole pages, agree with `data` from a position up to `stop`. Cost: a comparison."""
+    if len(edge) <= stop - position and has_at(data, position, edge):
+        return len(edge)
+    if not edge.startswith(data[position : position + page]):
+        return 0
+    return common_bytes(data, edge, position, stop, page)
+
+
 def common_bytes(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
     """How many bytes of `edge`, in whole pages, agree with `data` at `position`. The first page is known to agree.
 

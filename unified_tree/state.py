@@ -91,7 +91,7 @@ class TreeState:
         self.ages: Ages | None = None
         if settings.ghost_bytes:
             self.ages = Ages(len(self.components), time_s)
-            self.ghosts = Ghosts(settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
+            self.ghosts = Ghosts(page_size, settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))

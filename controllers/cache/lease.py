@@ -1,8 +1,7 @@
 """A lease: the pages and locks that a running request holds, and its progress.
 
 Every page belongs at any moment to the free list, the tree or exactly one lease. A lease passes pages to the tree when computed
-tokens are published. Each place where a window or a state is kept gets its own insert, in ascending order, and the end gets the
-last one. So each is a boundary (a length one can resume from) that can be backed up.
+tokens are published (`PublishedTokens`).
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from unified_tree.arguments import integer
-from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
+from unified_tree.controllers.cache.decode_row import DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_misses import LeaseMisses
 from unified_tree.controllers.cache.lease_tokens import LeaseTokens
 from unified_tree.controllers.cache.page_tables import PageTables
+from unified_tree.controllers.cache.published_tokens import PublishedTokens
 from unified_tree.controllers.cache.state_pages import StateCopy, StatePages
 from unified_tree.errors import LeaseError, StaleBoundaryError, TransferError
 from unified_tree.matching import collect
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -64,11 +64,6 @@ class Lease:
         compute_from: the first token to run. Smaller than `cached_tokens` when windows are rebuilt by running tokens again.
             Such runs read the cached pages of path components and must not write them.
         host_tokens: of the cached ones, those loaded back from host; `storage_tokens`: of those, prefetched for this request.
-        save_at: lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
-            there.
-        saved: those of `save_at` whose window or state was published.
-        committed: tokens published.
-        boundary: the end of the committed tokens in the tree; valid as long as the lease.
         tables: page tables by component.
         tokens: those of the prompt, and those committed behind it.
         failure: why its load back failed; it can only be released then. None if nothing failed.
@@ -79,23 +74,19 @@ class Lease:
         "_locks",
         "_misses",
         "_numbers",
+        "_published",
         "_resources",
         "_row",
         "_states",
-        "boundary",
         "cache",
         "cached_tokens",
-        "committed",
         "compute_from",
         "failure",
         "generation",
         "host_tokens",
         "load",
-        "priority",
         "prompt_tokens",
-        "save_at",
         "save_output",
-        "saved",
         "storage_tokens",
         "tables",
         "tokens",
@@ -122,17 +113,15 @@ class Lease:
         self.tables = PageTables(resources)
         self.generation = generation
         self.tokens = LeaseTokens(key)
-        self.boundary = boundary
+        self._published = PublishedTokens(
+            resources, self.tokens, self.tables, self._states, self._locks, boundary, priority=priority
+        )
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
         self.compute_from = compute_from
         self._numbers: Numbers = array("q", (boundary.length, compute_from))
         self._row: DecodeRow | None = None
-        self.committed = boundary.length
-        self.priority = priority
         self.save_output = save_output
-        self.save_at: tuple[int, ...] = ()
-        self.saved: set[int] = set()
         self.load = load
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
@@ -146,6 +135,28 @@ class Lease:
         Empty if the tree keeps no memory of evictions, and for a lease that is no request.
         """
         return [] if self._misses is None else self._misses.parts
+
+    @property
+    def committed(self) -> int:
+        """How many tokens were published."""
+        return self._published.committed
+
+    @property
+    def boundary(self) -> Boundary:
+        """The end of the committed tokens in the tree; valid as long as the lease."""
+        return self._published.boundary
+
+    @property
+    def save_at(self) -> tuple[int, ...]:
+        """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
+        there.
+        """
+        return self._published.save_at
+
+    @property
+    def saved(self) -> set[int]:
+        """Those of `save_at` whose window or state was published."""
+        return self._published.saved
 
     @property
     def length(self) -> int:
@@ -258,7 +269,7 @@ class Lease:
         """
         loading = self.load is not None
         if not loading:
-            self.boundary = self._locks.lock(self.boundary, rebuilds=rebuilds)
+            self._published.boundary = self._locks.lock(self.boundary, rebuilds=rebuilds)
         if self._states is not None:
             self._states.start()
             if loading:
@@ -283,7 +294,7 @@ class Lease:
 
     def _plan_saves(self, lengths: tuple[int, ...]) -> None:
         """Save states and keep windows at these lengths, ascending."""
-        self.save_at = lengths
+        self._published.save_at = lengths
 
     def _note_prefetched(self, tokens: int) -> None:
         """Count the tokens of its load that were prefetched for it."""
@@ -294,7 +305,7 @@ class Lease:
         assert self.load is not None
         self.load.mark_seen()
         if self.load.error is None:
-            self.boundary = self.load.boundary
+            self._published.boundary = self.load.boundary
             self._adopt_tree_pages()
 
     def _end_load(self) -> None:
@@ -304,7 +315,7 @@ class Lease:
         self.failure = load.error
         if load.error is None:
             try:
-                self.boundary = self._locks.lock(load.boundary, rebuilds=False)
+                self._published.boundary = self._locks.lock(load.boundary, rebuilds=False)
             except StaleBoundaryError as error:
                 self._locks.release()
                 self.failure = f"what {self} loaded back is gone: {error}"
@@ -396,9 +407,7 @@ class Lease:
     @property
     def windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows."""
-        if len(self.saved) == len(self.save_at):
-            return NEVER
-        return min((at for at in self.save_at if at not in self.saved), default=NEVER)
+        return self._published.windows_kept_from
 
     def _cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""
@@ -434,7 +443,7 @@ class Lease:
 
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""
-        self.save_at = ()
+        self._published.save_at = ()
         self.tables.keep_windows_for(length_tokens)
 
     def _publish(self, publication: Publication) -> None:
@@ -445,71 +454,12 @@ class Lease:
         if self.generation.has_ended:
             self._resources.counters.count_drop("commit of what was invalidated")
         else:
-            self._publish_stops(publication, end)
+            passed = self._published.publish(publication, end)
+            if passed and self._misses is not None:
+                self._misses.unsaved(self.boundary, passed)
         if self._misses is not None:
             self._misses.published(self.committed)
         self._advance(publication.length)
-
-    def _publish_stops(self, publication: Publication, end: int) -> None:
-        """An insert for each length that becomes a boundary, and for the end."""
-        states, resumable = publication.states, publication.resumable
-        passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
-        remaining = self._states.to_publish(states) if self._states is not None and states else {}
-        for stop in self._stops(remaining, end, resumable):
-            due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
-            keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
-            self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
-        if self._states is not None:
-            self._states.free_superseded(end, states)
-        if passed and self._misses is not None:
-            self._misses.unsaved(self.boundary, passed)
-
-    def _unsaved(self, states: Mapping[int, int], end: int) -> list[int]:
-        """The save points up to `end` that a commit passes without a state. Each is counted."""
-        point, tree = self._resources.layout.point, self._resources.tree
-        assert point is not None
-        if not tree.pool(point).component.required:
-            return []
-        passed = [length for length in self.save_at if self.committed < length <= end and length not in states]
-        for _ in passed:
-            self._resources.counters.count_drop("state not saved where it was due")
-        return passed
-
-    def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
-        """The lengths of the inserts: where windows are kept, where there are states, and the end."""
-        stops = set(states)
-        if self._resources.layout.windows:
-            stops.update([length for length in self.save_at if length <= end and length not in self.saved])
-            if resumable and end == self.committed and not self._locks.hold_windows_at(end):
-                stops.add(end)
-        if end > self.committed:
-            stops.add(end)
-        stops.discard(0)
-        return sorted(stops)
-
-    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
-        parts, at = self._resources, self.boundary
-        pages = self.tables.to_insert(self.committed, stop, keep_windows=keep_windows)
-        by_component = None if self._states is None or not due else {self._states.name: due}
-        key = self.tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
-        result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self.priority)
-        if keep_windows:
-            keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
-        if self._states is not None and due:
-            self._states.forget(due)
-        self.tables.put_canonical(result, stop, keep_windows=keep_windows)
-        if result.duplicates or result.replaced:
-            parts.counters.duplicate_pages += parts.device.free_unused(result)
-        if self.save_at:
-            self.saved.update([length for length in self.save_at if length == stop or length in due])
-        boundary = result.boundary
-        if stop >= self.committed:
-            self.committed = stop
-            self.boundary = boundary = self._locks.lock_paths(boundary)
-        if keep_windows:
-            self._locks.lock_windows(boundary)
-        if parts.controller is not None:
-            parts.controller.committed(boundary)
 
     def _end(self) -> None:
         """Free its private pages and release its locks."""

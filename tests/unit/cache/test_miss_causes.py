@@ -235,6 +235,17 @@ def test_what_another_request_has_not_published_yet_is_in_flight() -> None:
     assert served.serve("abcdefghijk") == [("never_seen", 8, 10), ("last_token", 10, 11)]
 
 
+def test_each_of_several_prompts_under_way_is_found_whoever_of_them_ends() -> None:
+    served = Served([FULL])
+    with served.start("ijklmnop"):
+        with served.start("abcdefgh"), served.start("qrstuvwx"):
+            assert served.serve("abcdefXYZ") == [("in_flight", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+            assert served.serve("qrstuvXYZ") == [("in_flight", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+        assert served.serve("ijklmnXYZ") == [("in_flight", 0, 6), ("never_seen", 6, 8), ("last_token", 8, 9)]
+        assert served.serve("ABCD")[0][0] == "never_seen"
+    assert served.cache.ledger.in_flight.count == 0
+
+
 def test_a_load_that_would_cost_more_is_refused() -> None:
     tiered = Tiered([replace(FULL, flops_per_token=1.0)], load_cost=SLOW)
     tiered.serve("abcdefgh")

@@ -1,0 +1,143 @@
+"""What a lease has published: which of its tokens are in the tree, and where it saves states on the way.
+
+Each place where a window or a state is kept gets its own insert, in ascending order, and the end gets the last one. So each is
+a boundary (a length one can resume from) that can be backed up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.cache.decode_row import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unified_tree.controllers.cache.lease_locks import LeaseLocks
+    from unified_tree.controllers.cache.lease_tokens import LeaseTokens
+    from unified_tree.controllers.cache.page_tables import PageTables
+    from unified_tree.controllers.cache.publication import Publication
+    from unified_tree.controllers.cache.resources import CacheResources
+    from unified_tree.controllers.cache.state_pages import StatePages
+    from unified_tree.receipt import Boundary
+
+
+class PublishedTokens:
+    """The published tokens of one lease.
+
+    Args:
+        tokens, tables, states, locks: the lease's.
+        boundary: where it resumes.
+        priority: of what it publishes.
+
+    Attributes:
+        committed: how many tokens were published.
+        boundary: their end in the tree.
+        save_at: lengths at which a state is to be saved and a window kept, ascending.
+        saved: those of them whose window or state was published.
+    """
+
+    __slots__ = (
+        "_locks",
+        "_priority",
+        "_resources",
+        "_states",
+        "_tables",
+        "_tokens",
+        "boundary",
+        "committed",
+        "save_at",
+        "saved",
+    )
+
+    def __init__(
+        self,
+        resources: CacheResources,
+        tokens: LeaseTokens,
+        tables: PageTables,
+        states: StatePages | None,
+        locks: LeaseLocks,
+        boundary: Boundary,
+        *,
+        priority: int,
+    ) -> None:
+        self._resources = resources
+        self._tokens = tokens
+        self._tables = tables
+        self._states = states
+        self._locks = locks
+        self._priority = priority
+        self.boundary = boundary
+        self.committed = boundary.length
+        self.save_at: tuple[int, ...] = ()
+        self.saved: set[int] = set()
+
+    @property
+    def windows_kept_from(self) -> int:
+        """The first length in `save_at` that still needs its windows."""
+        if len(self.saved) == len(self.save_at):
+            return NEVER
+        return min((at for at in self.save_at if at not in self.saved), default=NEVER)
+
+    def publish(self, publication: Publication, end: int) -> list[int]:
+        """Publish up to `end`: an insert for each length that becomes a boundary, and for the end.
+
+        Returns the save points that it passed without a state.
+        """
+        states, resumable = publication.states, publication.resumable
+        passed = self._unsaved(states, end) if self._states is not None and self.save_at else []
+        remaining = self._states.to_publish(states) if self._states is not None and states else {}
+        for stop in self._stops(remaining, end, resumable):
+            due = {length: remaining.pop(length) for length in list(remaining) if length <= stop} if remaining else {}
+            keep_windows = bool(self._resources.layout.windows) and (resumable or stop in self.save_at)
+            self._publish_up_to(stop, due, publication.without, keep_windows=keep_windows)
+        if self._states is not None:
+            self._states.free_superseded(end, states)
+        return passed
+
+    def _unsaved(self, states: Mapping[int, int], end: int) -> list[int]:
+        """The save points up to `end` that a commit passes without a state. Each is counted."""
+        point, tree = self._resources.layout.point, self._resources.tree
+        assert point is not None
+        if not tree.pool(point).component.required:
+            return []
+        passed = [length for length in self.save_at if self.committed < length <= end and length not in states]
+        for _ in passed:
+            self._resources.counters.count_drop("state not saved where it was due")
+        return passed
+
+    def _stops(self, states: Mapping[int, int], end: int, resumable: bool) -> list[int]:
+        """The lengths of the inserts: where windows are kept, where there are states, and the end."""
+        stops = set(states)
+        if self._resources.layout.windows:
+            stops.update([length for length in self.save_at if length <= end and length not in self.saved])
+            if resumable and end == self.committed and not self._locks.hold_windows_at(end):
+                stops.add(end)
+        if end > self.committed:
+            stops.add(end)
+        stops.discard(0)
+        return sorted(stops)
+
+    def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
+        parts, at = self._resources, self.boundary
+        pages = self._tables.to_insert(self.committed, stop, keep_windows=keep_windows)
+        by_component = None if self._states is None or not due else {self._states.name: due}
+        key = self._tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
+        result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self._priority)
+        if keep_windows:
+            keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
+        if self._states is not None and due:
+            self._states.forget(due)
+        self._tables.put_canonical(result, stop, keep_windows=keep_windows)
+        if result.duplicates or result.replaced:
+            parts.counters.duplicate_pages += parts.device.free_unused(result)
+        if self.save_at:
+            self.saved.update([length for length in self.save_at if length == stop or length in due])
+        boundary = result.boundary
+        if stop >= self.committed:
+            self.committed = stop
+            self.boundary = boundary = self._locks.lock_paths(boundary)
+        if keep_windows:
+            self._locks.lock_windows(boundary)
+        if parts.controller is not None:
+            parts.controller.committed(boundary)
