@@ -58,8 +58,8 @@ class Idle:
         owner: int64 [runs], the request that asks, ascending.
         begin, end: int64 [runs], tokens of its prompt; the runs of a request join each other, from zero.
         since: int64 [runs]: idle at admissions `since` … `owner`, none if that is no range.
-        pinned: int64 [requests]: tokens that running requests keep at each admission, and that nobody had before them. None of
-            them is idle.
+        pinned: int64 [requests]: tokens that running requests keep at each admission, and that nobody had before them, at
+            least. What running requests have in their prompts is not idle.
 
     Cost: O(blocks listed), in numpy.
     """

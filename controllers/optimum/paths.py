@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.optimum.demand import Room
     from unified_tree.controllers.optimum.idle import Idle
 
 
-def most_path_hits(idle: Idle, capacity_tokens: int) -> int:
-    """The most prompt tokens that can be hit from `capacity_tokens` of paths, less what is pinned. Cost: O(runs log runs)."""
-    room = np.maximum(0, capacity_tokens - idle.pinned).tolist()
+def most_path_hits(idle: Idle, room_tokens: Room) -> int:
+    """The most prompt tokens that can be hit from so much room for paths. Cost: O(runs log runs)."""
+    room = np.maximum(0, np.broadcast_to(room_tokens, idle.count)).tolist()
     kept = (idle.end - idle.begin).tolist()
     owner, since = idle.owner.tolist(), idle.since.tolist()
     first = np.searchsorted(idle.owner, np.arange(idle.count + 1)).tolist()

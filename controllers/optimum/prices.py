@@ -64,9 +64,9 @@ class Prices:
         self._window_begin = [np.maximum(0, self._depth - window) for window, _ in demand.windows]
         self._window_run = [self._run_of(self._owner, begin) for begin in self._window_begin]
         self._group = np.flatnonzero(np.append(True, self._owner[1:] != self._owner[:-1])) if self._owner.size else self._owner
-        paths = [] if demand.path_tokens is None else [np.maximum(0, demand.path_tokens - idle.pinned)]
-        others = [*(tokens for _, tokens in demand.windows), *demand.states]
-        self._rooms = [*paths, *(np.full(self._count, room) for room in others)]
+        paths = [] if demand.path_tokens is None else [demand.path_tokens]
+        rooms = [*paths, *(tokens for _, tokens in demand.windows), *demand.states]
+        self._rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
         self._units = [max(1, int(room.max(initial=0))) for room in self._rooms]
 
     def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:

@@ -17,38 +17,49 @@ from unified_tree.controllers.replay.workload import expand_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from unified_tree.controllers.optimum.demand import Room
+    from unified_tree.controllers.replay.row_counters import RowCounters
     from unified_tree.controllers.replay.row_plan import RowPlan
     from unified_tree.controllers.replay.row_result import Requests, RowResult
-    from unified_tree.controllers.replay.workload import Workload
+    from unified_tree.controllers.replay.workload import Int64s, Workload
+
+ALL_TOKENS = 1 << 60
 
 
-def most_hit_tokens(workload: Workload, requests: Requests, row: RowPlan) -> int | None:
-    """What no cache of a row's pools could exceed, had it to serve the same requests in the order in which they were admitted.
+def most_hit_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int | None:
+    """What no cache of a row's pools could exceed, had it to serve the same requests in the order in which they were admitted,
+    beside the same running ones.
 
     Pools of both tiers count as one: what is on either can be hit. None with a store or a linker, which nothing bounds.
-
-    Args:
-        requests: an array of REQUEST by index, of the row.
     """
     if row.storage is not None or row.linker is not None:
         return None
-    on_host = {} if row.host is None else row.host.page_counts
-    counts = {name: count + on_host.get(name, 0) for name, count in row.page_counts.items()}
-    page_size = row.composition.page_size
-    demand = Demand.of(row.composition.components, page_size, counts)
+    requests, page_size = counted.requests, row.composition.page_size
     idle = Idle(_asked(workload, requests), workload.block_count, page_size)
-    paths = most_path_hits(
-        idle, sum(request.prompt_tokens for request in workload.requests) if demand.path_tokens is None else demand.path_tokens
-    )
+    rooms: dict[str, Room] = {}
+    for name, count in row.page_counts.items():
+        if row.host is None:
+            rooms[name] = count - counted.held_pages[name][_admitted(requests)]
+        else:  # copies that are under way lock idle pages, too
+            rooms[name] = count + row.host.page_counts.get(name, 0)
+    demand = Demand.of(row.composition.components, page_size, rooms)
+    if demand.path_tokens is not None and row.host is not None:
+        demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
+    paths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
     if not demand.windows and not demand.states:
         return paths
     return min(paths, Prices(idle, demand).bound().hit_tokens)
 
 
+def _admitted(requests: Requests) -> Int64s:
+    """The indices of the requests that were admitted, in that order."""
+    order = np.argsort(requests["admission"], kind="stable")
+    return order[requests["admission"][order] >= 0]
+
+
 def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
     """The requests that were admitted, in that order, and when they had computed what they left."""
-    order = np.argsort(requests["admission"], kind="stable")
-    order = order[requests["admission"][order] >= 0]
+    order = _admitted(requests)
     admissions = requests["admission"][order]
     prompt_done = np.searchsorted(admissions, requests["prompt_done"][order])
     done = np.searchsorted(admissions, requests["done"][order])
@@ -77,4 +88,4 @@ def _situation(row: RowResult) -> object:
     """What the best possible depends on."""
     tiers = [{name: pool.total for name, pool in pools.items()} for pools in (row.cache.pools, row.cache.host_pools)]
     times = tuple(row.served[name].tobytes() for name in ("admission", "prompt_done", "done"))
-    return row.policy == "path-only", repr(tiers), times
+    return row.policy == "path-only", repr(tiers), times, row.optimum_high_tokens

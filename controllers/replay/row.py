@@ -105,7 +105,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
-            optimum_high_tokens=most_hit_tokens(workload, counters.requests, row),
+            optimum_high_tokens=most_hit_tokens(workload, counters, row),
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
 

@@ -38,6 +38,7 @@ class RowCounters:
 
     Attributes:
         requests: an array of REQUEST by index; rejected ones have nothing but their prompt's length.
+        held_pages: by component with device pages, int64 [requests]: what running requests used when it was admitted.
         lost_tokens: see RowResult, as the rest.
     """
 
@@ -63,6 +64,7 @@ class RowCounters:
         self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
+        self.held_pages = {name: np.zeros(len(workload.requests), np.int64) for name in stats.pools}
         self.peak_pages = dict.fromkeys(stats.pools, 0)
         self.peak_host_pages = dict.fromkeys(stats.host_pools, 0)
         self._cache = cache
@@ -81,6 +83,8 @@ class RowCounters:
         """Note what is there and what is missing now, before the offer changes anything."""
         if self._clairvoyance is not None:
             self._clairvoyance.arrived(request)
+        for name, pool in self._cache.stats().pools.items():
+            self.held_pages[name][request.index] = pool.leased + pool.protected
         self._lost_at_offer = {}
         explanation = self._cache.explain(Key(prompt))
         self.requests["reachable_tokens"][request.index] = explanation.reachable_length

@@ -98,9 +98,8 @@ def parts_of_prompts_forgotten(idle: Idle, demand: Demand) -> tuple[Idle, Demand
     return idle, demand
 
 
-def pinned_by_nobody(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
-    idle.pinned = idle.pinned + PAGE
-    return idle, demand
+def paths_held_by_nobody(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
+    return idle, replace(demand, path_tokens=None if demand.path_tokens is None else demand.path_tokens - PAGE)
 
 
 def window_too_long(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
@@ -118,7 +117,7 @@ def grid_too_coarse(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
 
 @pytest.mark.parametrize(
     "defect",
-    [since_too_early, parts_of_prompts_forgotten, pinned_by_nobody, window_too_long, pools_too_small, grid_too_coarse],
+    [since_too_early, parts_of_prompts_forgotten, paths_held_by_nobody, window_too_long, pools_too_small, grid_too_coarse],
 )
 def test_a_wrong_bound_is_noticed(defect: Callable[[Idle, Demand], tuple[Idle, Demand]]) -> None:
     """Each defect makes a bound that some choice exceeds, within the workloads that the tests above draw."""
