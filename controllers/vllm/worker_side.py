@@ -58,8 +58,8 @@ class WorkerSide:
         self._loads = loads or ThreadPoolExecutor(1, thread_name_prefix="unified-tree-load")
         self._lock = threading.Lock()
         self._report = StepReport()
-        self._received: set[str] = set()
-        self._failed: set[str] = set()
+        self._loaded: list[tuple[Job, set[int]]] = []
+        """The loads that ended and were not told, with the blocks that were not loaded."""
         self._bad_blocks: set[int] = set()
         self._seconds = {"save": 0.0, "load": 0.0}
         self._bytes = {"save": 0, "load": 0}
@@ -121,11 +121,17 @@ class WorkerSide:
         return report if report.finished or report.answers else None
 
     def take_received(self) -> tuple[set[str], set[str]]:
-        """The requests whose load ended since the last call, and those of them that failed."""
+        """The requests whose load ended since the last call, and those of them that failed.
+
+        Their jobs and bad blocks are told from now on, so whoever asks for this first hears of a load in one step. Otherwise
+        the job would be over in one, and vLLM would keep the blocks of an aborted request until the next.
+        """
         with self._lock:
-            received, self._received = self._received, set()
-            failed, self._failed = self._failed, set()
-        return received, failed
+            loaded, self._loaded = self._loaded, []
+            for job, bad in loaded:
+                self._report.add(job.job_id, failed=bool(bad))
+                self._bad_blocks |= bad
+        return {job.request_id for job, _ in loaded}, {job.request_id for job, bad in loaded if bad}
 
     def take_bad_blocks(self) -> set[int]:
         """The blocks that were not loaded, since the last call."""
@@ -155,11 +161,7 @@ class WorkerSide:
         bad = self._load_blocks(job, after)
         self._timed("load", [job], begin)
         with self._lock:
-            self._report.add(job.job_id, failed=bool(bad))
-            self._bad_blocks |= bad
-            if bad:
-                self._failed.add(job.request_id)
-            self._received.add(job.request_id)
+            self._loaded.append((job, bad))
 
     def _load_blocks(self, job: Job, after: torch.cuda.Event | None) -> set[int]:
         """Load all of a job or nothing; the blocks that were not loaded."""

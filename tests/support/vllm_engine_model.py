@@ -176,7 +176,9 @@ class EngineModel:
             worker.start_store(plan.messages)
             delay.run(self.random.choice(self.pace))
             worker.save(plan.saves)
-            self.outputs.append((worker.take_report(), *worker.take_received()))
+            received = worker.take_received()
+            delay.run(self.random.choice(self.pace))
+            self.outputs.append((worker.take_report(), *received))
         while self.outputs and self.random.random() < 0.7:
             self.take_output()
         self.resume()

@@ -44,6 +44,26 @@ def test_a_repeated_prompt_hits_up_to_its_last_token() -> None:
             engine.settle()
 
 
+def test_a_load_that_ends_between_two_questions_is_told_in_one_step() -> None:
+    """Else its job is over while vLLM still keeps the blocks of a request that was aborted, and nothing makes it step again."""
+    engine = EngineModel("full", 0)
+    prompt = list(range(2 * PAGE + 1))
+    engine.add(Request("a", "", prompt, 1))
+    engine.settle()
+    engine.pace = (0,)
+    engine.add(Request("b", "", prompt, 1))
+    engine.step()
+    worker, delay = engine.workers[0], engine.delays[0]
+    assert delay.waiting, "a load is under way"
+    assert worker.take_received() == (set(), set())
+    delay.run(1)
+    assert worker.take_report() is None
+    assert worker.take_received() == ({"b"}, set())
+    report = worker.take_report()
+    assert report is not None
+    assert len(report.finished) == 1
+
+
 def test_too_little_memory_for_all_groups_together_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     available = {"bytes": 1 << 62}
     monkeypatch.setattr("unified_tree.controllers.pools.host_memory.host_memory_available", lambda _: available["bytes"])
