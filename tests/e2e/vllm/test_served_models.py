@@ -297,8 +297,7 @@ def load_not_waited_for(engine: Engine) -> Iterator[None]:
 
     def early(jobs: Any) -> None:
         start(jobs)
-        with worker._lock:
-            worker._received |= {job.request_id for job in jobs}
+        begun.update(job.request_id for job in jobs)
 
     def late(pages: BlockPages, copies: Any) -> None:
         end = steps[0] + (3 if copies.group == 0 else 0)
@@ -312,11 +311,11 @@ def load_not_waited_for(engine: Engine) -> Iterator[None]:
 
     def once() -> tuple[set[str], set[str]]:
         received, failed = take()
-        new = received - told
-        told.update(received)
+        new = (received | begun) - told
+        told.update(new)
         return new, failed
 
-    take, told = worker.take_received, set[str]()
+    take, begun, told = worker.take_received, set[str](), set[str]()
     with (
         mock.patch.object(engine, "step", counted),
         mock.patch.object(worker, "start_loads", early),
