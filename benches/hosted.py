@@ -9,11 +9,8 @@ of each request the fastest of all lives counts, and a conversation's first turn
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
-from pathlib import Path
 from time import thread_time_ns
 from typing import Any
 from zlib import crc32
@@ -21,7 +18,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.machine import commit, core, machine
+from benches.two_ways import parser_of, print_table
 from unified_tree import Component, Key, Point, Trailing
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import HostTier, Lease, PrefixCache
@@ -129,26 +126,20 @@ def measure(kinds: str, load: str, turns: int, lives: int) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = argparse.ArgumentParser(prog="python -m benches.hosted", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--lives", type=int, default=5, help="how often each way serves them all; the fastest counts")
-    parser.add_argument("--quick", action="store_true", help="two turns of each conversation, to see that it runs")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there, too")
+    parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of each conversation")
     options = parser.parse_args(arguments)
-    print(f"machine  {machine()}\ncommit   {commit() or 'unknown'}, {core()}\n")
-    print("| load | components | backups a request | device only | with a host tier | a backup | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    rows = []
-    for load, (_, _, turns, _) in LOADS.items():
-        for kinds in KINDS:
-            row = measure(kinds, load, 2 if options.quick else turns, 1 if options.quick else options.lives)
-            rows.append(row)
-            print(
-                "| {load} | {components} | {backups:.1f} | {device_us:.1f} µs | {hosted_us:.1f} µs | {backup_us:.1f} µs "
-                "| {ratio:.2f} |".format(**row),
-                flush=True,
-            )
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    quick: bool = options.quick
+    rows = (
+        measure(kinds, load, 2 if quick else turns, 1 if quick else options.lives)
+        for load, (_, _, turns, _) in LOADS.items()
+        for kinds in KINDS
+    )
+    print_table(
+        "load | components | backups a request | device only | with a host tier | a backup | ratio",
+        "{load} | {components} | {backups:.1f} | {device_us:.1f} µs | {hosted_us:.1f} µs | {backup_us:.1f} µs | {ratio:.2f}",
+        rows,
+        options.json,
+    )
     return 0
 
 

@@ -7,12 +7,9 @@ lengths. Both ways serve the same chats over full pools, in turn; of each reques
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 from typing import Any
@@ -21,7 +18,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.machine import commit, core, machine
+from benches.two_ways import parser_of, print_table
 from unified_tree import Component, Coverage, Key, Point, Trailing, TreeSettings
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import PrefixCache
@@ -109,27 +106,19 @@ def measure(kinds: str, page_size: int, requests: list[Chat], lives: int) -> dic
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
-    parser = argparse.ArgumentParser(prog="python -m benches.ledger", description=__doc__.partition("\n\n")[0])
+    parser = parser_of("benches.ledger", __doc__, lives=8, quick="few requests")
     parser.add_argument("--requests", type=int, default=3_000)
-    parser.add_argument("--lives", type=int, default=8, help="how often each way serves them all; the fastest counts")
-    parser.add_argument("--quick", action="store_true", help="few requests, to see that it runs")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there, too")
     options = parser.parse_args(arguments)
-    requests = list(chats(60 if options.quick else options.requests))
-    print(f"machine  {machine()}\ncommit   {commit() or 'unknown'}, {core()}\n")
-    print("| components | page | hit | evictions a request | off | on | median | total |\n|---|---|---|---|---|---|---|---|")
-    rows = []
-    for kinds in KINDS:
-        for page_size in (1, 64):
-            row = measure(kinds, page_size, requests, 1 if options.quick else options.lives)
-            rows.append(row)
-            print(
-                "| {components} | {page_size} | {hit:.2f} | {evictions:.1f} | {off_us:.1f} µs | {on_us:.1f} µs "
-                "| {median:.3f} | {total:.3f} |".format(**row),
-                flush=True,
-            )
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    quick: bool = options.quick
+    requests = list(chats(60 if quick else options.requests))
+    rows = (measure(kinds, size, requests, 1 if quick else options.lives) for kinds in KINDS for size in (1, 64))
+    print_table(
+        "components | page | hit | evictions a request | off | on | median | total",
+        "{components} | {page_size} | {hit:.2f} | {evictions:.1f} | {off_us:.1f} µs | {on_us:.1f} µs "
+        "| {median:.3f} | {total:.3f}",
+        rows,
+        options.json,
+    )
     return 0
 
 

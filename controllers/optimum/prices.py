@@ -11,7 +11,6 @@ Any price is valid. The prices are constant over stretches of time, first over a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,19 +28,6 @@ STRETCHES = (1, 8, 64, 512, 4096)
 """Into how many stretches time is cut, one after the other."""
 STEPS = 100
 """Down, with each cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What no cache can exceed.
-
-    Attributes:
-        hit_tokens: of all prompts.
-        depths: int64 [requests]: where each would resume at the last prices; they need not fit together.
-    """
-
-    hit_tokens: int
-    depths: Int64s
 
 
 class Prices:
@@ -76,12 +62,11 @@ class Prices:
         keys = idle.owner * most + idle.end
         return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self._first[owner + 1] - 1)
 
-    def bound(self) -> Bound:
-        """The lowest bound that was found. Cost: O(steps x runs)."""
-        free, depths = self._dual([np.zeros(self._count + 1) for _ in self._rooms])[:2]
-        best = free
+    def bound(self) -> int:
+        """Hit tokens that no cache can exceed: the lowest bound that was found. Cost: O(steps x runs)."""
+        best = self._dual([np.zeros(self._count + 1) for _ in self._rooms])[0]
         if not self._rooms or not self._owner.size:
-            return Bound(_floor(best), depths)
+            return _floor(best)
         weights = [np.zeros(1) for _ in self._rooms]  # a pool's room over a stretch is worth so many tokens an admission
         for stretches in STRETCHES:
             edges = np.linspace(0, self._count, min(stretches, self._count) + 1).astype(np.int64)
@@ -89,19 +74,19 @@ class Prices:
                 weight[np.minimum(np.arange(edges.size - 1) * weight.size // (edges.size - 1), weight.size - 1)]
                 for weight in weights
             ]
-            best, depths, weights = self._descend(edges, weights, best, depths)
-        return Bound(_floor(best), depths)
+            best, weights = self._descend(edges, weights, best)
+        return _floor(best)
 
-    def _descend(self, edges: Int64s, weights: list[Floats], best: float, depths: Int64s) -> tuple[float, Int64s, list[Floats]]:
+    def _descend(self, edges: Int64s, weights: list[Floats], best: float) -> tuple[float, list[Floats]]:
         """Some steps down, each as long as if a certain bound were within reach (Polyak's rule)."""
         spans = np.diff(edges)
         rooms = [np.add.reduceat(room, edges[:-1]) for room in self._rooms]
         best_weights, reach, stale = weights, 0.3, 0
         for _ in range(STEPS):
             summed = [_summed(weight / unit, spans) for weight, unit in zip(weights, self._units, strict=True)]
-            value, chosen, usages = self._dual(summed)
+            value, usages = self._dual(summed)
             if value < best - 1e-9:
-                best, depths, best_weights, stale = value, chosen, weights, 0
+                best, best_weights, stale = value, weights, 0
             else:
                 stale += 1
                 if stale == 3:
@@ -116,10 +101,10 @@ class Prices:
                 break
             step = (value - (1 - reach) * best) / norm
             weights = [np.maximum(0.0, weight - step * slope) for weight, slope in zip(weights, slopes, strict=True)]
-        return best, depths, best_weights
+        return best, best_weights
 
-    def _dual(self, summed: list[Floats]) -> tuple[float, Int64s, list[Floats]]:
-        """The bound at some prices, where each request resumes, and how much of each pool that takes, [requests]."""
+    def _dual(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
+        """The bound at some prices, and how much of each pool the requests take at these, [requests]."""
         idle, demand = self._idle, self._demand
         rates = [
             np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
@@ -142,14 +127,14 @@ class Prices:
         depths = np.zeros(self._count, np.int64)
         value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self._rooms, strict=True))
         if not resumes.size:
-            return value, depths, [np.zeros(self._count) for _ in summed]
+            return value, [np.zeros(self._count) for _ in summed]
         best = np.maximum.reduceat(resumes, self._group)
         value += float(np.maximum(0.0, best).sum())
         sizes = np.diff(np.append(self._group, resumes.size))
         found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
         found = found[np.unique(self._owner[found], return_index=True)[1]]
         depths[self._owner[found]] = self._depth[found]
-        return value, depths, self._usages(found, rebuilds[found], depths)
+        return value, self._usages(found, rebuilds[found], depths)
 
     def _to(self, rate: Floats, token: Int64s, run: Int64s) -> Floats:
         """What the tokens of a candidate's request before `token`, which lies in `run` or at its end, cost together."""

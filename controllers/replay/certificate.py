@@ -48,7 +48,7 @@ def most_hit_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> i
     paths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
     if not demand.windows and not demand.states:
         return paths
-    return min(paths, Prices(idle, demand).bound().hit_tokens)
+    return min(paths, Prices(idle, demand).bound())
 
 
 def _admitted(requests: Requests) -> Int64s:

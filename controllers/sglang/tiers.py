@@ -48,6 +48,10 @@ TOO_LITTLE_MEMORY = (
     "or on CPU a smaller --max-total-tokens"
 )
 """What to do if the host pages do not fit."""
+STEP_BYTES = 256 << 20
+"""A step of copies on a stream moves about so much; a cancelled one ends with the steps that have begun."""
+LAUNCHES = 800
+"""Kernels that are on a stream at a time: about a thousand fit into its queue before launching blocks."""
 
 
 def host_memory(tensors: Mapping[str, EngineTensors], page_counts: Mapping[str, int]) -> dict[str, HostPool]:
@@ -58,12 +62,6 @@ def host_memory(tensors: Mapping[str, EngineTensors], page_counts: Mapping[str, 
     formats = {name: found.format for name, found in tensors.items()}
     pin = any(found.device.type == "cuda" for found in tensors.values())
     return host_pools(formats, page_counts, layout=HostLayout.PAGE_FIRST_DIRECT, pin=pin, remedy=TOO_LITTLE_MEMORY)
-
-
-STEP_BYTES = 256 << 20
-"""A step of copies on a stream moves about so much; a cancelled one ends with the steps that have begun."""
-LAUNCHES = 800
-"""Kernels that are on a stream at a time: about a thousand fit into its queue before launching blocks."""
 
 
 def stream_engine(
