@@ -46,6 +46,11 @@ class MissLedger:
         self.in_flight = InFlight(state.page_size)
         self._namespace = ""  # of the request that is being booked
 
+    def renew(self, state: TreeState) -> None:
+        """The cache was emptied, and this is its tree now. What was booked stays; nothing is in flight any more."""
+        self._state = state
+        self.in_flight = InFlight(state.page_size)
+
     @property
     def evicted(self) -> dict[tuple[int, Tier], int]:
         """Of these tokens the evicted ones, by component (its index) and tier of the pool that was short."""

@@ -10,7 +10,7 @@ from unified_tree.controllers.doctor.figures import kind_of
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.state import TreeState
 
 POOL_FIELDS = (
@@ -18,7 +18,7 @@ POOL_FIELDS = (
 )  # fmt: skip
 
 
-def description(cache: PrefixCache) -> dict[str, Any]:
+def description(cache: Inspected) -> dict[str, Any]:
     """What a cache is made of, which does not change."""
     tree = cache.tree
     return {
@@ -41,7 +41,7 @@ def description(cache: PrefixCache) -> dict[str, Any]:
     }
 
 
-def figures(cache: PrefixCache) -> dict[str, Any]:
+def figures(cache: Inspected) -> dict[str, Any]:
     """The totals since the cache was made, and its pools now. Cost: O(components)."""
     counters, ledger, rows = cache.counters, cache.ledger, pools(cache)
     shown: dict[str, Any] = {
@@ -99,7 +99,7 @@ def ages_of_uses(state: TreeState) -> list[list[float]]:
     return shown
 
 
-def pools(cache: PrefixCache) -> list[list[Any]]:
+def pools(cache: Inspected) -> list[list[Any]]:
     """One row a pool, of POOL_FIELDS; the device pages of a component count those that share them."""
     tree, controller = cache.tree, cache.controller
     tiers = [(Tier.DEVICE, cache.device.allocators)]

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.inspector.inspected import Inspected
 
 SHOWN = 20
 LEASES_A_SLICE = 2
@@ -22,7 +23,7 @@ class HeldLeases:
         acquired: number and time of each lease that was acquired while someone watched.
     """
 
-    def __init__(self, cache: PrefixCache, acquired: Mapping[Lease, tuple[int, float]], now_s: float) -> None:
+    def __init__(self, cache: Inspected, acquired: Mapping[WatchedRequest, tuple[int, float]], now_s: float) -> None:
         self._pending = list(cache.leases)
         self._count = len(self._pending)
         self._acquired = acquired
@@ -31,7 +32,8 @@ class HeldLeases:
         for component in cache.tree.components:
             if component.shares is not None:
                 self._page_bytes[component.shares] += component.page_bytes
-        self._point = cache.layout.point
+        points = [component for component in cache.tree.components if component.coverage.is_exact]
+        self._point = next((component.name for component in points if component.shares is None), None)
         self._largest: list[tuple[float, int, dict[str, Any]]] = []
         self._longest: list[tuple[float, int, dict[str, Any]]] = []
 

@@ -106,6 +106,7 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             min_load_tokens=settings.min_load_tokens,
             hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
             store=None if settings.store is None else self._scheduler_store(index, workers),
+            inspector=settings.inspector,
         )
         self._requests: dict[str, Any] = {}
 
