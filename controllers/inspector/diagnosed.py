@@ -34,7 +34,7 @@ def figures_of(picture: Picture) -> Figures:
                 used=pool["used"],
                 protected=pool["protected"],
                 stranded=pool["stranded"] if tier == Tier.DEVICE else 0,
-                page_bytes=pool["page_bytes"],
+                page_bytes=0 if cache.get("in_pages") else pool["page_bytes"],
                 victims=pool["victims"],
                 evicted_tokens=evicted.get((name, tier), 0),
                 short_by=sizes_of(short_by.get((name, tier), ())),

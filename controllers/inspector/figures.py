@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.doctor.figures import kind_of
+from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
@@ -20,19 +21,20 @@ POOL_FIELDS = (
 
 def description(cache: Inspected) -> dict[str, Any]:
     """What a cache is made of, which does not change."""
-    tree = cache.tree
+    tree, sizes = cache.tree, page_bytes(cache.tree)
     return {
         "page_size": tree.page_size,
         "save_grid_tokens": tree.state.save_grid_tokens,
         "ghost_bytes": tree.state.settings.ghost_bytes,
         "has_host": cache.controller is not None,
         "remembers": cache.ledger.is_on,
+        "in_pages": is_in_pages(tree),
         "components": [
             {
                 "name": component.name,
                 "coverage": repr(component.coverage),
                 "kind": kind_of(component.coverage),
-                "page_bytes": component.page_bytes,
+                "page_bytes": sizes[component.name],
                 "shares": component.shares,
                 "required": component.required,
             }
@@ -101,7 +103,7 @@ def ages_of_uses(state: TreeState) -> list[list[float]]:
 
 def pools(cache: Inspected) -> list[list[Any]]:
     """One row a pool, of POOL_FIELDS; the device pages of a component count those that share them."""
-    tree, controller = cache.tree, cache.controller
+    tree, controller, sizes = cache.tree, cache.controller, page_bytes(cache.tree)
     tiers = [(Tier.DEVICE, cache.device.allocators)]
     if controller is not None:
         tiers.append((Tier.HOST, controller.host.allocators))
@@ -109,9 +111,9 @@ def pools(cache: Inspected) -> list[list[Any]]:
     for tier, allocators in tiers:
         for name, allocator in allocators.items():
             pool = tree.pool(name, tier)
-            page_bytes = pool.component.page_bytes
+            size_bytes = sizes[name]
             if tier is Tier.DEVICE:
-                page_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
+                size_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
             rows.append(
                 [
                     name,
@@ -123,7 +125,7 @@ def pools(cache: Inspected) -> list[list[Any]]:
                     pool.stranded_pages,
                     pool.copied_pages,
                     pool.ledger.in_flight_pages,
-                    page_bytes,
+                    size_bytes,
                     cache.counters.victims.get((tier, name), 0),
                 ]
             )

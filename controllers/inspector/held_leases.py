@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.inspector.page_sizes import page_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,7 +30,7 @@ class HeldLeases:
         self._count = len(self._pending)
         self._acquired = acquired
         self._now_s = now_s
-        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        self._page_bytes = page_bytes(cache.tree)
         for component in cache.tree.components:
             if component.shares is not None:
                 self._page_bytes[component.shares] += component.page_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from unified_tree.controllers.storage_tier.store_settings import check_names
 if TYPE_CHECKING:
     from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.inspector import Inspector
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +46,8 @@ class InspectorSettings:
         """Open the page of a cache. Raises ConfigurationError if it cannot listen there, or start the page's process."""
         from unified_tree.controllers.inspector.inspector import Inspector
 
-        inspector = Inspector.open(cache, self.host, self.port, self.token)
-        assert inspector.url is not None
-        shown = inspector.url if self.token is None else inspector.url.partition("?")[0]
-        logger.info("unified_tree: the inspector's page is at %s", shown)
-        return inspector
+        return Inspector.open(cache, self.host, self.port, self.token)
+
+    def line(self, url: str) -> str:
+        """What a log says of the page: its address, with a token that nobody has chosen."""
+        return f"unified_tree: the inspector's page is at {url if self.token is None else url.partition('?')[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.stats import CacheCounters
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.tiers import Tiers
     from unified_tree.tree import UnifiedTree
 
+logger = logging.getLogger(__name__)
+
 
 class Observation:
     """Goes on from one tree of a cache to the next.
@@ -37,6 +40,7 @@ class Observation:
         counters: of copies, evictions and requests.
         memory_bytes: for what the tree evicts; 0 for none.
         misses: why prompts had to be computed; None if nothing tells it.
+        page: the address of the inspector's page; None without one.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Observation:
         self.misses: RequestMisses | None = None
         self._log: MissLog | None = None
         self._inspector: Inspector | None = None
+        self.page: str | None = None
         self._inspected: EngineCache | None = None
 
     def begin(self, tree: UnifiedTree) -> None:
@@ -94,11 +99,9 @@ class Observation:
         assert self.misses is not None, "settings with an inspector have memory for misses"
         self._inspected = EngineCache(self.counters, self.misses.ledger).follow(tree, device, controller, storage)
         self._inspector = self._inspector_settings.open(self._inspected)
-
-    @property
-    def page(self) -> str | None:
-        """The address of the inspector's page; None without one."""
-        return None if self._inspector is None else self._inspector.url
+        self.page = self._inspector.url
+        assert self.page is not None
+        logger.info("%s", self._inspector_settings.line(self.page))
 
     def step(self) -> None:
         """A step of the scheduler has ended: do a slice of the inspector's work."""

@@ -58,6 +58,7 @@ class SchedulerSide:
 
     Attributes:
         misses: why tokens had to be computed; None if the index keeps no memory of evictions.
+        page: the address of the inspector's page; None without one.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class SchedulerSide:
         self._counters: dict[str, int] = {}
         self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree, index.counters)
         self._inspector: Inspector | None = None
+        self.page: str | None = None
         if inspector is not None:
             assert self.misses is not None, "settings with an inspector have memory for misses"
             inspected = EngineCache(index.counters, self.misses.ledger)
             self._inspector = inspector.open(inspected.follow(index.tree, None, index))
+            self.page = self._inspector.url
 
     @property
     def open_jobs(self) -> int:

@@ -25,9 +25,8 @@ class Served:
 
     def __init__(self, kind: str, host_bytes: int) -> None:
         self.engine = EngineModel(kind, 0, host_bytes=host_bytes, inspector=InspectorSettings())
-        inspector = self.engine.side._inspector
-        assert inspector is not None and inspector.url is not None
-        self.url = inspector.url
+        assert self.engine.side.page is not None
+        self.url = self.engine.side.page
 
     def serve(self, tokens: list[int], namespace: str = "") -> None:
         self.engine.add(Request(f"r{len(self.engine.asked)}", namespace, tokens.copy(), 1))
@@ -92,6 +91,8 @@ def test_an_inspector_needs_the_memory_of_misses() -> None:
     given = {"inspector": {"port": 8200}}
     inspector = ConnectorSettings.of(given).inspector
     assert inspector is not None and inspector.port == 8200
+    assert inspector.line("http://h/?token=x").endswith("http://h/?token=x")
+    assert InspectorSettings(token="of one's own choice").line("http://h/?token=x").endswith("http://h/")
     with pytest.raises(ConfigurationError, match="miss_memory_mib more than 0"):
         ConnectorSettings.of({**given, "miss_memory_mib": 0})
     with pytest.raises(ConfigurationError, match="inspector: there is no setting 'ports'"):

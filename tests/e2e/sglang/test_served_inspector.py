@@ -57,7 +57,7 @@ class Engine:
         pools = Pools(case)
         self.cache: Any = our_cache(pools, inspector=InspectorSettings(token=token), **options)
         self.scheduler = Scheduler(pools, self.cache, has_host="write_policy" in options)
-        self.url: str = self.cache.observation.page
+        self.url: str = self.cache.observation.page  # type: ignore[assignment]
 
     def serve(self, *prompts: list[int], new: int = 1, **options: Any) -> None:
         for prompt in prompts:
@@ -217,3 +217,13 @@ def test_an_idle_scheduler_steps() -> None:
     finally:
         HookRegistry.reset()
         Engines.on_idle = original
+
+
+def test_sizes_are_in_pages_where_the_engine_states_no_bytes() -> None:
+    with engine(STARVED) as served:
+        served.serve(tokens(100))
+        served.until("state", lambda told: told["tree"] and told["tree"]["nodes"] == served.cache.tree.node_count)
+        assert served.ask("state")["cache"]["in_pages"] is True
+        assert served.ask("flame")["bytes"] == 101, "a page a token, and a state"
+        [figures] = served.idle(lambda: read_figures(served.url))
+        assert {pool.page_bytes for pool in figures.pools} == {0}
