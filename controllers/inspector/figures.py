@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
-from unified_tree.controllers.doctor.figures import kind_of
+from unified_tree.controllers.doctor.figures import kind_of, label_of
 from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
 from unified_tree.node import Tier
 
@@ -60,6 +60,9 @@ def figures(cache: Inspected) -> dict[str, Any]:
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
         "short_by": [[component, int(tier), tokens] for (component, tier), tokens in ledger.short_by.items()],
         "beneficiaries": ledger.beneficiaries,
+        "of_namespaces": [
+            [label_of(cause, detail), name, tokens] for (cause, detail, name), tokens in ledger.namespaces.items()
+        ],
         "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
     }
     ages = cache.tree.state.ages
