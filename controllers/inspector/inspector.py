@@ -227,7 +227,7 @@ class Inspector:
         """See CacheWatcher."""
         _note_owners(self._cache, {})
         self._tape.add(("invalidated", None, None, None), (0, 0, 0, 0, 0))
-        if self._walk is not None:
+        if self._walk is not None or self._is_begun:
             self._walk = None
             self._begin_tree(self._time_s())
             self._is_begun = True
