@@ -23,7 +23,7 @@ class LeaseMisses:
         unloaded: why what the host has was not loaded, if it was not.
     """
 
-    __slots__ = ("_booked", "_compute_from", "_count", "_failed", "_flight", "_found", "_ledger", "_unloaded")
+    __slots__ = ("_booked", "_compute_from", "_count", "_failed", "_flight", "_found", "_known", "_ledger", "_unloaded")
 
     def __init__(self, ledger: MissLedger, found: Match, unloaded: tuple[int, str | None]) -> None:
         self._ledger = ledger
@@ -32,6 +32,7 @@ class LeaseMisses:
         self._flight: Flight | None = None
         self._count = 0
         self._compute_from = 0
+        self._known = 0
         self._booked: list[Miss] | None = None
         self._failed: Miss | None = None
 
@@ -56,11 +57,12 @@ class LeaseMisses:
         self._count = count
         self._compute_from = compute_from
         self._booked = self._ledger.book(key, count, found, compute_from, self._unloaded, in_store)
-        self._flight = self._ledger.in_flight.begin(key, count, max(found.known.length, committed))
+        self._known = max(found.known.length, committed)
+        self._flight = self._ledger.in_flight.begin(key, count, self._known)
 
     def published(self, committed: int) -> None:
-        """So many tokens are in the tree now."""
-        if self._flight is not None and not self._ledger.in_flight.move(self._flight, committed):
+        """So many tokens are in the tree now; it may have known more of the prompt before, without a state to resume from."""
+        if self._flight is not None and not self._ledger.in_flight.move(self._flight, max(committed, self._known)):
             self._flight = None
 
     def unsaved(self, boundary: Boundary, lengths: list[int]) -> None:

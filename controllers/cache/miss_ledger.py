@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.causes import LAST_TOKEN, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
+from unified_tree.causes import LAST_TOKEN, NEVER_SAVED, OTHER_WEIGHTS, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
 from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -30,11 +30,23 @@ class MissLedger:
     Attributes:
         tokens: booked so far, by cause.
         beneficiaries: the evicted ones by the other namespace for which room was made; those of the first MAX_NAMESPACES.
+        namespaces: of what was never saved, and of what other weights had computed, the tokens by cause, detail and namespace;
+            those of the first MAX_NAMESPACES such.
         details: of these those with a detail, by cause and detail; the first MAX_DETAILS of them.
         in_flight: the prompts that are being computed.
     """
 
-    __slots__ = ("_evicted", "_namespace", "_short_by", "_state", "beneficiaries", "details", "in_flight", "tokens")
+    __slots__ = (
+        "_evicted",
+        "_namespace",
+        "_short_by",
+        "_state",
+        "beneficiaries",
+        "details",
+        "in_flight",
+        "namespaces",
+        "tokens",
+    )
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
@@ -42,9 +54,15 @@ class MissLedger:
         self._evicted = [0] * (2 * len(state.components))
         self._short_by: list[list[int] | None] = [None] * (2 * len(state.components))
         self.beneficiaries: dict[str, int] = {}
+        self.namespaces: dict[tuple[int, str | None, str], int] = {}
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
         self._namespace = ""  # of the request that is being booked
+
+    def renew(self, state: TreeState) -> None:
+        """The cache was emptied, and this is its tree now. What was booked stays; nothing is in flight any more."""
+        self._state = state
+        self.in_flight = InFlight(state.page_size)
 
     @property
     def evicted(self) -> dict[tuple[int, Tier], int]:
@@ -96,10 +114,16 @@ class MissLedger:
             pool = 2 * eviction.component + eviction.tier
             self._evicted[pool] = self._evicted[pool] + count
             self._note_shortage(pool, eviction, count)
+        if miss.code in (NEVER_SAVED, OTHER_WEIGHTS):
+            self._count_namespace((miss.code, detail, self._namespace), count)
         if detail is not None:
             kind = (miss.cause, detail)
             if kind in self.details or len(self.details) < MAX_DETAILS:  # a namespace is one, and there may be any number
                 self.details[kind] = self.details.get(kind, 0) + count
+
+    def _count_namespace(self, of: tuple[int, str | None, str], count: int) -> None:
+        if of in self.namespaces or len(self.namespaces) < MAX_NAMESPACES:
+            self.namespaces[of] = self.namespaces.get(of, 0) + count
 
     def _note_shortage(self, pool: int, eviction: Eviction, count: int) -> None:
         since = self._state.pools(eviction.tier)[eviction.component].evicted_pages - eviction.evicted_pages

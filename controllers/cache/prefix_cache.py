@@ -245,14 +245,15 @@ class PrefixCache(StoreAccess):
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE) -> EvictResult:
         """Evict at least so many pages of each named pool, or as many as possible, and free them.
 
-        `UnifiedTree.evict` frees nothing. Raises ConfigurationError for a tier that the cache does not have.
+        `UnifiedTree.evict` frees nothing, and no counter sees what it evicts. Raises ConfigurationError for a tier that the
+        cache does not have.
         """
         pages = self.device if tier is Tier.DEVICE else self.controller.host if self.controller is not None else None
         if pages is None or tier is Tier.STORAGE:
             raise ConfigurationError(f"this cache has no pages on {tier.name.lower()}")
-        result = self.tree.evict(needs, tier)
-        pages.free_evicted(result)
-        return result
+        counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
+        self._resources.note_beneficiary(None)
+        return pages.evict(counts)
 
     def poll(self) -> None:
         """Apply finished transfers and start due ones; call it once per scheduler step. An inspector does a slice of its work.

@@ -49,8 +49,8 @@ class CacheResources:
         self.ledger = ledger
         self.draft_tokens = draft_tokens
 
-    def note_beneficiary(self, namespace: str) -> None:
-        """What is evicted from now on makes room for a namespace."""
+    def note_beneficiary(self, namespace: str | None) -> None:
+        """What is evicted from now on makes room for a namespace; None for nobody."""
         ghosts = self.state.ghosts
         if ghosts is not None:
             ghosts.beneficiary = namespace

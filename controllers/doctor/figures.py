@@ -11,7 +11,7 @@ from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.coverage import Coverage
@@ -22,6 +22,20 @@ VERSION = 1
 def kind_of(coverage: Coverage) -> str:
     """What a component keeps: a `path`, a `window` or a `state`."""
     return "path" if coverage.is_path else "state" if coverage.is_exact else "window"
+
+
+def label_of(cause: int, detail: str | None) -> str:
+    """The label of a cause, with its detail behind a `/` if there is one."""
+    label = MissCause(cause).label
+    return label if detail is None else f"{label}/{detail}"
+
+
+def namespaces_of(entries: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """Tokens by label and namespace."""
+    found: dict[str, dict[str, int]] = {}
+    for label, namespace, tokens in entries:
+        found.setdefault(label, {})[namespace] = tokens
+    return found
 
 
 def sizes_of(by_bits: Sequence[int]) -> list[tuple[int, int]]:
@@ -68,6 +82,8 @@ class Figures:
         prompt_tokens, hit_tokens: since it was made.
         misses: tokens by the label of their cause; together with the hit tokens they are the prompts'.
         details: of these, by label and detail with a `/` between.
+        namespaces: of what was never saved, and of what other weights had computed, the tokens by label, with its detail, and
+            by namespace.
         beneficiaries: evicted tokens by the other namespace for which room was made.
         drops: what was not done, by reason.
         ghost_bytes: the memory of evictions.
@@ -82,6 +98,7 @@ class Figures:
     hit_tokens: int
     misses: dict[str, int]
     details: dict[str, int] = field(default_factory=dict)
+    namespaces: dict[str, dict[str, int]] = field(default_factory=dict)
     beneficiaries: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     pools: list[PoolFigures] = field(default_factory=list)
@@ -120,7 +137,10 @@ class Figures:
             prompt_tokens=stats.prompt_tokens,
             hit_tokens=stats.hit_tokens,
             misses={cause.label: tokens for cause, tokens in zip(MissCause, ledger.tokens, strict=True) if tokens},
-            details={f"{cause.label}/{detail}": tokens for (cause, detail), tokens in ledger.details.items()},
+            details={label_of(cause, detail): tokens for (cause, detail), tokens in ledger.details.items()},
+            namespaces=namespaces_of(
+                (label_of(cause, detail), name, tokens) for (cause, detail, name), tokens in ledger.namespaces.items()
+            ),
             beneficiaries=dict(ledger.beneficiaries),
             drops=dict(stats.drops),
             pools=pools,

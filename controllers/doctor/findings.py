@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unified_tree.controllers.doctor.finding import Finding
@@ -25,7 +25,8 @@ class Rule(NamedTuple):
 
     Attributes:
         label: of the cause, or of the cause and its detail with a `/` between.
-        what, advice: as of a Finding; with `{share}` of the misses, `{figures}`, and `{ghost_mib}`.
+        what, advice: as of a Finding; with `{share}` of the misses and the namespace that has most of them, `{figures}`, and
+            `{ghost_mib}`.
     """
 
     label: str
@@ -41,7 +42,7 @@ RULES = (
     ),
     Rule(
         "never_saved/aborted",
-        "requests ended before their prompt was computed: {share} stand on what they left.",
+        "requests ended before their prompt was computed, and what stands on theirs is {share}.",
         "Save a state with each chunk (`checkpoints`), or let requests end their prefill.",
     ),
     Rule(
@@ -51,7 +52,7 @@ RULES = (
     ),
     Rule(
         "other_weights",
-        "the weights changed: {share} were known before an `invalidate`.",
+        "the weights changed: what was known before an `invalidate` is {share}.",
         "Invalidate single namespaces, and only when weights change; expect this to pass.",
     ),
     Rule(
@@ -113,7 +114,8 @@ def findings(figures: Figures, limit: int = 5) -> list[Finding]:
 
 def _said_by(rule: Rule, figures: Figures) -> Finding:
     tokens = (figures.details if "/" in rule.label else figures.misses).get(rule.label, 0)
-    known = {"share": _of_misses(figures, tokens), "figures": figures, "ghost_mib": figures.ghost_bytes / MIB}
+    share = _of_misses(figures, tokens) + _mostly_of(figures.namespaces.get(rule.label, {}), tokens)
+    known = {"share": share, "figures": figures, "ghost_mib": figures.ghost_bytes / MIB}
     return _finding(figures, tokens, rule.what.format(**known), rule.advice.format(**known))
 
 
@@ -124,6 +126,14 @@ def _finding(figures: Figures, tokens: int, what: str, advice: str) -> Finding:
 
 def _of_misses(figures: Figures, tokens: int) -> str:
     return f"{tokens / max(1, sum(figures.misses.values())):.0%} of all misses"
+
+
+def _mostly_of(namespaces: Mapping[str, int], tokens: int) -> str:
+    """The namespace that has half of something, or more; nothing where only the nameless one is used."""
+    name = max(namespaces, key=lambda each: namespaces[each], default="")
+    if not any(namespaces) or 2 * namespaces[name] < tokens:
+        return ""
+    return f", {namespaces[name] / tokens:.0%} of it in namespace {name!r}"
 
 
 def _starved(figures: Figures) -> Iterator[Finding]:
@@ -179,10 +189,11 @@ def _never_saved(figures: Figures) -> Iterator[Finding]:
     """Paths without windows or states, for no reason of those that are known."""
     known = ("not saved where it was due", "aborted")
     tokens = figures.misses.get("never_saved", 0) - sum(figures.details.get(f"never_saved/{reason}", 0) for reason in known)
+    share = _of_misses(figures, tokens) + _mostly_of(figures.namespaces.get("never_saved", {}), tokens)
     yield _finding(
         figures,
         tokens,
-        f"the path was there, but no window or state where prompts branch: {_of_misses(figures, tokens)}.",
+        f"the path was there, but no window or state where prompts branch: {share}.",
         "Name the lengths where prompts branch as `checkpoints` of `acquire`; raise `save_limit`.",
     )
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
+from unified_tree.receipt import EvictResult
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.cache.stats import CacheCounters
-    from unified_tree.receipt import Boundary, EvictResult, InsertResult
+    from unified_tree.receipt import Boundary, InsertResult
     from unified_tree.tree import UnifiedTree
 
 
@@ -34,6 +36,11 @@ class FreePages(Protocol):
     @property
     def page_count(self) -> int | None:
         """Pages in the pool; None for no limit."""
+        ...
+
+    @property
+    def used_pages(self) -> int:
+        """How many pages are not free."""
         ...
 
     @property
@@ -154,6 +161,14 @@ class TierPages:
             if self.allocators[name].free_pages < needs[name]:
                 raise self._refusal(name, needs[name], "but what could be evicted stands above what is locked")
 
+    def evict(self, needs: Mapping[str, int]) -> EvictResult:
+        """Evict at least so many pages of each named pool, or as many as can go; free and count them. See UnifiedTree.evict."""
+        result = self._tree.evict(dict.fromkeys(needs, 0), self._tier)  # evicts nothing, and raises for a name before all
+        for name, count in needs.items():
+            already = result.freed.get(name)
+            result = merged(result, self._evict_from(name, count if already is None else max(0, count - already.size)))
+        return result
+
     def check(self, needs: Mapping[str, int]) -> list[str]:
         """The pools that are short of free pages. Raises OutOfPagesError if eviction could not help. Changes nothing."""
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
@@ -196,6 +211,25 @@ class TierPages:
             missing = needs[name] - self.allocators[name].free_pages
             if missing <= 0:
                 continue  # came free with the victims of another pool
-            result = self._tree.evict({name: missing}, self._tier)
-            self.free_evicted(result)
-            self._counters.evicted(self._tier, name, result)
+            self._evict_from(name, missing)
+
+    def _evict_from(self, name: str, page_count: int) -> EvictResult:
+        """Every eviction of this tier passes here, so that what was evicted is counted and told."""
+        result = self._tree.evict({name: page_count}, self._tier)
+        self.free_evicted(result)
+        self._counters.evicted(self._tier, name, result)
+        return result
+
+
+def merged(first: EvictResult, second: EvictResult) -> EvictResult:
+    """What two evictions freed."""
+    freed, elsewhere = _joined(first.freed, second.freed), _joined(first.freed_elsewhere, second.freed_elsewhere)
+    counts = [one + other for one, other in zip(first[2:], second[2:], strict=True)]
+    return EvictResult(freed, elsewhere, *counts)
+
+
+def _joined(first: dict[str, NDArray[np.int64]], second: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    joined = {**first, **second}
+    for name in first.keys() & second.keys():
+        joined[name] = np.concatenate((first[name], second[name]))
+    return joined

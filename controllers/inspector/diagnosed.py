@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.doctor.figures import Figures, PoolFigures, sizes_of
+from unified_tree.controllers.doctor.figures import Figures, PoolFigures, label_of, namespaces_of, sizes_of
 from unified_tree.controllers.inspector.figures import POOL_FIELDS
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
@@ -34,7 +34,7 @@ def figures_of(picture: Picture) -> Figures:
                 used=pool["used"],
                 protected=pool["protected"],
                 stranded=pool["stranded"] if tier == Tier.DEVICE else 0,
-                page_bytes=pool["page_bytes"],
+                page_bytes=0 if cache.get("in_pages") else pool["page_bytes"],
                 victims=pool["victims"],
                 evicted_tokens=evicted.get((name, tier), 0),
                 short_by=sizes_of(short_by.get((name, tier), ())),
@@ -46,7 +46,8 @@ def figures_of(picture: Picture) -> Figures:
         prompt_tokens=shown["totals"]["prompt_tokens"],
         hit_tokens=shown["totals"]["hit_tokens"],
         misses={cause.label: tokens for cause, tokens in zip(MissCause, shown["misses"], strict=True) if tokens},
-        details={f"{MissCause(cause).label}/{detail}": tokens for cause, detail, tokens in shown["details"]},
+        details={label_of(cause, detail): tokens for cause, detail, tokens in shown["details"]},
+        namespaces=namespaces_of(shown.get("of_namespaces", ())),
         beneficiaries=shown["beneficiaries"],
         drops=shown["drops"],
         pools=pools,

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
-from unified_tree.controllers.doctor.figures import kind_of
+from unified_tree.controllers.doctor.figures import kind_of, label_of
+from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.state import TreeState
 
 POOL_FIELDS = (
@@ -18,21 +19,22 @@ POOL_FIELDS = (
 )  # fmt: skip
 
 
-def description(cache: PrefixCache) -> dict[str, Any]:
+def description(cache: Inspected) -> dict[str, Any]:
     """What a cache is made of, which does not change."""
-    tree = cache.tree
+    tree, sizes = cache.tree, page_bytes(cache.tree)
     return {
         "page_size": tree.page_size,
         "save_grid_tokens": tree.state.save_grid_tokens,
         "ghost_bytes": tree.state.settings.ghost_bytes,
         "has_host": cache.controller is not None,
         "remembers": cache.ledger.is_on,
+        "in_pages": is_in_pages(tree),
         "components": [
             {
                 "name": component.name,
                 "coverage": repr(component.coverage),
                 "kind": kind_of(component.coverage),
-                "page_bytes": component.page_bytes,
+                "page_bytes": sizes[component.name],
                 "shares": component.shares,
                 "required": component.required,
             }
@@ -41,7 +43,7 @@ def description(cache: PrefixCache) -> dict[str, Any]:
     }
 
 
-def figures(cache: PrefixCache) -> dict[str, Any]:
+def figures(cache: Inspected) -> dict[str, Any]:
     """The totals since the cache was made, and its pools now. Cost: O(components)."""
     counters, ledger, rows = cache.counters, cache.ledger, pools(cache)
     shown: dict[str, Any] = {
@@ -58,6 +60,9 @@ def figures(cache: PrefixCache) -> dict[str, Any]:
         "evicted": [[component, int(tier), tokens] for (component, tier), tokens in ledger.evicted.items()],
         "short_by": [[component, int(tier), tokens] for (component, tier), tokens in ledger.short_by.items()],
         "beneficiaries": ledger.beneficiaries,
+        "of_namespaces": [
+            [label_of(cause, detail), name, tokens] for (cause, detail, name), tokens in ledger.namespaces.items()
+        ],
         "details": [[int(cause), detail, tokens] for (cause, detail), tokens in ledger.details.items()],
     }
     ages = cache.tree.state.ages
@@ -99,9 +104,9 @@ def ages_of_uses(state: TreeState) -> list[list[float]]:
     return shown
 
 
-def pools(cache: PrefixCache) -> list[list[Any]]:
+def pools(cache: Inspected) -> list[list[Any]]:
     """One row a pool, of POOL_FIELDS; the device pages of a component count those that share them."""
-    tree, controller = cache.tree, cache.controller
+    tree, controller, sizes = cache.tree, cache.controller, page_bytes(cache.tree)
     tiers = [(Tier.DEVICE, cache.device.allocators)]
     if controller is not None:
         tiers.append((Tier.HOST, controller.host.allocators))
@@ -109,9 +114,9 @@ def pools(cache: PrefixCache) -> list[list[Any]]:
     for tier, allocators in tiers:
         for name, allocator in allocators.items():
             pool = tree.pool(name, tier)
-            page_bytes = pool.component.page_bytes
+            size_bytes = sizes[name]
             if tier is Tier.DEVICE:
-                page_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
+                size_bytes += sum(c.page_bytes for c in tree.components if c.shares == name)
             rows.append(
                 [
                     name,
@@ -123,7 +128,7 @@ def pools(cache: PrefixCache) -> list[list[Any]]:
                     pool.stranded_pages,
                     pool.copied_pages,
                     pool.ledger.in_flight_pages,
-                    page_bytes,
+                    size_bytes,
                     cache.counters.victims.get((tier, name), 0),
                 ]
             )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.inspector.page_sizes import page_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.watcher import WatchedRequest
+    from unified_tree.controllers.inspector.inspected import Inspected
 
 SHOWN = 20
 LEASES_A_SLICE = 2
@@ -22,16 +25,17 @@ class HeldLeases:
         acquired: number and time of each lease that was acquired while someone watched.
     """
 
-    def __init__(self, cache: PrefixCache, acquired: Mapping[Lease, tuple[int, float]], now_s: float) -> None:
+    def __init__(self, cache: Inspected, acquired: Mapping[WatchedRequest, tuple[int, float]], now_s: float) -> None:
         self._pending = list(cache.leases)
         self._count = len(self._pending)
         self._acquired = acquired
         self._now_s = now_s
-        self._page_bytes = {component.name: component.page_bytes for component in cache.tree.components}
+        self._page_bytes = page_bytes(cache.tree)
         for component in cache.tree.components:
             if component.shares is not None:
                 self._page_bytes[component.shares] += component.page_bytes
-        self._point = cache.layout.point
+        points = [component for component in cache.tree.components if component.coverage.is_exact]
+        self._point = next((component.name for component in points if component.shares is None), None)
         self._largest: list[tuple[float, int, dict[str, Any]]] = []
         self._longest: list[tuple[float, int, dict[str, Any]]] = []
 

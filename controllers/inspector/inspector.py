@@ -27,9 +27,9 @@ from unified_tree.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from unified_tree.controllers.cache.lease import Lease
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.cache.watcher import WatchedRequest
     from unified_tree.controllers.inspector.frames import Frame
+    from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.controllers.inspector.sinks import Sink
     from unified_tree.effect import EffectKind
     from unified_tree.node import Tier
@@ -62,7 +62,7 @@ class Inspector:
 
     def __init__(
         self,
-        cache: PrefixCache,
+        cache: Inspected,
         sink: Sink,
         *,
         budget_s: float = DEFAULT_BUDGET_S,
@@ -76,15 +76,14 @@ class Inspector:
         self._figures_every_s = figures_every_s
         ghosts = cache.tree.state.ghosts
         self._time_s = time_s = page_clock(ghosts) if time_s is None else time_s
-        if ghosts is not None:
-            ghosts.victims_of = {}
+        _note_owners(cache, {})
         self._tree_s = tree_clock(ghosts)
         self._names = [component.name for component in cache.tree.components]
         self._sizes = PageSizes(cache.tree)
         self._namespaces = NamespaceTally()
         self._tape = Tape(time_s)
         self._requests = RecentRequests()
-        self._acquired: dict[Lease, tuple[int, float]] = {}
+        self._acquired: dict[WatchedRequest, tuple[int, float]] = {}
         self._stored: dict[str, int] = {}
         self._due_s = 0.0
         self._is_untold = False
@@ -102,7 +101,7 @@ class Inspector:
 
     @classmethod
     def open(
-        cls, cache: PrefixCache, host: str = "127.0.0.1", port: int = 0, token: str | None = None, **settings: Any
+        cls, cache: Inspected, host: str = "127.0.0.1", port: int = 0, token: str | None = None, **settings: Any
     ) -> Inspector:
         """Serve the page of a cache, from a process of its own that ends with `close` or with this process.
 
@@ -124,7 +123,7 @@ class Inspector:
         return inspector
 
     @classmethod
-    def record(cls, cache: PrefixCache, path: Path | str, **settings: Any) -> Inspector:
+    def record(cls, cache: Inspected, path: Path | str, **settings: Any) -> Inspector:
         """Record what a cache does, into a file for `unified-tree inspect`. Raises OSError for a file that cannot be written.
 
         `record_tree` adds what the tree holds at that time.
@@ -162,16 +161,23 @@ class Inspector:
         self._sink.flush()
         self.longest_step_s = max(self.longest_step_s, perf_counter() - began)
 
+    def tell(self) -> None:
+        """Tell now what the cache has counted and what happened, for an engine that will not step for a while."""
+        now_s = self._time_s()
+        self._due_s = now_s + self._figures_every_s
+        self._tell_figures(now_s)
+        while self._is_untold:
+            self._tell_happened()
+        self._sink.flush()
+
     def record_tree(self, *, tokens: bool = True) -> None:
         """Tell all of the tree and the leases at once, for a recording. Cost: O(tree).
 
         Args:
             tokens: its tokens, too, so that prompts can be walked in the recording.
         """
+        self.tell()
         now_s = self._time_s()
-        self._tell_figures(now_s)
-        while self._is_untold:
-            self._tell_happened()
         leases = HeldLeases(self._cache, self._acquired, now_s)
         while not leases.has_ended:
             leases.step()
@@ -187,8 +193,7 @@ class Inspector:
         """End the page, or the recording. The cache goes on without. Idempotent."""
         if self._cache.counters.watcher is self:
             self._cache.counters.watcher = None
-            if self._cache.tree.state.ghosts is not None:
-                self._cache.tree.state.ghosts.victims_of = None
+            _note_owners(self._cache, None)
         self._sink.close()
         if self._process is not None:
             try:
@@ -206,17 +211,26 @@ class Inspector:
 
     # What the cache tells.
 
-    def acquired(self, lease: Lease, key: Key) -> None:
+    def acquired(self, request: WatchedRequest, key: Key) -> None:
         """See CacheWatcher."""
         now_s = self._time_s()
-        self._namespaces.acquired(lease, key.namespace)
-        self._acquired[lease] = (self._requests.add(lease, key, now_s, self._tree_s()), now_s)
+        self._namespaces.acquired(request, key.namespace)
+        self._acquired[request] = (self._requests.add(request, key, now_s, self._tree_s()), now_s)
         if len(self._acquired) > 2 * self._cache.lease_count + MAX_RELEASED:
-            self._acquired = {lease: when for lease, when in self._acquired.items() if not lease.is_released}
+            self._acquired = {each: when for each, when in self._acquired.items() if not each.is_released}
 
-    def load_failed(self, lease: Lease, tokens: int) -> None:
+    def load_failed(self, namespace: str, tokens: int) -> None:
         """See CacheWatcher."""
-        self._namespaces.load_failed(lease.tokens.namespace, tokens)
+        self._namespaces.load_failed(namespace, tokens)
+
+    def emptied(self) -> None:
+        """See CacheWatcher."""
+        _note_owners(self._cache, {})
+        self._tape.add(("invalidated", None, None, None), (0, 0, 0, 0, 0))
+        if self._walk is not None or self._is_begun:
+            self._walk = None
+            self._begin_tree(self._time_s())
+            self._is_begun = True
 
     def invalidated(self, namespace: str | None) -> None:
         """See CacheWatcher."""
@@ -342,6 +356,12 @@ class Inspector:
         self._sink.put(encode("tree ends", {"at_s": self._time_s(), "clock": state.clock, "nodes": walk.seen}))
 
 
-def _require_unwatched(cache: PrefixCache) -> None:
+def _require_unwatched(cache: Inspected) -> None:
     if cache.counters.watcher is not None:
         raise ConfigurationError("this cache has an inspector already")
+
+
+def _note_owners(cache: Inspected, owners: dict[str, int] | None) -> None:
+    """Have evictions count whose values they take, or not."""
+    if cache.tree.state.ghosts is not None:
+        cache.tree.state.ghosts.victims_of = owners

@@ -8,7 +8,7 @@ from unified_tree.causes import LOAD_FAILED
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.watcher import WatchedRequest
 
 MAX_NAMESPACES = 64
 """Between two tellings; the others are one."""
@@ -21,11 +21,11 @@ class NamespaceTally:
     def __init__(self) -> None:
         self._tokens: dict[str | None, list[int]] = {}
 
-    def acquired(self, lease: Lease, namespace: str) -> None:
-        """Count a request, which got its lease. Cost: O(its misses)."""
+    def acquired(self, request: WatchedRequest, namespace: str) -> None:
+        """Count a request. Cost: O(its misses)."""
         tokens = self._of(namespace)
-        tokens[0] += lease.compute_from
-        for miss in lease.misses:
+        tokens[0] += request.compute_from
+        for miss in request.misses:
             tokens[1 + miss.code] += miss.end - miss.begin
 
     def load_failed(self, namespace: str, count: int) -> None:

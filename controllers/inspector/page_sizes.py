@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 
+def is_in_pages(tree: UnifiedTree) -> bool:
+    """Whether sizes are shown in pages, because no component says how many bytes its pages have."""
+    return not any(component.page_bytes for component in tree.components)
+
+
+def page_bytes(tree: UnifiedTree) -> dict[str, int]:
+    """How large a page of each component is shown, in bytes, or in pages."""
+    in_pages = is_in_pages(tree)
+    return {component.name: 1 if in_pages else component.page_bytes for component in tree.components}
+
+
 class PageSizes:
     """The sizes of one tree's pages."""
 
@@ -17,7 +28,7 @@ class PageSizes:
         self._page_tokens = {
             component.name: tree.page_size if component.coverage.is_path else 0 for component in tree.components
         }
-        self._page_bytes = {component.name: component.page_bytes for component in tree.components}
+        self._page_bytes = page_bytes(tree)
 
     def of(self, counts: Mapping[str, int]) -> tuple[int, int, int]:
         """How many tokens, pages and bytes so many pages by component are; the tokens are those of which a path has pages."""

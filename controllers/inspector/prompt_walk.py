@@ -11,7 +11,7 @@ from unified_tree.matching import walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unified_tree.controllers.cache.prefix_cache import PrefixCache
+    from unified_tree.controllers.inspector.inspected import Inspected
     from unified_tree.keys import Key
     from unified_tree.node import Node
     from unified_tree.state import TreeState
@@ -20,7 +20,7 @@ MAX_NODES = 400
 """Of a path, the last ones are shown."""
 
 
-def prompt_walk(cache: PrefixCache, key: Key) -> Iterator[dict[str, Any]]:
+def prompt_walk(cache: Inspected, key: Key) -> Iterator[dict[str, Any]]:
     """What would come of a prompt now, in three parts, each for a step of its own. Changes nothing, recency included.
 
     Cost: a few matches.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unified_tree.controllers.cache.lease import Lease
+    from unified_tree.controllers.cache.watcher import WatchedRequest
     from unified_tree.keys import Key
     from unified_tree.miss import Miss
 
@@ -27,16 +27,16 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self.count = 0
-        self._untold: deque[tuple[int, float, float, str, Lease, int, int, int]] = deque(maxlen=MAX_UNTOLD)
+        self._untold: deque[tuple[int, float, float, str, WatchedRequest, int, int, int]] = deque(maxlen=MAX_UNTOLD)
         self._keys: OrderedDict[int, Key] = OrderedDict()
         self._key_tokens = 0
 
-    def add(self, lease: Lease, key: Key, now_s: float, tree_s: float) -> int:
-        """Note a request, which got its lease. Returns its number."""
+    def add(self, request: WatchedRequest, key: Key, now_s: float, tree_s: float) -> int:
+        """Note a request. Returns its number."""
         self.count += 1
-        cached = (lease.cached_tokens, lease.compute_from, lease.host_tokens)
-        self._untold.append((self.count, now_s, tree_s, key.namespace, lease, *cached))
-        if key.length <= MAX_KEY_TOKENS:
+        cached = (request.cached_tokens, request.compute_from, request.host_tokens)
+        self._untold.append((self.count, now_s, tree_s, key.namespace, request, *cached))
+        if 0 < key.length <= MAX_KEY_TOKENS:
             self._keys[self.count] = key.owned()
             self._key_tokens += key.length
             while self._key_tokens > MAX_KEY_TOKENS or len(self._keys) > MAX_KEYS:
@@ -55,17 +55,17 @@ class RecentRequests:
         """
         told: list[dict[str, Any]] = []
         while self._untold and len(told) < limit:
-            number, now_s, tree_s, namespace, lease, cached, compute_from, host = self._untold.popleft()
+            number, now_s, tree_s, namespace, request, cached, compute_from, host = self._untold.popleft()
             told.append(
                 {
                     "number": number,
                     "at_s": now_s,
                     "namespace": namespace,
-                    "prompt": lease.prompt_tokens,
+                    "prompt": request.prompt_tokens,
                     "cached": cached,
                     "compute_from": compute_from,
                     "host": host,
-                    "misses": misses_shown(lease.misses, names, tree_s),
+                    "misses": misses_shown(request.misses, names, tree_s),
                 }
             )
         return told

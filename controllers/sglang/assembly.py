@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from unified_tree.component import Component
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.controllers.ranks.rank_agreement import RankAgreement
@@ -85,8 +86,8 @@ class TierBuilder:
         """The components with the formats of SGLang's pools."""
         return [replace(component, format=self._tensors[component.name].format) for component in components]
 
-    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, collector: Any = None) -> Tiers:
-        """The tiers of a new tree, whose copies SGLang's collector of metrics counts; those of the tree before are closed.
+    def build(self, tree: UnifiedTree, device: DeviceTier, pools: DevicePools, counters: CacheCounters) -> Tiers:
+        """The tiers of a new tree, whose copies these count; those of the tree before are closed.
 
         All trees have the same host memory, since it takes long to pin.
         The store serves the first tree alone: SGLang resets its cache when the weights may have changed, and does not say
@@ -119,7 +120,7 @@ class TierBuilder:
             self._memory,
             write_policy=self._write_policy,
             model=model,
-            collector=collector,
+            counters=counters,
             lanes=self._lanes,
             open_store=None if store is None else lambda model, host: self._open(store, model, host),
             ranks=rank_agreement(self._group, self._settings.rank_timeout_s, self._watch),

@@ -42,9 +42,8 @@ from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.controllers.sglang.fixed_answers import FixedAnswers
 from unified_tree.controllers.sglang.kv_events import KvEvents
 from unified_tree.controllers.sglang.layer_gate import LayerGate
-from unified_tree.controllers.sglang.miss_log import MissLog
+from unified_tree.controllers.sglang.observation import Observation
 from unified_tree.controllers.sglang.request_keys import RequestKeys
-from unified_tree.controllers.sglang.request_misses import RequestMisses
 from unified_tree.controllers.sglang.request_rows import RequestRows
 from unified_tree.controllers.sglang.running_states import RunningStates
 from unified_tree.controllers.sglang.settings import MissSettings
@@ -54,6 +53,7 @@ from unified_tree.settings import TreeSettings
 
 if TYPE_CHECKING:
     from unified_tree.controllers.host.load import Load
+    from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.ranks import RankWatch
     from unified_tree.receipt import Boundary
 
@@ -80,11 +80,13 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         tiers: builds the host tier; None without one.
         watch: over the other ranks, closed with the cache; None for a single rank.
         misses: how the causes of misses are kept and told; None for not at all.
+        inspector: where the inspector's page is; None for none.
         adapters: weights versions of LoRA adapters by SGLang's id, with which the extra keys of their requests end; for ids
             that may mean other weights in another life of the server.
 
     Attributes:
         misses: why prompts had to be computed; None if that is not asked for.
+        observation: what is told of the cache.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         tiers: TierBuilder | None = None,
         watch: RankWatch | None = None,
         misses: MissSettings | None = None,
+        inspector: InspectorSettings | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.disable = False
@@ -132,10 +135,14 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
             )
         self._tiers: Tiers | None = None
         self.gate = LayerGate(self._wait_layer, 0 if tiers is None else tiers.layer_count)
-        self._miss_settings = misses or MissSettings(memory_mib=0)
-        self._miss_memory = self._miss_settings.memory_bytes(has_metrics=params.enable_metrics)
-        self.misses: RequestMisses | None = None
-        self._miss_log: MissLog | None = None
+        self.observation = Observation(
+            self.tree_components,
+            self._keys,
+            misses or MissSettings(memory_mib=0),
+            inspector,
+            self.page_size,
+            self.metrics_collector,
+        )
         self.reset()
 
     def watch_layers(self, worker: Any) -> None:
@@ -155,12 +162,10 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         """Forget everything. SGLang clears its allocators itself."""
         if self._tiers is not None:
             self._tiers.close()
-        settings = TreeSettings(ghost_bytes=self._miss_memory)
+        settings = TreeSettings(ghost_bytes=self.observation.memory_bytes)
         self.tree = UnifiedTree(self._components, self.page_size, policy=self._policy, settings=settings)
-        if self.misses is not None:
-            self.misses.renew(self.tree)
-        elif self._miss_memory:
-            self.misses = self._new_misses()
+        self.observation.begin(self.tree)
+        self.misses = self.observation.misses
         self._tree_pools = {name: self.tree.pool(name) for name in self.tree_components}
         self._full_pool = self._tree_pools[FULL]
         pool = self.req_to_token_pool
@@ -172,10 +177,11 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
             in_host_memory=is_in_host_memory(self.token_to_kv_pool_allocator),
         )
         self._states = RunningStates(pool, extra_buffer=self._extra_buffer, evict_one=self._evict_state)
-        self._device = DeviceTier(self.tree, self._pools)
+        self._device = DeviceTier(self.tree, self._pools, self.observation.counters)
         self._tiers = None
         if self._builder is not None:
-            self._tiers = self._builder.build(self.tree, self._device, self._pools, self.metrics_collector)
+            self._tiers = self._builder.build(self.tree, self._device, self._pools, self.observation.counters)
+        self.observation.show(self.tree, self._device, self._tiers)
         self._events: KvEvents | None = None
         if self.kv_events is not None:
             self._events = self._device.watcher = KvEvents(self.tree, self.kv_events)
@@ -194,18 +200,6 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
             tiers=self._tiers,
             misses=self.misses,
         )
-
-    def _new_misses(self) -> RequestMisses:
-        metrics = None
-        if self.metrics_collector is not None:
-            from unified_tree.controllers.sglang.miss_metrics import MissMetrics  # SGLang says first where metrics are kept
-
-            metrics = MissMetrics(self.metrics_collector.labels, self.tree_components)
-        misses = RequestMisses(self.tree, self._keys, metrics)
-        if self._miss_settings.log_s:
-            self._miss_log = MissLog(misses.figures, self._miss_settings.log_s)
-            self._miss_log.start()
-        return misses
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest boundary of a prompt on device. With `cow_mamba` the request's own slot starts from the state there."""
@@ -281,6 +275,10 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         if self._tiers is not None:
             self._tiers.poll()
 
+    def flush_pending_backups(self) -> None:
+        """A batch has ended. Copies were submitted by then; the inspector does a slice of its work."""
+        self.observation.step()
+
     @property
     def enable_storage(self) -> bool:
         """Whether there is a store."""
@@ -295,8 +293,7 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         """Stop all copies, and close the store. Idempotent."""
         if self._watch is not None:
             self._watch.close()
-        if self._miss_log is not None:
-            self._miss_log.close()
+        self.observation.close()
         if self._tiers is not None:
             self._tiers.close()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.tier_pages import DevicePages, PageWatcher
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.receipt import Boundary, EvictResult
@@ -43,9 +44,17 @@ class FreeList:
         """Pages that can be allocated now without an eviction."""
         return self._pools.free_pages(self._component)
 
+    @property
+    def used_pages(self) -> int:
+        """How many are not free."""
+        return self.page_count - self._pools.free_pages(self._component)
+
 
 class DeviceTier:
     """The device pools of one cache.
+
+    Args:
+        counters: count what is evicted.
 
     Attributes:
         allocators: the free list of each pool, by component.
@@ -53,8 +62,9 @@ class DeviceTier:
         watcher: is told of every page that lands or is freed; None for nobody.
     """
 
-    def __init__(self, tree: UnifiedTree, pools: DevicePools) -> None:
+    def __init__(self, tree: UnifiedTree, pools: DevicePools, counters: CacheCounters) -> None:
         self._tree = tree
+        self._counters = counters
         self._page_size: int = tree.page_size
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
@@ -70,9 +80,17 @@ class DeviceTier:
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
         cut_pages = self._cut_pages if self.other_tier is None else None  # with a host tier whole leaves go there
-        result = evict(self._tree.state, needs, Tier.DEVICE, cut_pages)
-        self.free_evicted(result)
-        return {name: len(names) for name, names in result.freed.items()}
+        freed: dict[str, int] = {}
+        for name, count in needs.items():
+            missing = count - freed.get(name, 0)
+            if missing <= 0:
+                continue  # came free with the victims of another pool
+            result = evict(self._tree.state, {name: missing}, Tier.DEVICE, cut_pages)
+            self.free_evicted(result)
+            self._counters.evicted(Tier.DEVICE, name, result)
+            for freed_name, names in result.freed.items():
+                freed[freed_name] = freed.get(freed_name, 0) + len(names)
+        return freed
 
     def evict_tokens(self, full: int, windows: int, states: int) -> tuple[int, int, int]:
         """As `evict`, of the pools that there are: so many tokens, tokens of windows, and states; as many came free."""

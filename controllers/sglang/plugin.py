@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -59,10 +59,21 @@ def build(context: Any) -> Any:
         watch=watch,
         adapters={} if settings.store is None else adapter_versions(get_lora().lora_paths or ()),
         misses=settings.misses if context.tp_rank == 0 else replace(settings.misses, log_s=0),  # all ranks would say the same
+        inspector=settings.inspector if context.tp_rank == 0 else None,
     )
+    if cache.observation.page is not None:
+        call_when_idle(cache.observation.step)
     if tiers is not None:
         cache.watch_layers(context.tp_worker)
     return cache
+
+
+def call_when_idle(step: Callable[[], None]) -> None:
+    """Have the scheduler of this process call a function whenever it finds nothing to run, which no cache is told."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", lambda *_: step(), HookType.AFTER)
+    HookRegistry.apply_hooks()
 
 
 def adapter_versions(adapters: Iterable[Any]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.causes import LAST_TOKEN, LOAD_REFUSED
+from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.miss import Miss
 from unified_tree.miss_cause import MissCause
@@ -18,6 +19,7 @@ from unified_tree.miss_cause import MissCause
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.sglang.miss_metrics import MissMetrics
     from unified_tree.controllers.sglang.request_keys import RequestKeys
     from unified_tree.in_flight import Flight
@@ -80,29 +82,28 @@ class RequestMisses:
     Args:
         tree: its first.
         keys: makes the requests' keys.
+        counters: count the requests, and have the watcher who is told of them.
         metrics: count the same; None without.
 
     Attributes:
-        ledger: of the present tree.
+        ledger: of all trees.
     """
 
-    def __init__(self, tree: UnifiedTree, keys: RequestKeys, metrics: MissMetrics | None = None) -> None:
+    def __init__(
+        self, tree: UnifiedTree, keys: RequestKeys, counters: CacheCounters, metrics: MissMetrics | None = None
+    ) -> None:
         self._keys = keys
+        self._counters = counters
         self._metrics = metrics
-        self._requests = 0
-        self._prompt_tokens = 0
-        self._hit_tokens = 0
-        self._before: Counter[str] = Counter()  # of trees that were forgotten
         self._given_up: dict[Hashable, int] = {}
         self._tree = tree
         self.ledger = MissLedger(tree.state)
 
     def renew(self, tree: UnifiedTree) -> None:
         """The cache was emptied, and this is its tree now. What was evicted before is not remembered."""
-        self._before = self._before + self._described()
         self._given_up.clear()
         self._tree = tree
-        self.ledger = MissLedger(tree.state)
+        self.ledger.renew(tree.state)
 
     def matched(self, req: Any, found: Match, limit: int) -> None:
         """A waiting request has found this among its first `limit` tokens. Cost: O(1)."""
@@ -136,7 +137,7 @@ class RequestMisses:
         account: Account | None = getattr(req, ACCOUNT, None)
         if account is None or account.found is None:
             return
-        found, ledger = account.found, self.ledger
+        found, ledger, counters = account.found, self.ledger, self._counters
         account.found = None
         tokens = req.full_untruncated_fill_ids
         prompt: int = len(tokens)
@@ -149,7 +150,7 @@ class RequestMisses:
         parts: list[Miss] = []
         if count:
             parts = ledger.book(key, count, found, resumed, account.unloaded, in_store)
-            if self._metrics is not None:
+            if self._metrics is not None or counters.watcher is not None:
                 parts = ledger.parts(parts, count, resumed)
             account.known = max(found.known.length, resumed)
             account.flight = ledger.in_flight.begin(key, count, account.known)
@@ -159,9 +160,13 @@ class RequestMisses:
             rest = Miss(LAST_TOKEN, count, prompt, None, NOT_LOOKED_UP if account.limit + 1 < prompt else None)
             ledger.add(rest)
             parts.append(rest)
-        self._requests += 1
-        self._prompt_tokens += prompt
-        self._hit_tokens += resumed
+        loaded = max(0, resumed - found.device.length)
+        counters.requests += 1
+        counters.prompt_tokens += prompt
+        counters.hit_tokens += resumed
+        counters.host_hit_tokens += loaded
+        if counters.watcher is not None:
+            counters.watcher.acquired(AdmittedRequest(prompt, resumed, loaded, parts), key)
         if self._metrics is not None:
             self._metrics.count(prompt, resumed, parts)
 
@@ -188,10 +193,11 @@ class RequestMisses:
 
     def figures(self) -> MissFigures:
         """What was booked so far, of all trees. Any thread may ask. Cost: O(causes and details)."""
-        return MissFigures(self._requests, self._prompt_tokens, self._hit_tokens, self._before + self._described())
+        counters = self._counters
+        return MissFigures(counters.requests, counters.prompt_tokens, counters.hit_tokens, self._described())
 
     def _described(self) -> Counter[str]:
-        """The present tree's misses in words: evicted ones by the pool that was short, others with their detail."""
+        """The misses in words: evicted ones by the pool that was short, others with their detail."""
         ledger, components = self.ledger, self._tree.components
         by_words: Counter[str] = Counter()
         rest = dict(zip(MissCause, ledger.tokens, strict=True))

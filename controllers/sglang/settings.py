@@ -10,13 +10,14 @@ from typing import Any
 
 from unified_tree.arguments import integer, number
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings, check_names
 from unified_tree.errors import ConfigurationError
 
 VARIABLE = "UNIFIED_TREE_SGLANG_CONFIG"
 """The environment variable that holds the settings: a JSON object, or the path of a JSON or YAML file."""
 MISS_MEMORY_MIB = 64
-"""If `misses.memory_mib` is left out and SGLang keeps metrics."""
+"""If `misses.memory_mib` is left out and something tells the causes."""
 RANK_TIMEOUT_S = 30.0
 """If `rank_timeout_s` is left out."""
 
@@ -68,7 +69,7 @@ class MissSettings:
 
     Attributes:
         memory_mib: memory for what was evicted, by which causes are told apart; 0 for no causes at all. None for 64 where
-            SGLang keeps metrics (`--enable-metrics`), else 0.
+            SGLang keeps metrics (`--enable-metrics`) or the inspector's page is open, else 0.
         log_s: seconds between two lines in the log; 0 for none.
     """
 
@@ -80,10 +81,10 @@ class MissSettings:
             integer(self.memory_mib, "misses.memory_mib", ConfigurationError)
         number(self.log_s, "misses.log_s", ConfigurationError)
 
-    def memory_bytes(self, *, has_metrics: bool) -> int:
-        """The memory in bytes, for a server with SGLang's metrics or without."""
+    def memory_bytes(self, *, is_told: bool) -> int:
+        """The memory in bytes, for a server with something that tells the causes, or without."""
         if self.memory_mib is None:
-            return MISS_MEMORY_MIB << 20 if has_metrics else 0
+            return MISS_MEMORY_MIB << 20 if is_told else 0
         return self.memory_mib << 20
 
 
@@ -99,6 +100,7 @@ class Settings:
         rank_timeout_s: a tensor-parallel rank that has not answered for so long is an error in the log; ranks that share a host
             tier then stop to agree, too.
         misses: the causes of misses.
+        inspector: the page of the inspector; None for none.
         allow_unproven_gpu: allow a host tier on a GPU, where its copies have not run.
     """
 
@@ -108,12 +110,15 @@ class Settings:
     store: StoreSettings | None = None
     rank_timeout_s: float = RANK_TIMEOUT_S
     misses: MissSettings = MissSettings()
+    inspector: InspectorSettings | None = None
     allow_unproven_gpu: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.allow_unproven_gpu, bool):
             raise ConfigurationError(f"allow_unproven_gpu must be true or false, not {self.allow_unproven_gpu!r}")
         number(self.rank_timeout_s, "rank_timeout_s", ConfigurationError, positive=True)
+        if self.inspector is not None and self.misses.memory_mib == 0:
+            raise ConfigurationError("an inspector tells the causes of misses: give misses.memory_mib more than 0")
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -142,6 +147,7 @@ class Settings:
             store=None if store is None else StoreSettings.of(store),
             rank_timeout_s=given.get("rank_timeout_s", RANK_TIMEOUT_S),
             misses=MissSettings(**misses),
+            inspector=InspectorSettings.of(given.get("inspector")),
             allow_unproven_gpu=given.get("allow_unproven_gpu", False),
         )
 

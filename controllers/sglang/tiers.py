@@ -20,7 +20,6 @@ from unified_tree.controllers.pools.host_pool import host_pools
 from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.sglang.device_pools import STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
-from unified_tree.controllers.sglang.transfer_metrics import MeteredCounters
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
@@ -144,7 +143,7 @@ class Tiers:
         open_store: opens the store; None without one.
         lanes: the streams of a GPU's copies, one a direction; None on a CPU, where a thread copies.
         ranks: agreement with the other ranks; closed with the tiers. None for a single rank.
-        collector: SGLang's metrics of the cache; None without them.
+        counters: of the cache.
 
     Attributes:
         unloaded: why the last load that could not begin did not, as a cause of misses and its detail.
@@ -163,10 +162,10 @@ class Tiers:
         open_store: Callable[[Composition, Mapping[str, Any]], Any] | None = None,
         lanes: Mapping[EffectKind, Lane] | None = None,
         ranks: RankAgreement | None = None,
-        collector: Any = None,
+        counters: CacheCounters | None = None,
     ) -> None:
         self._tree = tree
-        self.counters: CacheCounters = CacheCounters() if collector is None else MeteredCounters(collector, tree.page_size)
+        self.counters = counters or CacheCounters()
         self._ranks = ranks or SingleRank()
         formats = {name: found.format for name, found in tensors.items()}
         movers = {name: EngineMover(tensors[name], pools.names(name), host[name]) for name in formats}

@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -50,6 +51,8 @@ from unified_tree.controllers.vllm.tested_versions import require_tested
 from unified_tree.controllers.vllm.worker_side import WorkerSide
 from unified_tree.controllers.vllm.worker_store import WorkerStore
 from unified_tree.page_format import Shard
+
+logger = init_logger("vllm.unified_tree")  # vLLM shows no other's
 
 
 @dataclass
@@ -106,7 +109,10 @@ class UnifiedTreeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             min_load_tokens=settings.min_load_tokens,
             hash_tokens=self._hash_tokens() if events is not None and events.enable_kv_cache_events else None,
             store=None if settings.store is None else self._scheduler_store(index, workers),
+            inspector=settings.inspector,
         )
+        if settings.inspector is not None and self._scheduler.page is not None:
+            logger.info("%s", settings.inspector.line(self._scheduler.page))
         self._requests: dict[str, Any] = {}
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage.setting_checks import Bounds, check_settings
 from unified_tree.controllers.storage_tier.policies import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
@@ -34,6 +35,7 @@ class ConnectorSettings:
         verify: keep a checksum of every page, and compare it when the page is loaded. A page that differs counts as a failed
             load: its namespace is dropped, and vLLM computes the tokens or fails the request as it is configured to.
         miss_memory_mib: memory for what was evicted, by which the causes of misses are told apart; 0 for no causes at all.
+        inspector: the page of the inspector; None for none.
         store: the store behind the host tier; None for none.
     """
 
@@ -43,11 +45,14 @@ class ConnectorSettings:
     policy: str = "lru"
     verify: bool = False
     miss_memory_mib: int = 64
+    inspector: InspectorSettings | None = None
     store: StoreSettings | None = None
 
     def __post_init__(self) -> None:
         check_settings("UnifiedTreeConnector", self, _BOUNDS)
         policy_factory(self.policy)
+        if self.inspector is not None and not self.miss_memory_mib:
+            raise ConfigurationError("an inspector tells the causes of misses: give miss_memory_mib more than 0")
         if self.store is not None:
             self.prefetch_policy()
 
@@ -64,8 +69,8 @@ class ConnectorSettings:
             raise ConfigurationError(
                 f"UnifiedTreeConnector has no setting {', '.join(map(repr, unknown))}; its settings are {', '.join(known)}"
             )
-        store = given.get("store")
-        return cls(**{**given, "store": None if store is None else StoreSettings.of(store)})
+        store, inspector = given.get("store"), InspectorSettings.of(given.get("inspector"))
+        return cls(**{**given, "inspector": inspector, "store": None if store is None else StoreSettings.of(store)})
 
     def prefetch_policy(self) -> PrefetchPolicy:
         """How prompts are fetched from the store. Raises ConfigurationError for a field or a value that does not exist."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.causes import LOAD_FAILED, LOAD_REFUSED
+from unified_tree.controllers.cache.admitted_request import AdmittedRequest
 from unified_tree.controllers.cache.miss_ledger import MissLedger
 from unified_tree.miss import Miss
 from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.vllm.engine_request import TrackedRequest
+    from unified_tree.keys import Key
     from unified_tree.tree import UnifiedTree
 
 TOO_SHORT: Final[tuple[int, str | None]] = (LOAD_REFUSED, "cost")
@@ -27,15 +30,16 @@ class HostMisses:
 
     Args:
         tree: of the host tier; it must remember evictions.
+        counters: count the requests, and have the watcher who is told of them.
 
     Attributes:
         ledger: where they are booked.
     """
 
-    def __init__(self, tree: UnifiedTree) -> None:
+    def __init__(self, tree: UnifiedTree, counters: CacheCounters) -> None:
         self._components = tree.components
+        self._counters = counters
         self.ledger = MissLedger(tree.state)
-        self._prompt_tokens = 0
         self._told: dict[str, int] = {}
 
     def scheduled(self, tracked: TrackedRequest) -> None:
@@ -46,12 +50,27 @@ class HostMisses:
         tracked.found, tracked.is_booked = None, True
         resumed, count = max(tracked.local_tokens, tracked.loaded_tokens), tracked.prompt_tokens
         key = tracked.key(count)
-        self.ledger.book(key, count, found, resumed, TOO_SHORT, tracked.due_tokens)
+        parts = self.ledger.book(key, count, found, resumed, TOO_SHORT, tracked.due_tokens)
+        failed = []
         if not tracked.may_load:
-            self.ledger.add(Miss(LOAD_FAILED, tracked.local_tokens, resumed, None, None))
+            failed = [Miss(LOAD_FAILED, tracked.local_tokens, resumed, None, None)]
+            self.ledger.add(failed[0])
         tracked.known_tokens = max(found.known.length, resumed)
         tracked.flight = self.ledger.in_flight.begin(key, count, tracked.known_tokens)
-        self._prompt_tokens += count
+        self._count(key, tracked, resumed, failed, parts)
+
+    def _count(self, key: Key, tracked: TrackedRequest, resumed: int, failed: list[Miss], parts: list[Miss]) -> None:
+        """Count a request, and tell the watcher of it."""
+        counters, count = self._counters, tracked.prompt_tokens
+        hits = tracked.local_tokens if failed else resumed
+        loaded = hits - tracked.local_tokens
+        counters.requests += 1
+        counters.prompt_tokens += count
+        counters.hit_tokens += hits
+        counters.host_hit_tokens += loaded
+        if counters.watcher is not None:
+            misses = [*failed, *self.ledger.parts(parts, count, resumed)]
+            counters.watcher.acquired(AdmittedRequest(count, hits, loaded, misses), key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:
         """The tree has so many of its tokens now. Cost: O(1)."""
@@ -67,7 +86,7 @@ class HostMisses:
 
     def take_counters(self) -> dict[str, int]:
         """What was booked since the last call: the label of a counter stands behind a `/`."""
-        totals = {"prompt_tokens": self._prompt_tokens}
+        totals = {"prompt_tokens": self._counters.prompt_tokens}
         if totals["prompt_tokens"] == self._told.get("prompt_tokens", 0):
             return {}
         for cause in MissCause:

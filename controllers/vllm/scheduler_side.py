@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.inspector.engine_cache import EngineCache
 from unified_tree.controllers.vllm.engine_request import EngineRequest, Fetching, ScheduledRequest, TrackedRequest
 from unified_tree.controllers.vllm.host_events import HostEvent, HostEvents
 from unified_tree.controllers.vllm.host_misses import HostMisses
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.inspector.inspector import Inspector
+    from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
     from unified_tree.controllers.vllm.host_index import HostIndex
     from unified_tree.controllers.vllm.scheduler_store import SchedulerStore
     from unified_tree.receipt import Receipt
@@ -51,9 +54,11 @@ class SchedulerSide:
         min_load_tokens: a shorter hit is computed anew.
         hash_tokens: tokens a block hash of the engine; None where nobody follows its events.
         store: the stores of the workers; None without.
+        inspector: where the inspector's page is; None for none.
 
     Attributes:
         misses: why tokens had to be computed; None if the index keeps no memory of evictions.
+        page: the address of the inspector's page; None without one.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class SchedulerSide:
         min_load_tokens: int = 0,
         hash_tokens: int | None = None,
         store: SchedulerStore | None = None,
+        inspector: InspectorSettings | None = None,
     ) -> None:
         self.index = index
         self.store = store
@@ -77,7 +83,14 @@ class SchedulerSide:
         self._next_job = 0
         self._events = HostEvents()
         self._counters: dict[str, int] = {}
-        self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree)
+        self.misses = None if index.tree.state.ghosts is None else HostMisses(index.tree, index.counters)
+        self._inspector: Inspector | None = None
+        self.page: str | None = None
+        if inspector is not None:
+            assert self.misses is not None, "settings with an inspector have memory for misses"
+            inspected = EngineCache(index.counters, self.misses.ledger)
+            self._inspector = inspector.open(inspected.follow(index.tree, None, index))
+            self.page = self._inspector.url
 
     @property
     def open_jobs(self) -> int:
@@ -102,6 +115,8 @@ class SchedulerSide:
             self.misses.ended(tracked)
         if self.store is not None and tracked is not None:
             self.store.cancel(request_id)
+        if self._inspector is not None and not self._tracked:  # vLLM makes no steps while it has nothing to do
+            self._inspector.tell()
 
     def matched_tokens(self, request: EngineRequest, local_tokens: int) -> int | None:
         """How many tokens beyond `local_tokens` can be loaded: up to a length where all groups resume, the last token left to
@@ -153,6 +168,8 @@ class SchedulerSide:
         loads, self._loads = self._loads, []
         messages = () if self.store is None else self.store.take_messages()
         self._tell_removed()
+        if self._inspector is not None:
+            self._inspector.step()
         return StepPlan(saves=tuple(saves), loads=tuple(loads), messages=messages)
 
     def complete(self, report: StepReport) -> None:
@@ -183,6 +200,8 @@ class SchedulerSide:
 
     def close(self) -> None:
         """The engine ends, and its workers have."""
+        if self._inspector is not None:
+            self._inspector.close()
         if self.store is not None:
             self.store.close()
 

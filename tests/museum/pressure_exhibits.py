@@ -31,6 +31,17 @@ def one_long_and_others() -> list[Request]:
     return [*opening, *(ask(long[:end]) for end in range(150, 1200, 150)), *(ask(whole[:330]) for whole in others)]
 
 
+def nearly_full() -> list[Request]:
+    """Four sessions, a newcomer for whose prompt little room is missing, and the sessions that were used last."""
+    texts = [text(f"session {index}", 380) for index in range(4)]
+    newcomer = ask(text("newcomer", 600), text("its answer", 8))
+    return [
+        *(ask(each[:300], each[300:320]) for each in texts),
+        newcomer,
+        *(ask(each[:350], each[350:360]) for each in texts[1:]),
+    ]
+
+
 def thinking(keeps_output: bool) -> list[Request]:
     """Clients send answers back without the thoughts before them."""
     asked = [text(f"question {index}", 240) for index in range(3)]
@@ -103,6 +114,20 @@ EXHIBITS = (
         "names the state pool. With 11 states instead of 5 nothing is lost.",
         lost={"evicted": 384},
         gap=384,
+    ),
+    Exhibit(
+        name="more-evicted-than-is-short",
+        thread=sglang(32016, "pull"),
+        title="All that is asked for is evicted, not what is short",
+        reported="Each time memory is short the whole request's need is evicted instead of what is missing, and with each leaf "
+        "its state.",
+        components=HYBRID,
+        pools={"full": 112},
+        chunk_tokens=1024,
+        script=serve(*nearly_full()),
+        ceiling=960,
+        why="The newcomer lacks 6 of its 38 pages, and the session that does not come back has 20.",
+        lesson="Evicted is what the free list lacks: one session goes, and the other three hit 320 tokens each.",
     ),
     Exhibit(
         name="thoughts-never-sent-back",

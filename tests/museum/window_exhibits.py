@@ -42,6 +42,12 @@ def agents(count: int, first: int) -> list[Request]:
     return [call[turn] for turn in range(2) for call in calls]
 
 
+def generations(count: int) -> list[Request]:
+    """Long answers, and the next turn behind each."""
+    texts = [text(f"generation {index}", 784) for index in range(count)]
+    return [*(ask(each[:320], each[320:720]) for each in texts), *(ask(each[:768], each[768:]) for each in texts)]
+
+
 def tails(prefix: Tokens) -> list[Request]:
     return [ask(prefix + text(f"tail {turn}", 64 * turn + 20), (), 256, 999) for turn in range(5)]
 
@@ -149,6 +155,21 @@ EXHIBITS = (
         "tokens early.",
         lost={"evicted": 320},
         gap=256,
+    ),
+    Exhibit(
+        name="windows-of-long-generations",
+        thread=sglang(17220, "pull"),
+        title="A long answer keeps the windows of all its tokens",
+        reported="Tokens out of the window are not given back while a request decodes, so long generations use up the pool of "
+        "windows.",
+        components=(FULL, SWA),
+        pools={"full": 256, "swa": 24},
+        script=serve(*generations(3)),
+        ceiling=2160,
+        why="Three windows are 12 pages, and a running chunk with its window fits beside them; all 720 tokens of each first "
+        "turn are whole pages.",
+        lesson="`advance` gives the pages back that neither the next token nor a save needs.",
+        chunk_tokens=128,
     ),
     Exhibit(
         name="volatile-tails",

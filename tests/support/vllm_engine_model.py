@@ -17,6 +17,7 @@ import torch
 
 from unified_tree import Path, Point, Tier, Trailing
 from unified_tree.components import Composition
+from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 from unified_tree.controllers.vllm import BlockGroup, HostIndex, ScheduledRequest, SchedulerSide, StepReport, page_counts
@@ -86,6 +87,7 @@ class EngineModel:
         store: of every worker; None without.
         weights_version: of what is stored.
         prefetch: how long a request waits for the store.
+        inspector: where the inspector's page is; None for none.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class EngineModel:
         store: StoreSettings | None = None,
         weights_version: str = "1",
         prefetch: PrefetchPolicy = PREFETCH,
+        inspector: InspectorSettings | None = None,
     ) -> None:
         self.pace = pace
         self.groups = MODELS[kind]
@@ -107,7 +110,7 @@ class EngineModel:
         counts = page_counts(self.groups, PAGE, host_bytes, 2 * PAGE)
         index = HostIndex(self.groups, PAGE, counts, "lru", 1 << 20)
         stores = None if store is None else SchedulerStore(index, workers, weights_version, prefetch)
-        self.side = SchedulerSide(index, worker_count=workers, hash_tokens=PAGE, store=stores)
+        self.side = SchedulerSide(index, worker_count=workers, hash_tokens=PAGE, store=stores, inspector=inspector)
         self.block_count = 120
         self.free = list(range(1, self.block_count))
         self.caches = [

@@ -18,7 +18,15 @@ export async function walk(question) {
   return answer.json();
 }
 
+let inPages = false;
+
+// Where no component says how large its pages are, sizes are told in pages.
+export function tellInPages(told) {
+  inPages = told;
+}
+
 export function bytes(count) {
+  if (inPages) return `${number(count)} ${count === 1 ? "page" : "pages"}`;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
   while (count >= 1024 && i < units.length - 1) { count /= 1024; i += 1; }

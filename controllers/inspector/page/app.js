@@ -1,6 +1,6 @@
 // The tabs, and the one clock that asks for what the open view shows.
 
-import { get, make, number, percent, seconds } from "./api.js";
+import { get, make, number, percent, seconds, tellInPages } from "./api.js";
 import * as ages from "./ages.js";
 import * as bytesView from "./bytes.js";
 import * as flame from "./flame.js";
@@ -35,6 +35,7 @@ function findings() {
 
 async function refresh() {
   Object.assign(state, await get("state"));
+  tellInPages(state.cache.in_pages === true);
   status();
   findings();
   if (state.figures.pools) await VIEWS[open][1].update(state);

@@ -9,6 +9,7 @@ from typing import Any
 from scheduler_model import Case, Pools
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
+from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.sglang.assembly import TierBuilder
 from unified_tree.controllers.sglang.backend import UnifiedTreeCache
 from unified_tree.controllers.sglang.settings import MissSettings, Settings
@@ -38,12 +39,14 @@ def our_cache(
     files: Path | None = None,
     host_ratio: float = 3.0,
     misses: MissSettings | None = MISSES,
+    inspector: InspectorSettings | None = None,
 ) -> UnifiedTreeCache:
     """This library's cache; with a host tier if a write policy is named, with a store if a folder is.
 
     Args:
         params: SGLang's; None for those of the pools.
         misses: how causes of misses are kept; None for not at all.
+        inspector: where the inspector's page is; None for none.
     """
     case, params = pools.case, params or pools.params
     builder = None
@@ -75,4 +78,5 @@ def our_cache(
         state_grid_tokens=case.grid if case.extra_buffer else 1,
         tiers=builder,
         misses=misses,
+        inspector=inspector,
     )

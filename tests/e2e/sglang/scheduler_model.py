@@ -255,6 +255,7 @@ class Scheduler:
             self.cache.check_hicache_events()
         if not self._prefill():
             self._decode()
+        self.cache.flush_pending_backups()
         self.check()
 
     def _prefill(self) -> bool:

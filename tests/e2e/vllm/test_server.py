@@ -18,10 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import vllm_tiny_models as tiny_models
 from vllm_served_mix import CONNECTOR
+
+from unified_tree.controllers.doctor.diagnosis import read_figures
 
 pytest.importorskip("vllm", reason="the engine's python runs these")
 PAGE = 32
@@ -54,12 +57,16 @@ class Server:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def serve(path: Path, log: Path, *arguments: str, extra: dict[str, Any]) -> Iterator[Server]:
     """Start a server, wait until it answers, and end it by its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--host", "127.0.0.1",
         "--port", str(port),
@@ -99,7 +106,8 @@ def test_a_prompt_comes_from_host_and_after_a_restart_from_files(workers: int, t
         "prefetch": {"mode": "wait_complete", "min_tokens": 1},
     }  # fmt: skip
     arguments = () if workers == 1 else ("--tensor-parallel-size", str(workers), "--distributed-executor-backend", "mp")
-    extra = {"host_gib": 0.05, "verify": True, "store": store}
+    page = f"http://127.0.0.1:{free_port()}/"
+    extra = {"host_gib": 0.05, "verify": True, "store": store, "inspector": {"port": urlsplit(page).port}}
     with serve(path, tmp_path / "first.log", *arguments, extra=extra) as server:
         text, cached = server.complete()
         assert cached == 0
@@ -108,6 +116,10 @@ def test_a_prompt_comes_from_host_and_after_a_restart_from_files(workers: int, t
         assert server.metric("loaded_tokens") == 4 * PAGE
         assert server.metric("prompt_tokens") == 2 * len(PROMPT)
         assert server.metric("miss_tokens") == 2 * len(PROMPT) - 4 * PAGE
+        [figures] = read_figures(page)
+        assert (figures.prompt_tokens, figures.hit_tokens) == (2 * len(PROMPT), 4 * PAGE)
+        assert sum(figures.misses.values()) == 2 * len(PROMPT) - 4 * PAGE
+        assert f"the inspector's page is at {page}" in (tmp_path / "first.log").read_text()
         deadline = time.monotonic() + 30
         while server.metric("stored_pages") < 4 * workers and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -98,6 +98,53 @@ def test_each_cause_has_its_advice(misses: dict[str, int], details: dict[str, in
     assert words in str(finding)
 
 
+def unsaved(namespaces: list[str], *, saves: bool) -> PrefixCache:
+    """Prompts that branch off where no state is, one in each namespace."""
+    cache = PrefixCache([FULL, MAMBA], 2)
+    for namespace in namespaces:
+        for end in (8, 8, 8):
+            tokens = [*range(8), *range(100 + cache.counters.requests, 100 + cache.counters.requests + end)]
+            with cache.acquire(Key(tokens, namespace)) as lease:
+                cache.allocate(lease, len(tokens))
+                cache.commit(lease, tokens, dict(lease.save_pages) if saves else {})
+    return cache
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_states_that_were_not_saved_name_the_namespace(saves: bool) -> None:
+    told = Figures.of(unsaved(["shop", "shop", "shop", "shop"], saves=saves))
+    labels = {"never_saved", "never_saved/not saved where it was due"}
+    for label, by_namespace in told.namespaces.items():
+        assert label in labels
+        assert set(by_namespace) == {"shop"}
+    assert sum(sum(each.values()) for each in told.namespaces.values()) == told.misses["never_saved"]
+    found = [finding for finding in findings(told) if "state" in finding.what]
+    assert found and all("in namespace 'shop'" in finding.what for finding in found)
+    nameless = Figures.of(unsaved(["", "", ""], saves=saves))
+    assert not any("namespace" in finding.what for finding in findings(nameless))
+
+
+def test_changed_weights_name_the_namespace() -> None:
+    cache = PrefixCache([FULL], 2)
+    for namespace in ("shop", "code"):
+        serve(cache, 0, namespace, 40)
+    for namespace in ("shop", "code"):
+        cache.invalidate("shop")
+        serve(cache, 0, namespace, 40)
+    told = Figures.of(cache)
+    assert told.namespaces == {"other_weights": {"shop": told.misses["other_weights"]}}
+    [finding] = [finding for finding in findings(told) if "weights changed" in finding.what]
+    assert finding.what.endswith("100% of it in namespace 'shop'.")
+
+
+def test_no_namespace_is_named_that_has_less_than_half() -> None:
+    many = {"other_weights": {"a": 150, "b": 150, "": 200}}
+    [finding] = findings(figures({"other_weights": 500}, namespaces=many))
+    assert "namespace" not in finding.what
+    [finding] = findings(figures({"other_weights": 500}, namespaces={"other_weights": {"a": 250, "b": 100}}))
+    assert "50% of it in namespace 'a'" in finding.what
+
+
 def test_what_costs_less_than_half_a_percent_is_no_finding() -> None:
     assert findings(figures({"page_remainder": 4})) == []
     assert "nothing" in diagnosis(figures({"page_remainder": 4}))

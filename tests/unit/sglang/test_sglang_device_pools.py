@@ -11,6 +11,7 @@ import torch
 from sglang_allocators import SlotAllocator, StateAllocator, WindowAllocator
 
 from unified_tree import Component, Key, OutOfPagesError, Path, Point, Trailing, UnifiedTree
+from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.sglang.device_tier import DeviceTier
 from unified_tree.receipt import NOWHERE, Boundary
@@ -38,7 +39,7 @@ class Engine:
         self.tree = UnifiedTree(components, self.size)
         window_tokens = 2 * self.size if self.has_windows else None
         self.pools = DevicePools(self.allocator, self.size, window_tokens=window_tokens, in_host_memory=self.in_host_memory)
-        self.device = DeviceTier(self.tree, self.pools)
+        self.device = DeviceTier(self.tree, self.pools, CacheCounters())
         self.full: dict[int, int] = {}
         self.windows: dict[int, int] = {}
 
@@ -181,7 +182,7 @@ def test_pages_are_reserved_in_all_pools_or_in_none() -> None:
     components = [Component(name=FULL, coverage=Path()), Component(name=STATE, coverage=Point())]
     tree = UnifiedTree(components, 2)
     pools = DevicePools(SlotAllocator(4, 2), 2, state_allocator=StateAllocator(1), in_host_memory=True)
-    device = DeviceTier(tree, pools)
+    device = DeviceTier(tree, pools, CacheCounters())
     given = device.allocate_all({FULL: 3, STATE: 1})
     assert {name: names.size for name, names in given.items()} == {FULL: 3, STATE: 1}
     with pytest.raises(OutOfPagesError, match="mamba: 1 device pages needed, 0 are free and 0 evictable") as raised:

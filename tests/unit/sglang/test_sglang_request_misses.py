@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from unified_tree import Component, ConfigurationError, MissCause, Path, Point, UnifiedTree
+from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.controllers.sglang.miss_log import MissLog, told
 from unified_tree.controllers.sglang.miss_metrics import MissMetrics
 from unified_tree.controllers.sglang.request_keys import RequestKeys
@@ -28,7 +29,7 @@ class World:
         self.has_states = has_states
         self.keys = RequestKeys(is_bigram=is_bigram, adapters={})
         self.tree = self.new_tree()
-        self.misses = RequestMisses(self.tree, self.keys, metrics)
+        self.misses = RequestMisses(self.tree, self.keys, CacheCounters(), metrics)
         self.next_page = 0
 
     def new_tree(self) -> UnifiedTree:
@@ -225,10 +226,10 @@ def test_the_log_tells_what_is_new_and_ends(caplog: pytest.LogCaptureFixture) ->
 def test_settings() -> None:
     assert Settings.of({}).misses == MissSettings(memory_mib=None, log_s=60)
     assert Settings.of({"misses": {"memory_mib": 1, "log_s": 0}}).misses == MissSettings(memory_mib=1, log_s=0)
-    for has_metrics, left_out in ((True, 64 << 20), (False, 0)):
-        assert MissSettings().memory_bytes(has_metrics=has_metrics) == left_out
-        assert MissSettings(memory_mib=2).memory_bytes(has_metrics=has_metrics) == 2 << 20
-        assert MissSettings(memory_mib=0).memory_bytes(has_metrics=has_metrics) == 0
+    for is_told, left_out in ((True, 64 << 20), (False, 0)):
+        assert MissSettings().memory_bytes(is_told=is_told) == left_out
+        assert MissSettings(memory_mib=2).memory_bytes(is_told=is_told) == 2 << 20
+        assert MissSettings(memory_mib=0).memory_bytes(is_told=is_told) == 0
     for wrong in ({"memory": 1}, {"memory_mib": -1}, {"memory_mib": 0.5}, {"log_s": "often"}):
         with pytest.raises(ConfigurationError):
             Settings.of({"misses": wrong})

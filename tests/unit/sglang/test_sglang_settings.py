@@ -11,6 +11,7 @@ import pytest
 
 from unified_tree import ConfigurationError
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.inspector.inspector_settings import InspectorSettings
 from unified_tree.controllers.sglang.settings import VARIABLE, HostSettings, Settings
 from unified_tree.controllers.storage_tier.store_settings import StoreSettings
 
@@ -19,6 +20,7 @@ GIVEN: dict[str, Any] = {
     "host": {"pages": {"full": 10}},
     "write_policy": "write_back",
     "rank_timeout_s": 12,
+    "inspector": {"host": "0.0.0.0", "port": 8200, "token": "sixteen characters"},
     "store": {
         "engine": "file",
         "directory": "somewhere",
@@ -38,6 +40,7 @@ READ = Settings(
         prefetch={"min_tokens": 3},
     ),
     rank_timeout_s=12,
+    inspector=InspectorSettings(host="0.0.0.0", port=8200, token="sixteen characters"),
 )
 
 
@@ -70,6 +73,10 @@ def test_settings_are_read_from_yaml(tmp_path: Path) -> None:
         ({"host": {"pages": {"full": 1.5}}}, "host.pages.full must be an integer, not 1.5"),
         ({"allow_unproven_gpu": 1}, "allow_unproven_gpu must be true or false, not 1"),
         ({"write_policy": "sometimes"}, "write_policy must be one of .*write-back.*, not 'sometimes'"),
+        ({"inspector": 3}, "inspector must be a mapping, not 3"),
+        ({"inspector": {"ports": 3}}, "inspector: there is no setting 'ports'; there are host, port, token"),
+        ({"inspector": {"port": -1}}, "inspector: port must be"),
+        ({"inspector": {}, "misses": {"memory_mib": 0}}, "give misses.memory_mib more than 0"),
         ({"store": "file"}, "store must name an engine, such as .*, not 'file'"),
         ({"store": {"directory": "x"}}, "store must name an engine, such as "),
         ({"store": {"engine": 3}}, "store must name an engine, such as "),

@@ -15,6 +15,7 @@ from watchdog import until
 
 from unified_tree import Component, Key, Path, Point, Trailing, TransferError, UnifiedTree
 from unified_tree.components import Composition
+from unified_tree.controllers.cache.stats import CacheCounters
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW, DevicePools
 from unified_tree.controllers.sglang.device_tier import DeviceTier
@@ -60,7 +61,7 @@ class Served:
         self.pools = DevicePools(
             allocator, SIZE, window_tokens=window_tokens, state_allocator=states, in_host_memory=self.in_host_memory
         )
-        self.device = DeviceTier(self.tree, self.pools)
+        self.device = DeviceTier(self.tree, self.pools, CacheCounters())
         self.tiers = Tiers(
             self.tree,
             self.device,
