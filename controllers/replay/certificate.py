@@ -39,7 +39,7 @@ def most_hit_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> i
     rooms: dict[str, Room] = {}
     for name, count in row.page_counts.items():
         if row.host is None:
-            rooms[name] = count - counted.held_pages[name][_admitted(requests)]
+            rooms[name] = count - _held(counted.held_pages[name], requests)
         else:  # copies that are under way lock idle pages, too
             rooms[name] = count + row.host.page_counts.get(name, 0)
     demand = Demand.of(row.composition.components, page_size, rooms)
@@ -57,7 +57,15 @@ def _admitted(requests: Requests) -> Int64s:
     return order[requests["admission"][order] >= 0]
 
 
-def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
+def _held(by_admission: list[list[int]], requests: Requests) -> Int64s:
+    """What running requests held at each moment, [moments]. Admissions that came to nothing count to the one before."""
+    admissions = requests["admission"][_admitted(requests)]
+    held = np.array(by_admission, np.int64).reshape(-1, 2)
+    most = np.maximum.reduceat(held[:, 1], admissions) if admissions.size else held[:, 1]
+    return np.column_stack((held[admissions, 0], most)).ravel()
+
+
+def _asked(workload: Workload, requests: Requests) -> Iterator[Asked | None]:
     """The requests that were admitted, in that order, and when they had computed what they left."""
     order = _admitted(requests)
     admissions = requests["admission"][order]
@@ -69,10 +77,11 @@ def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
             blocks=request.blocks(),
             block_tokens=request.block_tokens,
             prompt_tokens=request.prompt_tokens,
-            prompt_done=prompt_end,
-            done=end,
+            prompt_done=2 * prompt_end,
+            done=2 * end,
             answer_blocks=None if request.answer_runs is None else expand_runs(request.answer_runs),
         )
+        yield None
 
 
 def certified(rows: Sequence[RowResult]) -> list[RowResult]:
