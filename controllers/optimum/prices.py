@@ -42,32 +42,33 @@ class Prices:
         self._idle = idle
         self._demand = demand
         self._count = idle.count
-        self._first = np.searchsorted(idle.owner, np.arange(self._count + 1))
+        self.first = np.searchsorted(idle.owner, np.arange(self._count + 1))
         self._length = idle.end - idle.begin
         self._is_idle = idle.since <= idle.owner
-        self._owner, self._depth = _candidates(idle, demand)
-        self._run = self._run_of(self._owner, self._depth - 1)
-        self._window_begin = [np.maximum(0, self._depth - window) for window, _ in demand.windows]
-        self._window_run = [self._run_of(self._owner, begin) for begin in self._window_begin]
-        self._group = np.flatnonzero(np.append(True, self._owner[1:] != self._owner[:-1])) if self._owner.size else self._owner
+        self.owner, self.depth = _candidates(idle, demand)
+        self.run = self._run_of(self.owner, self.depth - 1)
+        self._window_begin = [np.maximum(0, self.depth - window) for window, _ in demand.windows]
+        self._window_run = [self._run_of(self.owner, begin) for begin in self._window_begin]
+        self.group = np.flatnonzero(np.append(True, self.owner[1:] != self.owner[:-1])) if self.owner.size else self.owner
         paths = [] if demand.path_tokens is None else [demand.path_tokens]
         rooms = [*paths, *(tokens for _, tokens in demand.windows), *demand.states]
-        self._rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
-        self._units = [max(1, int(room.max(initial=0))) for room in self._rooms]
+        self.rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
+        self._units = [max(1, int(room.max(initial=0))) for room in self.rooms]
+        self.best_costs = [np.zeros(self._count + 1) for _ in self.rooms]
 
     def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:
         """The run in which a token of a request lies; tokens behind its last are taken for the last."""
         idle = self._idle
         most = int(idle.end.max(initial=0)) + 1
         keys = idle.owner * most + idle.end
-        return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self._first[owner + 1] - 1)
+        return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self.first[owner + 1] - 1)
 
     def bound(self) -> int:
         """Hit tokens that no cache can exceed: the lowest bound that was found. Cost: O(steps x runs)."""
-        best = self._dual([np.zeros(self._count + 1) for _ in self._rooms])[0]
-        if not self._rooms or not self._owner.size:
+        best = self._dual(self.best_costs)[0]
+        if not self.rooms or not self.owner.size:
             return _floor(best)
-        weights = [np.zeros(1) for _ in self._rooms]  # a pool's room over a stretch is worth so many tokens an admission
+        weights = [np.zeros(1) for _ in self.rooms]  # a pool's room over a stretch is worth so many tokens an admission
         for stretches in STRETCHES:
             edges = np.linspace(0, self._count, min(stretches, self._count) + 1).astype(np.int64)
             weights = [
@@ -80,13 +81,14 @@ class Prices:
     def _descend(self, edges: Int64s, weights: list[Floats], best: float) -> tuple[float, list[Floats]]:
         """Some steps down, each as long as if a certain bound were within reach (Polyak's rule)."""
         spans = np.diff(edges)
-        rooms = [np.add.reduceat(room, edges[:-1]) for room in self._rooms]
+        rooms = [np.add.reduceat(room, edges[:-1]) for room in self.rooms]
         best_weights, reach, stale = weights, 0.3, 0
         for _ in range(STEPS):
             summed = [_summed(weight / unit, spans) for weight, unit in zip(weights, self._units, strict=True)]
             value, usages = self._dual(summed)
             if value < best - 1e-9:
                 best, best_weights, stale = value, weights, 0
+                self.best_costs = summed
             else:
                 stale += 1
                 if stale == 3:
@@ -105,42 +107,47 @@ class Prices:
 
     def _dual(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
         """The bound at some prices, and how much of each pool the requests take at these, [requests]."""
+        resumes, rebuilds = self.worth(summed)
+        depths = np.zeros(self._count, np.int64)
+        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self.rooms, strict=True))
+        if not resumes.size:
+            return value, [np.zeros(self._count) for _ in summed]
+        best = np.maximum.reduceat(resumes, self.group)
+        value += float(np.maximum(0.0, best).sum())
+        sizes = np.diff(np.append(self.group, resumes.size))
+        found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
+        found = found[np.unique(self.owner[found], return_index=True)[1]]
+        depths[self.owner[found]] = self.depth[found]
+        return value, self._usages(found, rebuilds[found], depths)
+
+    def worth(self, summed: list[Floats]) -> tuple[Floats, NDArray[np.bool_]]:
+        """What each candidate saves less what it pays, and whether it does best without windows, [candidates]."""
         idle, demand = self._idle, self._demand
         rates = [
             np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
         ]
-        gain = self._depth.astype(np.float64)
+        gain = self.depth.astype(np.float64)
         pools = iter(rates)
         if demand.path_tokens is not None:
-            gain -= self._to(next(pools), self._depth, self._run)
-        others = np.zeros(self._depth.size)
+            gain -= self._to(next(pools), self.depth, self.run)
+        others = np.zeros(self.depth.size)
         for begin, run in zip(self._window_begin, self._window_run, strict=True):
             rate = next(pools)
-            others += self._to(rate, self._depth, self._run) - self._to(rate, begin, run)
+            others += self._to(rate, self.depth, self.run) - self._to(rate, begin, run)
         for _ in demand.states:
-            others += next(pools)[self._run]
+            others += next(pools)[self.run]
         resumes = gain - others
-        rebuilds = np.zeros(self._depth.size, bool)
+        rebuilds = np.zeros(self.depth.size, bool)
         if demand.rebuild_tokens is not None:
             rebuilds = gain - demand.rebuild_tokens > resumes
             resumes = np.where(rebuilds, gain - demand.rebuild_tokens, resumes)
-        depths = np.zeros(self._count, np.int64)
-        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self._rooms, strict=True))
-        if not resumes.size:
-            return value, [np.zeros(self._count) for _ in summed]
-        best = np.maximum.reduceat(resumes, self._group)
-        value += float(np.maximum(0.0, best).sum())
-        sizes = np.diff(np.append(self._group, resumes.size))
-        found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
-        found = found[np.unique(self._owner[found], return_index=True)[1]]
-        depths[self._owner[found]] = self._depth[found]
-        return value, self._usages(found, rebuilds[found], depths)
+        return resumes, rebuilds
 
     def _to(self, rate: Floats, token: Int64s, run: Int64s) -> Floats:
         """What the tokens of a candidate's request before `token`, which lies in `run` or at its end, cost together."""
         costs = rate * self._length
         before = np.cumsum(costs) - costs
-        base = before[self._first[self._owner]]
+        base = before[self.first[self.owner]]
         total: Floats = before[run] - base + rate[run] * (token - self._idle.begin[run])
         return total
 
@@ -152,13 +159,13 @@ class Prices:
             usages.append(self._over_time(np.clip(reach - idle.begin, 0, self._length)))
         windowed = np.zeros(self._count, np.int64)
         kept = found[~rebuilds]
-        windowed[self._owner[kept]] = self._depth[kept]
+        windowed[self.owner[kept]] = self.depth[kept]
         for window, _ in demand.windows:
             end = windowed[idle.owner]
             usages.append(self._over_time(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None)))
         for _ in demand.states:
             states = np.zeros(idle.owner.size, np.int64)
-            states[self._run[kept]] = 1
+            states[self.run[kept]] = 1
             usages.append(self._over_time(states))
         return usages
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.optimum.demand import Demand
+from unified_tree.controllers.optimum.feasible import feasible_depths
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
+from unified_tree.controllers.replay.resumptions import Resumptions
 from unified_tree.controllers.replay.workload import expand_runs
 
 if TYPE_CHECKING:
@@ -26,29 +28,43 @@ if TYPE_CHECKING:
 ALL_TOKENS = 1 << 60
 
 
-def most_hit_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int | None:
-    """What no cache of a row's pools could exceed, had it to serve the same requests in the order in which they were admitted,
-    beside the same running ones.
+class Situation:
+    """What a row's requests asked of its cache, in the order in which they were admitted and beside the same running ones.
 
-    Pools of both tiers count as one: what is on either can be hit. None with a store or a linker, which nothing bounds.
+    Pools of both tiers count as one: what is on either can be hit.
+
+    Attributes:
+        most_hit_tokens: what no cache of the row's pools could exceed there.
     """
-    if row.storage is not None or row.linker is not None:
-        return None
-    requests, page_size = counted.requests, row.composition.page_size
-    idle = Idle(_asked(workload, requests), workload.block_count, page_size)
-    rooms: dict[str, Room] = {}
-    for name, count in row.page_counts.items():
-        if row.host is None:
-            rooms[name] = count - _held(counted.held_pages[name], requests)
-        else:  # copies that are under way lock idle pages, too
-            rooms[name] = count + row.host.page_counts.get(name, 0)
-    demand = Demand.of(row.composition.components, page_size, rooms)
-    if demand.path_tokens is not None and row.host is not None:
-        demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
-    paths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
-    if not demand.windows and not demand.states:
-        return paths
-    return min(paths, Prices(idle, demand).bound())
+
+    def __init__(self, workload: Workload, counted: RowCounters, row: RowPlan) -> None:
+        self._workload = workload
+        requests, page_size = counted.requests, row.composition.page_size
+        self._order = _admitted(requests)
+        idle = self._idle = Idle(_asked(workload, requests), workload.block_count, page_size)
+        rooms: dict[str, Room] = {}
+        for name, count in row.page_counts.items():
+            if row.host is None:
+                rooms[name] = count - _held(counted.held_pages[name], requests)
+            else:  # copies that are under way lock idle pages, too
+                rooms[name] = count + row.host.page_counts.get(name, 0)
+        demand = Demand.of(row.composition.components, page_size, rooms)
+        if demand.path_tokens is not None and row.host is not None:
+            demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
+        self._demand = demand
+        self._by_path = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
+        self._prices = Prices(idle, demand) if demand.windows or demand.states else None
+        self.most_hit_tokens = int(self._by_path.sum())
+        if self._prices is not None:
+            self.most_hit_tokens = min(self.most_hit_tokens, self._prices.bound())
+
+    def resumptions(self) -> Resumptions:
+        """A plan that comes close, in this order."""
+        at_moments = self._by_path if self._prices is None else feasible_depths(self._idle, self._demand, self._prices)
+        depths = np.zeros(len(self._workload.requests), np.int64)
+        depths[self._order] = at_moments[::2]
+        others = np.setdiff1d(np.arange(depths.size), self._order)
+        return Resumptions(order=np.concatenate((self._order, others)), depths=depths)
 
 
 def _admitted(requests: Requests) -> Int64s:

@@ -84,7 +84,7 @@ class RowCounters:
     def offered(self, request: Request, prompt: Int64s) -> None:
         """Note what is there and what is missing now, before the offer changes anything."""
         if self._clairvoyance is not None:
-            self._clairvoyance.arrived(request)
+            self._clairvoyance.offered(request)
         self._held_at_offer = self._held()
         self._lost_at_offer = {}
         explanation = self._cache.explain(Key(prompt))
@@ -100,6 +100,8 @@ class RowCounters:
 
     def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         """Note what was resumed, at the first admission."""
+        if self._clairvoyance is not None:
+            self._clairvoyance.admitted(request)
         entry = self.requests[request.index]
         loaded_tokens = lease.load.tokens if lease.load is not None else 0
         entry["hit_tokens"] = lease.compute_from
