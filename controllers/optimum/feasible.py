@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unified_tree.controllers.optimum.demand import Demand
     from unified_tree.controllers.optimum.idle import Idle, Int64s
     from unified_tree.controllers.optimum.prices import Prices
 
+    Floats = NDArray[np.float64]
     Use = tuple[int, int, int, int]
     """Of a pool, from a moment to before another one, so much room."""
 
 
-def feasible_depths(idle: Idle, demand: Demand, prices: Prices) -> Int64s:
+def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Floats]) -> Int64s:
     """Where each request can resume, so that all of it fits together, [moments]. Cost: O(candidates x moments) at worst."""
     depths = np.zeros(idle.count, np.int64)
     if not prices.owner.size:
         return depths
     free = [room.copy() for room in prices.rooms]
-    worth, _ = prices.worth(prices.best_costs)
+    worth, _ = prices.worth(summed)
     depth, owner = prices.depth.tolist(), prices.owner.tolist()
     paid = np.maximum(prices.depth - worth, 1e-9)
     last = np.append(prices.group[1:], prices.owner.size)

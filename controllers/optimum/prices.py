@@ -4,9 +4,7 @@ Let a pool's room cost something for each token and admission, whatever it is. A
 it pays for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of
 tokens saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
 cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
-it, since no two of them pay for one idle time. So the bound is a maximum a request, and a sub-gradient lowers it.
-
-Any price is valid. The prices are constant over stretches of time, first over all of it, then over ever shorter ones.
+it, since no two of them pay for one idle time. So the bound is a maximum a request, and any prices give one.
 """
 
 from __future__ import annotations
@@ -24,18 +22,22 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-STRETCHES = (1, 8, 64, 512, 4096)
-"""Into how many stretches time is cut, one after the other."""
-STEPS = 100
-"""Down, with each cut."""
-
 
 class Prices:
-    """The bound of one row.
+    """What requests choose at prices for room and time.
+
+    A *candidate* is a depth at which a request may resume. Only few can be best.
 
     Args:
         idle: what was asked.
         demand: what boundaries need.
+
+    Attributes:
+        rooms: of each pool that can run short, its room at each moment, int64 [moments]: paths, then windows, then states.
+        owner, depth, run: the candidates, int64 [candidates]: the request, ascending, the tokens, ascending, and the run in
+            which the last of these lies.
+        group: where the candidates of each request that has any begin, int64.
+        first: where the runs of each request begin, int64 [moments + 1].
     """
 
     def __init__(self, idle: Idle, demand: Demand) -> None:
@@ -53,8 +55,6 @@ class Prices:
         paths = [] if demand.path_tokens is None else [demand.path_tokens]
         rooms = [*paths, *(tokens for _, tokens in demand.windows), *demand.states]
         self.rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
-        self._units = [max(1, int(room.max(initial=0))) for room in self.rooms]
-        self.best_costs = [np.zeros(self._count + 1) for _ in self.rooms]
 
     def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:
         """The run in which a token of a request lies; tokens behind its last are taken for the last."""
@@ -63,50 +63,12 @@ class Prices:
         keys = idle.owner * most + idle.end
         return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self.first[owner + 1] - 1)
 
-    def bound(self) -> int:
-        """Hit tokens that no cache can exceed: the lowest bound that was found. Cost: O(steps x runs)."""
-        best = self._dual(self.best_costs)[0]
-        if not self.rooms or not self.owner.size:
-            return _floor(best)
-        weights = [np.zeros(1) for _ in self.rooms]  # a pool's room over a stretch is worth so many tokens an admission
-        for stretches in STRETCHES:
-            edges = np.linspace(0, self._count, min(stretches, self._count) + 1).astype(np.int64)
-            weights = [
-                weight[np.minimum(np.arange(edges.size - 1) * weight.size // (edges.size - 1), weight.size - 1)]
-                for weight in weights
-            ]
-            best, weights = self._descend(edges, weights, best)
-        return _floor(best)
+    def bound(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
+        """The bound at some prices, and how much of each pool the requests take at these, [moments]. Cost: O(candidates).
 
-    def _descend(self, edges: Int64s, weights: list[Floats], best: float) -> tuple[float, list[Floats]]:
-        """Some steps down, each as long as if a certain bound were within reach (Polyak's rule)."""
-        spans = np.diff(edges)
-        rooms = [np.add.reduceat(room, edges[:-1]) for room in self.rooms]
-        best_weights, reach, stale = weights, 0.3, 0
-        for _ in range(STEPS):
-            summed = [_summed(weight / unit, spans) for weight, unit in zip(weights, self._units, strict=True)]
-            value, usages = self._dual(summed)
-            if value < best - 1e-9:
-                best, best_weights, stale = value, weights, 0
-                self.best_costs = summed
-            else:
-                stale += 1
-                if stale == 3:
-                    reach, stale, weights = reach / 2, 0, best_weights
-                    continue
-            slopes = [
-                (room - np.add.reduceat(usage, edges[:-1])) / unit
-                for room, usage, unit in zip(rooms, usages, self._units, strict=True)
-            ]
-            norm = sum(float((slope * slope).sum()) for slope in slopes)
-            if norm == 0:
-                break
-            step = (value - (1 - reach) * best) / norm
-            weights = [np.maximum(0.0, weight - step * slope) for weight, slope in zip(weights, slopes, strict=True)]
-        return best, best_weights
-
-    def _dual(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
-        """The bound at some prices, and how much of each pool the requests take at these, [requests]."""
+        Args:
+            summed: of each pool, what a token (or a state) costs from the start to before each moment, [moments + 1].
+        """
         resumes, rebuilds = self.worth(summed)
         depths = np.zeros(self._count, np.int64)
         value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self.rooms, strict=True))
@@ -176,17 +138,6 @@ class Prices:
         closed = np.bincount(idle.owner[some] + 1, amounts[some], self._count + 1)
         usage: Floats = np.cumsum(opened - closed, dtype=np.float64)[: self._count]
         return usage
-
-
-def _summed(price: Floats, spans: Int64s) -> Floats:
-    """What a token (or a state) costs from the start to each admission, [requests + 1], at a price for each stretch."""
-    costs: Floats = np.concatenate([np.zeros(1), np.cumsum(np.repeat(price, spans))])
-    return costs
-
-
-def _floor(bound: float) -> int:
-    """The whole tokens of a bound, rounding errors allowed for."""
-    return int(bound + 1e-9 * bound + 1e-3)
 
 
 def _candidates(idle: Idle, demand: Demand) -> tuple[Int64s, Int64s]:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
+    from unified_tree.controllers.replay.row_result import Requests
 
 
-PLANNED_REPLAYS = 2
+PLANNED_REPLAYS = 1
 """How often a clairvoyant row is replayed again, each time after a plan for what was asked before."""
 SAVES_OF_A_PLAN = 64
 """Places at which a request saves where such a plan says so, at most."""
@@ -114,6 +115,8 @@ def _replay(
         situation = Situation(workload, counters, row) if is_bounded else None
         result = RowResult(
             policy=spec.label,
+            is_path_only=spec.is_path_only,
+            has_paths_alone=all(component.coverage.is_path for component in plan.composition.components),
             capacity=spec.capacity,
             device_bytes=plan.device_bytes,
             requests=len(workload.requests),
@@ -131,6 +134,7 @@ def _replay(
             polled_ns=timed.polled.ns,
             virtual_s=virtual_s,
             wall_s=wall_s,
+            ceiling_tokens=_hittable_tokens(served, row) if situation is None else situation.repeated_tokens,
             traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
@@ -138,6 +142,12 @@ def _replay(
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
         return result, situation
+
+
+def _hittable_tokens(served: Requests, row: RowPlan) -> int:
+    """All whole pages of the prompts without their last tokens: a store may have them from before."""
+    page_size = row.composition.page_size
+    return int(((served["prompt_tokens"] - 1) // page_size).sum()) * page_size
 
 
 def _followed(inspector: Inspector, progress: Callable[[], None] | None) -> Callable[[], None]:
