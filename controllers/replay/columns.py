@@ -155,6 +155,8 @@ SECTIONS = (
         Column("prefill_flops_saved", "", str, lambda r: r.prefill_flops_saved, "Of these, FLOPs not spent."),
         Column("prefill_flops_saved_share", "FLOPs\nsaved %", decimals(1, 100), lambda r: r.flops_saved_share,
                "The same, as a share."),
+    )),
+    Section("Values that went, and requests without a place", (
         Column("evictions", "evicted\nvalues", short_count, lambda r: r.cache.evictions,
                "Values evicted from the device: one component's pages at one node of the tree."),
         Column("tombstones", "tombstones", short_count, lambda r: r.cache.tombstones,

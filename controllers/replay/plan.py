@@ -92,7 +92,8 @@ class RowSpec:
     @property
     def store_name(self) -> str:
         """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
-        name = self.label if self.capacity == 1.0 else f"{self.label}-{round(100 * self.capacity)}"
+        name = self.label.replace(PATH_ONLY, "path-only-")
+        name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
         plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
         return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
 

@@ -30,11 +30,14 @@ class PlannedClairvoyance(Clairvoyance):
         self._number_of = np.argsort(planned.order).tolist()
         self._depths = planned.depths[planned.order].tolist()
         self._foresight = Foresight([request.runs for request in requests], workload.block_count)
-        windows = {i: c.coverage.window_tokens for i, c in enumerate(composition.components) if i not in self._paths}
-        backs = {None, *(-(-window // self._page_size) * self._page_size for window in windows.values() if window is not None)}
-        self._back_of = {i: None if w is None else -(-w // self._page_size) * self._page_size for i, w in windows.items()}
+        self._back_of = {
+            i: -(-window // self._page_size) * self._page_size
+            for i, component in enumerate(composition.components)
+            if (window := component.coverage.window_tokens) is not None
+        }
         self._resumed_from = {
-            back: Foresight([planned.runs(request, back) for request in requests], workload.block_count) for back in backs
+            back: Foresight([planned.runs(request, back) for request in requests], workload.block_count)
+            for back in {None, *self._back_of.values()}
         }
         self._resumed_at: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for number in range(len(requests) - 1, -1, -1):
@@ -67,7 +70,7 @@ class PlannedClairvoyance(Clairvoyance):
             use = self._resumed_from[None].next_use(token)
         else:
             token, begin = last_token(value), value.node.end - 1
-            back = self._back_of[value.component]
+            back = self._back_of.get(value.component)
             if back is None:
                 use = self._next_at(token, value.node.end)
             else:
@@ -91,8 +94,6 @@ class PlannedClairvoyance(Clairvoyance):
 
 class Planned(Clairvoyant):
     """A clairvoyant policy that keeps no window and no state at which nobody is to resume."""
-
-    _clairvoyance: PlannedClairvoyance
 
     def __init__(self, clairvoyance: PlannedClairvoyance) -> None:
         super().__init__(clairvoyance)
