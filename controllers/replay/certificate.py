@@ -13,7 +13,7 @@ from unified_tree.controllers.optimum.descent import Descent, whole_tokens
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
-from unified_tree.controllers.replay.plan import PATH_ONLY
+from unified_tree.controllers.replay.plan import PATH_ONLY, RowKind
 from unified_tree.controllers.replay.resumptions import Resumptions
 from unified_tree.controllers.replay.workload import expand_runs
 
@@ -117,7 +117,7 @@ def certified(rows: Sequence[RowResult]) -> list[RowResult]:
 
 def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> RowResult:
     highest = [same.optimum_high_tokens for same in alike if same.optimum_high_tokens is not None]
-    if row.has_paths_alone and row.link is None:
+    if row.has_paths_alone and row.policy != RowKind.UNBOUNDED.value:
         twin = row
     return replace(
         row,
