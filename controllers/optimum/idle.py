@@ -64,7 +64,7 @@ class Idle:
     Cost: O(blocks listed), in numpy.
     """
 
-    def __init__(self, asked: Iterable[Asked], block_count: int, page_size: int) -> None:
+    def __init__(self, asked: Iterable[Asked | None], block_count: int, page_size: int) -> None:
         known = np.full(block_count, NEVER, np.int64)
         owner: list[Int64s] = []
         ends: list[Int64s] = []
@@ -73,6 +73,9 @@ class Idle:
         self.count = 0
         self.grid = page_size
         for request in asked:
+            if request is None:
+                self.count += 1
+                continue
             before = known[request.blocks]
             run_ends, run_since = _runs(before, request, page_size)
             pins.append((request.prompt_done, request.done, _fresh_tokens(before, request, page_size)))

@@ -15,11 +15,14 @@ import numpy as np
 
 if TYPE_CHECKING:
     from unified_tree.controllers.optimum.demand import Room
-    from unified_tree.controllers.optimum.idle import Idle
+    from unified_tree.controllers.optimum.idle import Idle, Int64s
 
 
-def most_path_hits(idle: Idle, room_tokens: Room) -> int:
-    """The most prompt tokens that can be hit from so much room for paths. Cost: O(runs log runs)."""
+def most_path_hits(idle: Idle, room_tokens: Room) -> Int64s:
+    """The most prompt tokens that can be hit from so much room for paths, by request, int64 [moments].
+
+    Cost: O(runs log runs).
+    """
     room = np.maximum(0, np.broadcast_to(room_tokens, idle.count)).tolist()
     kept = (idle.end - idle.begin).tolist()
     owner, since = idle.owner.tolist(), idle.since.tolist()
@@ -28,7 +31,8 @@ def most_path_hits(idle: Idle, room_tokens: Room) -> int:
     opening = np.searchsorted(idle.since[begins], np.arange(idle.count + 1)).tolist()
     order = begins.tolist()
     latest: list[tuple[int, int]] = []  # runs that are kept, those that end last in front; ended ones are left in it
-    used = hits = 0
+    used = 0
+    hits = np.zeros(idle.count, np.int64)
     for now in range(idle.count):
         for run in order[opening[now] : opening[now + 1]]:
             if owner[run] >= now:
@@ -42,7 +46,7 @@ def most_path_hits(idle: Idle, room_tokens: Room) -> int:
             if not kept[run]:
                 heappop(latest)
         for run in range(first[now], first[now + 1]):
-            hits += kept[run]
+            hits[now] += kept[run]
             if since[run] <= now:
                 used -= kept[run]
                 kept[run] = 0

@@ -4,9 +4,7 @@ Let a pool's room cost something for each token and admission, whatever it is. A
 it pays for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of
 tokens saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
 cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
-it, since no two of them pay for one idle time. So the bound is a maximum a request, and a sub-gradient lowers it.
-
-Any price is valid. The prices are constant over stretches of time, first over all of it, then over ever shorter ones.
+it, since no two of them pay for one idle time. So the bound is a maximum a request, and any prices give one.
 """
 
 from __future__ import annotations
@@ -24,123 +22,94 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-STRETCHES = (1, 8, 64, 512, 4096)
-"""Into how many stretches time is cut, one after the other."""
-STEPS = 100
-"""Down, with each cut."""
-
 
 class Prices:
-    """The bound of one row.
+    """What requests choose at prices for room and time.
+
+    A *candidate* is a depth at which a request may resume. Only few can be best.
 
     Args:
         idle: what was asked.
         demand: what boundaries need.
+
+    Attributes:
+        rooms: of each pool that can run short, its room at each moment, int64 [moments]: paths, then windows, then states.
+        owner, depth, run: the candidates, int64 [candidates]: the request, ascending, the tokens, ascending, and the run in
+            which the last of these lies.
+        group: where the candidates of each request that has any begin, int64.
+        first: where the runs of each request begin, int64 [moments + 1].
     """
 
     def __init__(self, idle: Idle, demand: Demand) -> None:
         self._idle = idle
         self._demand = demand
         self._count = idle.count
-        self._first = np.searchsorted(idle.owner, np.arange(self._count + 1))
+        self.first = np.searchsorted(idle.owner, np.arange(self._count + 1))
         self._length = idle.end - idle.begin
         self._is_idle = idle.since <= idle.owner
-        self._owner, self._depth = _candidates(idle, demand)
-        self._run = self._run_of(self._owner, self._depth - 1)
-        self._window_begin = [np.maximum(0, self._depth - window) for window, _ in demand.windows]
-        self._window_run = [self._run_of(self._owner, begin) for begin in self._window_begin]
-        self._group = np.flatnonzero(np.append(True, self._owner[1:] != self._owner[:-1])) if self._owner.size else self._owner
+        self.owner, self.depth = _candidates(idle, demand)
+        self.run = self._run_of(self.owner, self.depth - 1)
+        self._window_begin = [np.maximum(0, self.depth - window) for window, _ in demand.windows]
+        self._window_run = [self._run_of(self.owner, begin) for begin in self._window_begin]
+        self.group = np.flatnonzero(np.append(True, self.owner[1:] != self.owner[:-1])) if self.owner.size else self.owner
         paths = [] if demand.path_tokens is None else [demand.path_tokens]
         rooms = [*paths, *(tokens for _, tokens in demand.windows), *demand.states]
-        self._rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
-        self._units = [max(1, int(room.max(initial=0))) for room in self._rooms]
+        self.rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
 
     def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:
         """The run in which a token of a request lies; tokens behind its last are taken for the last."""
         idle = self._idle
         most = int(idle.end.max(initial=0)) + 1
         keys = idle.owner * most + idle.end
-        return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self._first[owner + 1] - 1)
+        return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self.first[owner + 1] - 1)
 
-    def bound(self) -> int:
-        """Hit tokens that no cache can exceed: the lowest bound that was found. Cost: O(steps x runs)."""
-        best = self._dual([np.zeros(self._count + 1) for _ in self._rooms])[0]
-        if not self._rooms or not self._owner.size:
-            return _floor(best)
-        weights = [np.zeros(1) for _ in self._rooms]  # a pool's room over a stretch is worth so many tokens an admission
-        for stretches in STRETCHES:
-            edges = np.linspace(0, self._count, min(stretches, self._count) + 1).astype(np.int64)
-            weights = [
-                weight[np.minimum(np.arange(edges.size - 1) * weight.size // (edges.size - 1), weight.size - 1)]
-                for weight in weights
-            ]
-            best, weights = self._descend(edges, weights, best)
-        return _floor(best)
+    def bound(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
+        """The bound at some prices, and how much of each pool the requests take at these, [moments]. Cost: O(candidates).
 
-    def _descend(self, edges: Int64s, weights: list[Floats], best: float) -> tuple[float, list[Floats]]:
-        """Some steps down, each as long as if a certain bound were within reach (Polyak's rule)."""
-        spans = np.diff(edges)
-        rooms = [np.add.reduceat(room, edges[:-1]) for room in self._rooms]
-        best_weights, reach, stale = weights, 0.3, 0
-        for _ in range(STEPS):
-            summed = [_summed(weight / unit, spans) for weight, unit in zip(weights, self._units, strict=True)]
-            value, usages = self._dual(summed)
-            if value < best - 1e-9:
-                best, best_weights, stale = value, weights, 0
-            else:
-                stale += 1
-                if stale == 3:
-                    reach, stale, weights = reach / 2, 0, best_weights
-                    continue
-            slopes = [
-                (room - np.add.reduceat(usage, edges[:-1])) / unit
-                for room, usage, unit in zip(rooms, usages, self._units, strict=True)
-            ]
-            norm = sum(float((slope * slope).sum()) for slope in slopes)
-            if norm == 0:
-                break
-            step = (value - (1 - reach) * best) / norm
-            weights = [np.maximum(0.0, weight - step * slope) for weight, slope in zip(weights, slopes, strict=True)]
-        return best, best_weights
+        Args:
+            summed: of each pool, what a token (or a state) costs from the start to before each moment, [moments + 1].
+        """
+        resumes, rebuilds = self.worth(summed)
+        depths = np.zeros(self._count, np.int64)
+        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self.rooms, strict=True))
+        if not resumes.size:
+            return value, [np.zeros(self._count) for _ in summed]
+        best = np.maximum.reduceat(resumes, self.group)
+        value += float(np.maximum(0.0, best).sum())
+        sizes = np.diff(np.append(self.group, resumes.size))
+        found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
+        found = found[np.unique(self.owner[found], return_index=True)[1]]
+        depths[self.owner[found]] = self.depth[found]
+        return value, self._usages(found, rebuilds[found], depths)
 
-    def _dual(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
-        """The bound at some prices, and how much of each pool the requests take at these, [requests]."""
+    def worth(self, summed: list[Floats]) -> tuple[Floats, NDArray[np.bool_]]:
+        """What each candidate saves less what it pays, and whether it does best without windows, [candidates]."""
         idle, demand = self._idle, self._demand
         rates = [
             np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
         ]
-        gain = self._depth.astype(np.float64)
+        gain = self.depth.astype(np.float64)
         pools = iter(rates)
         if demand.path_tokens is not None:
-            gain -= self._to(next(pools), self._depth, self._run)
-        others = np.zeros(self._depth.size)
+            gain -= self._to(next(pools), self.depth, self.run)
+        others = np.zeros(self.depth.size)
         for begin, run in zip(self._window_begin, self._window_run, strict=True):
             rate = next(pools)
-            others += self._to(rate, self._depth, self._run) - self._to(rate, begin, run)
+            others += self._to(rate, self.depth, self.run) - self._to(rate, begin, run)
         for _ in demand.states:
-            others += next(pools)[self._run]
+            others += next(pools)[self.run]
         resumes = gain - others
-        rebuilds = np.zeros(self._depth.size, bool)
+        rebuilds = np.zeros(self.depth.size, bool)
         if demand.rebuild_tokens is not None:
             rebuilds = gain - demand.rebuild_tokens > resumes
             resumes = np.where(rebuilds, gain - demand.rebuild_tokens, resumes)
-        depths = np.zeros(self._count, np.int64)
-        value = sum(float((np.diff(cost) * room).sum()) for cost, room in zip(summed, self._rooms, strict=True))
-        if not resumes.size:
-            return value, [np.zeros(self._count) for _ in summed]
-        best = np.maximum.reduceat(resumes, self._group)
-        value += float(np.maximum(0.0, best).sum())
-        sizes = np.diff(np.append(self._group, resumes.size))
-        found = np.flatnonzero((resumes == np.repeat(best, sizes)) & (resumes > 0))
-        found = found[np.unique(self._owner[found], return_index=True)[1]]
-        depths[self._owner[found]] = self._depth[found]
-        return value, self._usages(found, rebuilds[found], depths)
+        return resumes, rebuilds
 
     def _to(self, rate: Floats, token: Int64s, run: Int64s) -> Floats:
         """What the tokens of a candidate's request before `token`, which lies in `run` or at its end, cost together."""
         costs = rate * self._length
         before = np.cumsum(costs) - costs
-        base = before[self._first[self._owner]]
+        base = before[self.first[self.owner]]
         total: Floats = before[run] - base + rate[run] * (token - self._idle.begin[run])
         return total
 
@@ -152,13 +121,13 @@ class Prices:
             usages.append(self._over_time(np.clip(reach - idle.begin, 0, self._length)))
         windowed = np.zeros(self._count, np.int64)
         kept = found[~rebuilds]
-        windowed[self._owner[kept]] = self._depth[kept]
+        windowed[self.owner[kept]] = self.depth[kept]
         for window, _ in demand.windows:
             end = windowed[idle.owner]
             usages.append(self._over_time(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None)))
         for _ in demand.states:
             states = np.zeros(idle.owner.size, np.int64)
-            states[self._run[kept]] = 1
+            states[self.run[kept]] = 1
             usages.append(self._over_time(states))
         return usages
 
@@ -169,17 +138,6 @@ class Prices:
         closed = np.bincount(idle.owner[some] + 1, amounts[some], self._count + 1)
         usage: Floats = np.cumsum(opened - closed, dtype=np.float64)[: self._count]
         return usage
-
-
-def _summed(price: Floats, spans: Int64s) -> Floats:
-    """What a token (or a state) costs from the start to each admission, [requests + 1], at a price for each stretch."""
-    costs: Floats = np.concatenate([np.zeros(1), np.cumsum(np.repeat(price, spans))])
-    return costs
-
-
-def _floor(bound: float) -> int:
-    """The whole tokens of a bound, rounding errors allowed for."""
-    return int(bound + 1e-9 * bound + 1e-3)
 
 
 def _candidates(idle: Idle, demand: Demand) -> tuple[Int64s, Int64s]:

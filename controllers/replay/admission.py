@@ -118,11 +118,10 @@ class Admission:
         prompt = tokens[: entry.target]
         if not entry.admitted:
             self._observer.offered(request, prompt)
-        shared = (request.shared_tokens,) if request.shared_tokens else ()
         room_before = self._room_tokens() if traffic.has_host else 0
         entry.fetched_tokens = max(entry.fetched_tokens, fetches.fetched_tokens(entry))
         try:
-            lease = self._cache.acquire(entry, prompt, (*shared, *fetches.checkpoints(entry)), named=fetches.is_on)
+            lease = self._cache.acquire(entry, prompt, (*request.save_points, *fetches.checkpoints(entry)), named=fetches.is_on)
         except OutOfPagesError:
             return False
         missing_tokens = entry.missing_tokens = entry.target - lease.cached_tokens

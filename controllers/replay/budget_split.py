@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.pools.host_layout import host_page_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -35,3 +37,22 @@ def split_for_server(
     if not with_chunk:
         return pages
     return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | with_chunk)
+
+
+def path_only_split(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> dict[str, int]:
+    """Pages of the path pools, equally many of each, were all of the budget theirs.
+
+    Args:
+        page_counts: pages by pool, for paths of no bytes.
+    """
+    page_bytes = composition.pool_page_bytes()
+    paths = [c.name for c in composition.components if c.shares is None and c.coverage.is_path]
+    together = sum(page_bytes[name] for name in paths)
+    return {name: device_bytes // together if together else page_counts[name] for name in paths}
+
+
+def path_only_host_split(composition: Composition, host_bytes: int, page_counts: Mapping[str, int]) -> dict[str, int]:
+    """Host pages of the paths, likewise."""
+    paths = [c for c in composition.components if c.coverage.is_path]
+    together = sum(host_page_bytes(c.page_bytes) for c in paths)
+    return {c.name: host_bytes // together if together else page_counts[c.name] for c in paths}

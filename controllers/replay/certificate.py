@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.optimum.demand import Demand
+from unified_tree.controllers.optimum.descent import Descent, whole_tokens
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
+from unified_tree.controllers.replay.plan import PATH_ONLY, RowKind
+from unified_tree.controllers.replay.resumptions import Resumptions
 from unified_tree.controllers.replay.workload import expand_runs
 
 if TYPE_CHECKING:
@@ -26,29 +29,44 @@ if TYPE_CHECKING:
 ALL_TOKENS = 1 << 60
 
 
-def most_hit_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int | None:
-    """What no cache of a row's pools could exceed, had it to serve the same requests in the order in which they were admitted,
-    beside the same running ones.
+class Situation:
+    """What a row's requests asked of its cache, in the order in which they were admitted and beside the same running ones.
 
-    Pools of both tiers count as one: what is on either can be hit. None with a store or a linker, which nothing bounds.
+    Pools of both tiers count as one: what is on either can be hit.
+
+    Attributes:
+        repeated_tokens: what earlier requests had of the prompts, as far as it can be hit.
+        most_hit_tokens: what no cache of the row's pools could exceed there.
     """
-    if row.storage is not None or row.linker is not None:
-        return None
-    requests, page_size = counted.requests, row.composition.page_size
-    idle = Idle(_asked(workload, requests), workload.block_count, page_size)
-    rooms: dict[str, Room] = {}
-    for name, count in row.page_counts.items():
-        if row.host is None:
-            rooms[name] = count - counted.held_pages[name][_admitted(requests)]
-        else:  # copies that are under way lock idle pages, too
-            rooms[name] = count + row.host.page_counts.get(name, 0)
-    demand = Demand.of(row.composition.components, page_size, rooms)
-    if demand.path_tokens is not None and row.host is not None:
-        demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
-    paths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
-    if not demand.windows and not demand.states:
-        return paths
-    return min(paths, Prices(idle, demand).bound())
+
+    def __init__(self, workload: Workload, counted: RowCounters, row: RowPlan) -> None:
+        self._workload = workload
+        requests, page_size = counted.requests, row.composition.page_size
+        self._order = _admitted(requests)
+        idle = Idle(_asked(workload, requests), workload.block_count, page_size)
+        self.repeated_tokens = int((idle.end - idle.begin).sum())
+        rooms: dict[str, Room] = {}
+        for name, count in row.page_counts.items():
+            if row.host is None:
+                rooms[name] = count - _held(counted.held_pages[name], requests)
+            else:  # copies that are under way lock idle pages, too
+                rooms[name] = count + row.host.page_counts.get(name, 0)
+        demand = Demand.of(row.composition.components, page_size, rooms)
+        if demand.path_tokens is not None and row.host is not None:
+            demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
+        self._depths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
+        self.most_hit_tokens = int(self._depths.sum())
+        if demand.windows or demand.states:
+            descent = Descent(idle, demand, Prices(idle, demand), self.most_hit_tokens)
+            descent.go()
+            self.most_hit_tokens, self._depths = whole_tokens(descent.bound), descent.depths
+
+    def resumptions(self) -> Resumptions:
+        """A plan that comes close, in this order."""
+        depths = np.zeros(len(self._workload.requests), np.int64)
+        depths[self._order] = self._depths[::2]
+        others = np.setdiff1d(np.arange(depths.size), self._order)
+        return Resumptions(order=np.concatenate((self._order, others)), depths=depths)
 
 
 def _admitted(requests: Requests) -> Int64s:
@@ -57,7 +75,15 @@ def _admitted(requests: Requests) -> Int64s:
     return order[requests["admission"][order] >= 0]
 
 
-def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
+def _held(by_admission: list[list[int]], requests: Requests) -> Int64s:
+    """What running requests held at each moment, [moments]. Admissions that came to nothing count to the one before."""
+    admissions = requests["admission"][_admitted(requests)]
+    held = np.array(by_admission, np.int64).reshape(-1, 2)
+    most = np.maximum.reduceat(held[:, 1], admissions) if admissions.size else held[:, 1]
+    return np.column_stack((held[admissions, 0], most)).ravel()
+
+
+def _asked(workload: Workload, requests: Requests) -> Iterator[Asked | None]:
     """The requests that were admitted, in that order, and when they had computed what they left."""
     order = _admitted(requests)
     admissions = requests["admission"][order]
@@ -69,23 +95,39 @@ def _asked(workload: Workload, requests: Requests) -> Iterator[Asked]:
             blocks=request.blocks(),
             block_tokens=request.block_tokens,
             prompt_tokens=request.prompt_tokens,
-            prompt_done=prompt_end,
-            done=end,
+            prompt_done=2 * prompt_end,
+            done=2 * end,
             answer_blocks=None if request.answer_runs is None else expand_runs(request.answer_runs),
         )
+        yield None
 
 
 def certified(rows: Sequence[RowResult]) -> list[RowResult]:
-    """The rows, each with what can be hit at least: what it hit, or another row of these pools and this order of admissions."""
+    """The rows of a report, each with what stands beside its figure: the interval in which the best possible lies in the orders
+    of admissions of all rows of its pools, and its path-only twin.
+
+    A row of these pools hit the lower bound in its own order, and in no row's order more than the upper one is possible.
+    """
     alike: defaultdict[object, list[RowResult]] = defaultdict(list)
     for row in rows:
-        alike[_situation(row)].append(row)
-    most = {situation: max(row.hit_tokens for row in same) for situation, same in alike.items()}
-    return [replace(row, optimum_low_tokens=most[_situation(row)]) for row in rows]
+        alike[_pools(row)].append(row)
+    twins = {row.policy: row for row in rows if row.is_path_only}
+    return [_beside(row, alike[_pools(row)], twins.get(PATH_ONLY + row.policy)) for row in rows]
 
 
-def _situation(row: RowResult) -> object:
-    """What the best possible depends on."""
+def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> RowResult:
+    highest = [same.optimum_high_tokens for same in alike if same.optimum_high_tokens is not None]
+    if row.has_paths_alone and row.policy != RowKind.UNBOUNDED.value:
+        twin = row
+    return replace(
+        row,
+        optimum_low_tokens=max(same.hit_tokens for same in alike) if len(highest) == len(alike) else None,
+        optimum_high_tokens=max(highest) if len(highest) == len(alike) else None,
+        path_only_hit_rate=twin.hit_rate if twin is not None and (twin.link is None) == (row.link is None) else None,
+    )
+
+
+def _pools(row: RowResult) -> object:
+    """The pools of a row, and what is kept in them."""
     tiers = [{name: pool.total for name, pool in pools.items()} for pools in (row.cache.pools, row.cache.host_pools)]
-    times = tuple(row.served[name].tobytes() for name in ("admission", "prompt_done", "done"))
-    return row.policy == "path-only", repr(tiers), times, row.optimum_high_tokens
+    return row.is_path_only, repr(tiers)

@@ -2,7 +2,7 @@
 
 Belady's rule is optimal for pages of one size, each fetched on its own. A hybrid's values depend on each other and a path can
 only be cut from its end, so here it is a reference and not a bound. Requests are foreseen in arrival order, whatever the
-scheduler makes of them.
+scheduler makes of them; `PlannedClairvoyance` knows the scheduler, too.
 
 A use that passes a value by (its request branched off before, or had no need of that window) is not seen by the value's
 pool. So every value is noted under the request expected to need it, and ranked anew when that request has arrived.
@@ -31,16 +31,16 @@ class Clairvoyance:
     """The factory of one cache's clairvoyant policies, and who tells them what has arrived."""
 
     def __init__(self, workload: Workload, composition: Composition) -> None:
-        self._foresight = Foresight(workload)
+        self._foresight = Foresight([request.runs for request in workload.requests], workload.block_count)
         self._page_size = composition.page_size
         self._paths = frozenset(i for i, c in enumerate(composition.components) if c.coverage.is_path)
         self._policies: list[Clairvoyant] = []
+        self._arriving: Request | None = None
 
     def __call__(self, _: RestoreCost) -> Clairvoyant:
         """A policy for one pool."""
-        policy = Clairvoyant(self._foresight, self._page_size, self._paths)
-        self._policies.append(policy)
-        return policy
+        self._policies.append(Clairvoyant(self))
+        return self._policies[-1]
 
     def attach(self, cache: PrefixCache) -> None:
         """Tell the policies whose order they keep; once, after the cache was made with this factory."""
@@ -49,49 +49,84 @@ class Clairvoyance:
         for pool in pools + [cache.tree.pool(name, Tier.HOST) for name in stats.host_pools]:
             next(policy for policy in self._policies if policy is pool.policy).pool = pool
 
-    def arrived(self, request: Request) -> None:
+    def offered(self, request: Request) -> None:
         """A request is offered to the cache: its use of its blocks is no longer in the future."""
-        self._foresight.arrived(request)
+        self._arriving = request
+        self._foresight.arrived(request.index)
+        self._revise(request.index)
+
+    def admitted(self, request: Request) -> None:
+        """A request got its place."""
+
+    def _revise(self, number: int) -> None:
         for policy in self._policies:
-            policy.revise(request.index)
+            policy.revise(number)
+
+    def need(self, value: Value) -> tuple[int, int]:
+        """The request after which a value is to be ranked anew, and the one that needs it next; NEVER for none.
+
+        A path value is needed when the first page that it covers is asked for again. A window or a state is needed by a request
+        that shares its prefix and no more, so not by one that will pass it by.
+        """
+        if value.component in self._paths:
+            use = self._foresight.next_use(self._first_token(value))
+            return use, use
+        token = last_token(value)
+        use = self._foresight.next_use(token)
+        return use, NEVER if use != NEVER and self._passes_by(value.node.end, token) else use
+
+    def _first_token(self, value: Value) -> int:
+        """A token of the first page that a value covers."""
+        node = value.node
+        page_bytes = len(node.edge) // (node.end - node.start) * self._page_size
+        return _token(value, len(node.edge) - max(0, value.page_count - 1) * page_bytes)
+
+    def _passes_by(self, length_tokens: int, block: int) -> bool:
+        """Whether the next request to list `block`, which ends at `length_tokens`, shares more than that with the one
+        arriving now. It will then resume behind that length, from what the one arriving now leaves.
+        """
+        if self._arriving is None:
+            return False
+        arriving, size = self._arriving.blocks(), self._arriving.block_tokens
+        last, following = (length_tokens - 1) // size, length_tokens // size
+        if following >= arriving.size or arriving[last] != block:
+            return False
+        return self._foresight.next_use(int(arriving[following])) == self._foresight.next_use(block)
 
 
 class Clairvoyant:
-    """Ranks a value by when it is needed again; never comes first, then latest, among equals the least recently used.
+    """Ranks a value by when it is needed again; never comes first, then latest, among equals the least recently used."""
 
-    A path value is needed when the first page that it covers is asked for again. A window or a state is needed by a request
-    that shares its prefix and no more, so not by one that will pass it by.
-    """
-
-    def __init__(self, foresight: Foresight, page_size: int, paths: frozenset[int]) -> None:
+    def __init__(self, clairvoyance: Clairvoyance) -> None:
         self.pool: Pool | None = None
-        self._foresight = foresight
-        self._page_size = page_size
-        self._paths = paths
+        self._clairvoyance = clairvoyance
         self._due: dict[int, set[Value]] = {}
 
     def touched(self, value: Value) -> None:
         """Nothing to keep: the rank is looked up."""
 
     def rank(self, value: Value) -> Rank:
-        """Minus the index of the next request to need it. Notes the value under that request."""
-        node = value.node
-        page_bytes = len(node.edge) // (node.end - node.start) * self._page_size
-        is_path = value.component in self._paths
-        end = len(node.edge) - max(0, value.page_count - 1) * page_bytes if is_path else len(node.edge)
-        token = int.from_bytes(node.edge[end - TOKEN_BYTES : end], byteorder)
-        use = self._foresight.next_use(token)
-        if use != NEVER:
-            self._due.setdefault(use, set()).add(value)
-            if not is_path and self._foresight.passes_by(node.end, token):
-                use = NEVER
+        """Minus the number of the next request to need it. Notes the value under the request that may change that."""
+        revised_at, use = self._clairvoyance.need(value)
+        if revised_at != NEVER:
+            self._due.setdefault(revised_at, set()).add(value)
         return (-use, value.touched)
 
     def evicted(self, value: Value) -> None:
         """Nothing to learn from a victim."""
 
-    def revise(self, request_index: int) -> None:
+    def revise(self, number: int) -> None:
         """The request has arrived: rank anew what it was expected to need. Cost: O(log n) a value."""
-        for value in sorted(self._due.pop(request_index, ()), key=lambda value: value.node.id):
+        for value in sorted(self._due.pop(number, ()), key=lambda value: value.node.id):
             if self.pool is not None:
                 self.pool.reorder(value)
+
+
+def last_token(value: Value) -> int:
+    """The last token before a value's end."""
+    return _token(value, len(value.node.edge))
+
+
+def _token(value: Value, end: int) -> int:
+    """The token of the value's edge that ends at this byte."""
+    return int.from_bytes(value.node.edge[end - TOKEN_BYTES : end], byteorder)

@@ -16,7 +16,7 @@ from unified_tree.controllers.replay.arguments import Arguments
 from unified_tree.controllers.replay.certificate import certified
 from unified_tree.controllers.replay.composition_tables import print_models
 from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
-from unified_tree.controllers.replay.plan import RowKind, report_specs, sweep_specs
+from unified_tree.controllers.replay.plan import report_specs, sweep_specs
 from unified_tree.controllers.replay.report import print_columns, print_header, print_rows
 from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.row_processes import run_rows
@@ -81,9 +81,9 @@ def replay_command(**given: Any) -> int:
     files = arguments.files
     files.check()
     policies, page_counts = arguments.policies, arguments.page_counts
-    specs = report_specs(policies, page_counts)
-    specs[0] = replace(specs[0], recording=files.inspect)
     plan = arguments.plan()
+    specs = report_specs(policies, page_counts, plan)
+    specs[0] = replace(specs[0], recording=files.inspect)
     one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory
     jobs = arguments.jobs or (1 if one_by_one else os.cpu_count() or 1)
     sweep = sweep_specs(policies, plan) if files.plot is not None else []
@@ -92,8 +92,7 @@ def replay_command(**given: Any) -> int:
     print_header(console, plan, page_counts)
     with _progress_bar(plan, len(specs) + len(sweep)) as progress:
         results = run_rows(plan, [*specs, *sweep], jobs, progress)
-    path_only = next(row.hit_rate for row in results if row.policy == RowKind.PATH_ONLY.value)
-    rows = certified([replace(row, path_only_hit_rate=path_only) for row in results[: len(specs)]])
+    rows = certified(results[: len(specs)])
     print_rows(console, plan, rows)
     files.write(rows, results[len(specs) :], f"{plan.workload.name} on {plan.composition.name}")
     wrong_bytes = sum(row.verified.wrong_bytes for row in results if row.verified is not None)

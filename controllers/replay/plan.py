@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.budget_split import path_only_split, split_for_server
 from unified_tree.controllers.replay.verification import Verification
 from unified_tree.errors import ConfigurationError
 from unified_tree.policies import policy_factory
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
 SWEEP_POLICIES = 2
+PATH_ONLY = "path-only "
+"""Before the name of the row whose twin a row is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,12 @@ class Plan:
 class RowKind(Enum):
     """What a row is for: a policy under test, or a reference.
 
-    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come. PATH_ONLY has the same path pools, and
-    windows and states that no match has to wait for, without bounds: what the path pools alone would allow.
+    UNBOUNDED never evicts. CLAIRVOYANT evicts with knowledge of the requests to come.
     """
 
     POLICY = "policy"
     UNBOUNDED = "unbounded"
     CLAIRVOYANT = "clairvoyant"
-    PATH_ONLY = "path-only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,8 @@ class RowSpec:
         kind: what it is for.
         policy: the eviction policy by name; not read by CLAIRVOYANT.
         page_counts: device pages by component.
+        is_path_only: whether windows and states never limit a hit and take no room: the page counts are of paths, for which all
+            of the budget is.
         capacity: device budget as a multiple of the one asked for; for the plot.
         recording: the file for what its cache shows an inspector; None for none.
     """
@@ -77,32 +79,42 @@ class RowSpec:
     kind: RowKind
     policy: str
     page_counts: Mapping[str, int]
+    is_path_only: bool = False
     capacity: float = 1.0
     recording: Path | None = None
 
     @property
     def label(self) -> str:
         """The row's name in the report."""
-        return self.policy if self.kind is RowKind.POLICY else self.kind.value
+        name = self.policy if self.kind is RowKind.POLICY else self.kind.value
+        return PATH_ONLY + name if self.is_path_only else name
 
     @property
     def store_name(self) -> str:
         """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
-        name = self.label if self.capacity == 1.0 else f"{self.label}-{round(100 * self.capacity)}"
+        name = self.label.replace(PATH_ONLY, "path-only-")
+        name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
         plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
         return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def report_specs(policies: Sequence[str], page_counts: Mapping[str, int]) -> list[RowSpec]:
-    """A row a policy and then the references: clairvoyant, unbounded, and path-only under the first of the policies.
+def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
+    """A row a policy, then clairvoyant and unbounded, and a path-only twin of each but the last.
+
+    There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
+    no twins of a model of paths alone, which is its own.
 
     Raises ConfigurationError for a policy that `policy_factory` does not find.
     """
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
-    references = (RowKind.CLAIRVOYANT, RowKind.UNBOUNDED, RowKind.PATH_ONLY)
-    return rows + [RowSpec(kind=kind, policy=policies[0], page_counts=page_counts) for kind in references]
+    rows.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts))
+    paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
+    twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows] if paths != page_counts else []
+    if plan.storage is None and plan.linker is None:
+        rows.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
+    return rows + twins
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:

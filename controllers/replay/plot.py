@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 TIME_BINS = 60
-REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-.", "path-only": "--"}
+REFERENCE_STYLE = {"unbounded": ":", "clairvoyant": "-."}
 HOUR_S = 3600.0
 
 
@@ -35,6 +35,7 @@ def write_plot(path: Path, rows: Sequence[RowResult], sweep: Sequence[RowResult]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    rows = [row for row in rows if not row.is_path_only]
     tiered = next((row for row in rows if row.has_host), None)
     figure = Figure(figsize=(11, 12 if tiered is None else 16), layout="constrained")
     FigureCanvasAgg(figure)

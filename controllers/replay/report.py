@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.storage_settings import StorageSettings
 
 REFERENCES = {
-    "clairvoyant": "evicts what is needed latest, knowing all requests to come",
-    "unbounded": "never evicts: a device without limit",
-    "path-only": "windows and states never limit a hit: what full attention's pages alone allow",
+    "clairvoyant": "knows all requests to come, and follows the best plan found",
+    "unbounded": "never evicts: a device without limit; windows and states still limit its hits",
 }
 
 
@@ -78,7 +77,8 @@ def _print_peer(console: Console, kind: str, peer: StorageSettings | LinkerSetti
 
 
 def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
-    """The rows side by side, table by table."""
+    """The rows side by side, table by table; of path-only twins the files have more."""
+    rows = [row for row in rows if not row.is_path_only]
     for section in SECTIONS:
         columns = section.shown(rows)
         if not columns:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.replay.certificate import most_hit_tokens
+from unified_tree.controllers.replay.certificate import Situation
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.replay.planned_clairvoyance import PlannedClairvoyance
 from unified_tree.controllers.replay.prefill_pace import PrefillPace
 from unified_tree.controllers.replay.row_counters import RowCounters
 from unified_tree.controllers.replay.row_plan import RowPlan
@@ -28,19 +30,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unified_tree.controllers.prefix_linker import LinkedPrefixes
+    from unified_tree.controllers.replay.row_result import Requests
+
+
+PLANNED_REPLAYS = 1
+"""How often a clairvoyant row is replayed again, each time after a plan for what was asked before."""
+SAVES_OF_A_PLAN = 64
+"""Places at which a request saves where such a plan says so, at most."""
 
 
 def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = None) -> RowResult:
-    """Replay the plan's workload with the row's cache.
+    """Replay the plan's workload with the row's cache; a clairvoyant one several times, of which the best counts.
 
     Raises ConfigurationError for a composition, page counts or a policy that no cache can be made of.
     """
+    if spec.kind is not RowKind.CLAIRVOYANT:
+        return _replay(plan, spec, None, progress)[0]
+    result, situation = _replay(plan, spec, Clairvoyance(plan.workload, plan.composition), progress)
+    for _ in range(PLANNED_REPLAYS):
+        if situation is None:
+            break
+        planned = situation.resumptions()
+        following = PlannedClairvoyance(plan.workload, plan.composition, planned)
+        workload = planned.with_checkpoints(plan.workload)
+        again, situation = _replay(replace(plan, workload=workload), spec, following, None)
+        result = max(result, again, key=lambda row: row.hit_tokens)
+    return result
+
+
+def _replay(
+    plan: Plan, spec: RowSpec, clairvoyance: Clairvoyance | None, progress: Callable[[], None] | None
+) -> tuple[RowResult, Situation | None]:
+    """One replay, and what it asked of the cache; None with a store or a linker, for nothing bounds what they hold."""
     start_s = perf_counter()
     workload = plan.workload
-    clairvoyance = Clairvoyance(workload, plan.composition) if spec.kind is RowKind.CLAIRVOYANT else None
     row = RowPlan.of(plan, spec)
     tiers = stand_up(row)
     clock = StepClock(plan.settings, tiers.clock)
+    more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(clairvoyance, PlannedClairvoyance) else {}
     with ExitStack() as open_things:
         cache = open_things.enter_context(
             closing(
@@ -52,6 +79,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
                     host=tiers.host,
                     storage=None if tiers.storage is None else tiers.storage.tier,
                     time_s=lambda: clock.now_s,
+                    **more,
                 )
             )
         )
@@ -68,7 +96,7 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             progress = _followed(inspector, progress)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
-        timed = TimedCache(cache, pages, row.max_tokens)
+        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held)
         fetches = _fetches(clock, timed, tiers, link)
         traffic = Traffic(timed, clock, tiers.engine, fetches)
         Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
@@ -83,8 +111,12 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
         counters.look_at_pools()
         served = counters.requests[counters.requests["is_served"]]
         flops = plan.composition.prefill_flops
-        return RowResult(
+        is_bounded = row.storage is None and row.linker is None
+        situation = Situation(workload, counters, row) if is_bounded else None
+        result = RowResult(
             policy=spec.label,
+            is_path_only=spec.is_path_only,
+            has_paths_alone=all(component.coverage.is_path for component in plan.composition.components),
             capacity=spec.capacity,
             device_bytes=plan.device_bytes,
             requests=len(workload.requests),
@@ -102,12 +134,20 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
             polled_ns=timed.polled.ns,
             virtual_s=virtual_s,
             wall_s=wall_s,
+            ceiling_tokens=_hittable_tokens(served, row) if situation is None else situation.repeated_tokens,
             traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
-            optimum_high_tokens=most_hit_tokens(workload, counters, row),
+            optimum_high_tokens=None if situation is None else situation.most_hit_tokens,
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
+        return result, situation
+
+
+def _hittable_tokens(served: Requests, row: RowPlan) -> int:
+    """All whole pages of the prompts without their last tokens: a store may have them from before."""
+    page_size = row.composition.page_size
+    return int(((served["prompt_tokens"] - 1) // page_size).sum()) * page_size
 
 
 def _followed(inspector: Inspector, progress: Callable[[], None] | None) -> Callable[[], None]:

@@ -38,7 +38,8 @@ class RowCounters:
 
     Attributes:
         requests: an array of REQUEST by index; rejected ones have nothing but their prompt's length.
-        held_pages: by component with device pages, int64 [requests]: what running requests used when it was admitted.
+        held_pages: by component with device pages, by number of admission: what running requests used just before it, and at
+            most from there to the next one.
         lost_tokens: see RowResult, as the rest.
     """
 
@@ -64,7 +65,7 @@ class RowCounters:
         self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
-        self.held_pages = {name: np.zeros(len(workload.requests), np.int64) for name in stats.pools}
+        self.held_pages: dict[str, list[list[int]]] = {name: [] for name in stats.pools}
         self.peak_pages = dict.fromkeys(stats.pools, 0)
         self.peak_host_pages = dict.fromkeys(stats.host_pools, 0)
         self._cache = cache
@@ -73,6 +74,7 @@ class RowCounters:
         self._is_linked = is_linked
         self._step_s = step_ms / 1000.0
         self._lost_at_offer: dict[str, int] = {}
+        self._held_at_offer: dict[str, int] = {}
         self._lost: dict[int, dict[str, int]] = {}
         self._misses: dict[int, list[Miss]] = {}
         self._sample_every = max(1, len(workload.requests) // RESIDENCY_SAMPLES)
@@ -82,9 +84,8 @@ class RowCounters:
     def offered(self, request: Request, prompt: Int64s) -> None:
         """Note what is there and what is missing now, before the offer changes anything."""
         if self._clairvoyance is not None:
-            self._clairvoyance.arrived(request)
-        for name, pool in self._cache.stats().pools.items():
-            self.held_pages[name][request.index] = pool.leased + pool.protected
+            self._clairvoyance.offered(request)
+        self._held_at_offer = self._held()
         self._lost_at_offer = {}
         explanation = self._cache.explain(Key(prompt))
         self.requests["reachable_tokens"][request.index] = explanation.reachable_length
@@ -99,6 +100,8 @@ class RowCounters:
 
     def admitted(self, request: Request, lease: Lease, now_s: float, fetched_tokens: int) -> None:
         """Note what was resumed, at the first admission."""
+        if self._clairvoyance is not None:
+            self._clairvoyance.admitted(request)
         entry = self.requests[request.index]
         loaded_tokens = lease.load.tokens if lease.load is not None else 0
         entry["hit_tokens"] = lease.compute_from
@@ -115,6 +118,24 @@ class RowCounters:
             self._samples.append((now_s, used))
         entry["admission"] = self._admissions
         self._admissions += 1
+        held = self._held()
+        for name, before in self._held_at_offer.items():
+            self.held_pages[name].append([before, held[name]])
+
+    def look_at_held(self) -> None:
+        """Note the most pages that running requests hold between two admissions."""
+        for name, held in self._held().items():
+            latest = self.held_pages[name][-1]
+            latest[1] = max(latest[1], held)
+
+    def _held(self) -> dict[str, int]:
+        """Pages that running requests use now, by component: their own, and those of the tree that they lock."""
+        cache = self._cache
+        held = {}
+        for name in self.held_pages:
+            pool = cache.tree.pool(name)
+            held[name] = cache.device.allocators[name].used_pages - pool.used_pages + pool.protected_pages
+        return held
 
     def loaded(self, request: Request, waited_s: float) -> None:
         """Note how long a request waited for its load."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.replay.budget_split import path_only_host_split
 from unified_tree.controllers.replay.page_store import raw_layers
 from unified_tree.controllers.replay.plan import RowKind
 from unified_tree.controllers.replay.verification import Verification
@@ -49,10 +50,10 @@ class RowPlan:
         composition, page_counts, host = plan.composition, spec.page_counts, plan.host
         if spec.kind is RowKind.UNBOUNDED:
             page_counts, host = {}, None
-        elif spec.kind is RowKind.PATH_ONLY:
-            paths = {c.name for c in composition.components if c.coverage.is_path}
-            composition, page_counts = composition.path_only(), _only(paths, page_counts)
-            host = None if host is None else replace(host, page_counts=_only(paths, host.page_counts))
+        elif spec.is_path_only:
+            composition = composition.path_only()
+            if host is not None:
+                host = replace(host, page_counts=path_only_host_split(composition, host.size_bytes, host.page_counts))
         return cls(
             composition=composition,
             page_counts=page_counts,
@@ -92,7 +93,3 @@ class RowPlan:
         content = "pages without content" if self.verification is Verification.OFF else "pages with content"
         moved = self.composition.with_formats({name: raw_layers(name, size) for name, size in self.moved_bytes.items()})
         return replace(moved, name=f"replay of {self.composition.name}, {content}, true pages {true}")
-
-
-def _only(names: set[str], page_counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in page_counts.items() if name in names}

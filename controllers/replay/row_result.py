@@ -72,7 +72,10 @@ class RowResult:
     """All that is known of one row; the report's columns are derived from it (see `columns`).
 
     Attributes:
-        policy: the row's name: an eviction policy, `unbounded`, `clairvoyant` or `path-only`.
+        policy: the row's name: an eviction policy, `unbounded` or `clairvoyant`; of the path-only twin of one `path-only ` and
+            that name.
+        is_path_only: whether it is such a twin, in which windows and states never limit a hit and take no room.
+        has_paths_alone: whether the model has neither windows nor states.
         capacity: device budget as a multiple of the one asked for, which is `device_bytes`.
         requests: in all; `served` are those not rejected, in arrival order, an array of REQUEST.
         preempted: how often a running request was put back.
@@ -86,12 +89,16 @@ class RowResult:
         traffic: None without a store or linker; `link`: None without a linker.
         has_latency: whether hardware was stated to model latency from.
         verified: None where pages held no bytes.
-        path_only_hit_rate: of the report's path-only row; None outside a report.
-        optimum_high_tokens: hit tokens that no eviction could exceed; None where nothing bounds them.
-        optimum_low_tokens: hit tokens that some row reached under the same conditions; None outside a report.
+        ceiling_tokens: hit tokens that no cache of any size could exceed.
+        path_only_hit_rate: of its path-only twin; None without one, and outside a report.
+        optimum_high_tokens: hit tokens that no eviction could exceed in the row's order of admissions; in a report in the
+            order of any row of its pools. None where nothing bounds them.
+        optimum_low_tokens: hit tokens that one of these rows reached; None outside a report.
     """
 
     policy: str
+    is_path_only: bool
+    has_paths_alone: bool
     capacity: float
     device_bytes: int
     requests: int
@@ -109,6 +116,7 @@ class RowResult:
     polled_ns: int
     virtual_s: float
     wall_s: float
+    ceiling_tokens: int
     traffic: StoreTraffic | None = None
     link: LinkCounters | None = None
     has_latency: bool = False

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from unified_tree.keys import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.replay.served_request import ServedRequest
@@ -39,18 +41,26 @@ class TimedCache:
         cache: what is timed.
         pages: fills and compares the pages of leases; None where they have no bytes. Its time is nobody's.
         max_tokens: a longer sequence never fits; None for no limit.
+        grown: called when a lease has got pages; that is when running requests hold most.
 
     Attributes:
         polled: the time in `poll` and `prefetched`, which are no one request's.
     """
 
-    __slots__ = ("_pages", "cache", "max_tokens", "polled")
+    __slots__ = ("_grown", "_pages", "cache", "max_tokens", "polled")
 
-    def __init__(self, cache: PrefixCache, pages: VerifiedPages | None = None, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        pages: VerifiedPages | None = None,
+        max_tokens: int | None = None,
+        grown: Callable[[], None] | None = None,
+    ) -> None:
         self.cache = cache
         self.max_tokens = max_tokens
         self.polled = Stopwatch()
         self._pages = pages
+        self._grown = grown
 
     def fits(self, entry: ServedRequest) -> bool:
         """Whether prompt and answer can ever fit."""
@@ -108,6 +118,8 @@ class TimedCache:
         lease, _ = entry.at_work()
         with entry.spent:
             self.cache.allocate(lease, length_tokens)
+        if self._grown is not None:
+            self._grown()
 
     def advance(self, entry: ServedRequest) -> None:
         """`PrefixCache.advance` to what is computed, while it decodes."""

@@ -39,6 +39,7 @@ class Request:
         answer_runs: as `runs`, of the answer's blocks, where later prompts go on from it; else its tokens are nobody else's.
         chain: requests of one chain are turns of one agent, each arriving only after the one before has finished;
             `NO_CHAIN` for a request on its own.
+        checkpoints: lengths at which later prompts are known to branch off; None for the end of what they can share.
     """
 
     index: int
@@ -50,11 +51,19 @@ class Request:
     priority: int = 0
     chain: int = NO_CHAIN
     answer_runs: Int64s | None = None
+    checkpoints: tuple[int, ...] | None = None
 
     @property
     def shared_tokens(self) -> int:
         """Tokens in whole blocks: the only ones that another request may share."""
         return int(self.runs[1::2].sum()) * self.block_tokens
+
+    @property
+    def save_points(self) -> tuple[int, ...]:
+        """Lengths at which to save what later prompts resume from."""
+        if self.checkpoints is not None:
+            return self.checkpoints
+        return (self.shared_tokens,) if self.shared_tokens else ()
 
     def blocks(self) -> Int64s:
         """The ids of the prompt's whole blocks, shape [blocks]."""

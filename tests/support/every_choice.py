@@ -21,6 +21,9 @@ class Tiny:
     Attributes:
         prompts: the pages of each, and whether a token follows them, without which the last page cannot be hit.
         paths, windows, states: pages, window pages and states that fit; None for no such pool.
+        host_paths, host_windows, host_states: how many more fit on host. All but a running request's prompt may be there, and
+            move there and back at any time, so what is kept is all that matters.
+        pins: whether a running request keeps its prompt on device while others are idle; between requests it is idle itself.
         window: pages that a boundary needs before it.
         grid: pages between boundaries with states.
     """
@@ -31,6 +34,10 @@ class Tiny:
     window: int = 1
     states: int | None = None
     grid: int = 1
+    host_paths: int = 0
+    host_windows: int = 0
+    host_states: int = 0
+    pins: bool = False
 
 
 def most_hits(tiny: Tiny) -> int:
@@ -49,22 +56,26 @@ def most_hits(tiny: Tiny) -> int:
                 continue
             computed = prefixes[length:]
             boundaries = [prefix for prefix in computed if len(prefix) % tiny.grid == 0]
-            for kept in _kept(paths | frozenset(prefixes), tiny.paths):
-                for kept_windows in _kept(windows | frozenset(computed), tiny.windows):
-                    for kept_states in _kept(states | frozenset(boundaries), tiny.states):
+            for kept in _kept(paths | frozenset(prefixes), tiny.paths, tiny.host_paths, frozenset(prefixes)):
+                for kept_windows in _kept(windows | frozenset(computed), tiny.windows, tiny.host_windows):
+                    for kept_states in _kept(states | frozenset(boundaries), tiny.states, tiny.host_states):
                         found = max(found, length + best(index + 1, kept, kept_windows, kept_states))
         return found
 
-    def _kept(names: Names, room: int | None) -> Iterator[Names]:
-        """All that can be kept; keeping more never hurts."""
-        if room is None:
+    def _kept(names: Names, device: int | None, host: int, running: Names = frozenset()) -> Iterator[Names]:
+        """All that can be kept; keeping more never hurts. While it ran, a request took room for all of its prompt."""
+        if device is None:
             yield names
             return
-        some = sorted(names & asked)
-        if len(some) <= room:
-            yield frozenset(some)
-        else:
-            yield from map(frozenset, combinations(some, room))
+        room = device + host
+        beside = room - len(running) if tiny.pins else room
+        own, others = sorted(names & asked & running), sorted(names & asked - running)
+        for count in range(min(len(others), room, beside) + 1):
+            rest = min(len(own), room - count)
+            if count < min(len(others), beside, room - rest):
+                continue  # one more of the others would fit as well
+            for some in combinations(others, count):
+                yield from (frozenset((*some, *mine)) for mine in combinations(own, rest))
 
     asked = frozenset(prompt[:length] for prompt, _ in tiny.prompts for length in range(1, len(prompt) + 1))
     return best(0, frozenset(), frozenset(), frozenset())

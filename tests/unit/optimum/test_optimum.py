@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from every_choice import Tiny, most_hits
 
 from unified_tree.controllers.optimum.demand import Demand
+from unified_tree.controllers.optimum.descent import Descent, whole_tokens
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
@@ -33,28 +35,45 @@ def drawn(rng: Random, **pools: int | None) -> Tiny:
 
 
 def idle_of(tiny: Tiny, block_tokens: int = PAGE) -> Idle:
-    """The same prompts in tokens; a page is one block, or several."""
+    """The same prompts in tokens; a page is one block, or several. Where requests pin, there is a moment at which each runs."""
     ids: dict[tuple[int, ...], int] = {}
     per_page = PAGE // block_tokens
 
-    def asked() -> Iterable[Asked]:
+    def asked() -> Iterable[Asked | None]:
         for at, (prompt, has_more) in enumerate(tiny.prompts):
             pages = [ids.setdefault(prompt[:length], len(ids)) for length in range(1, len(prompt) + 1)]
             blocks = np.array([page * per_page + part for page in pages for part in range(per_page)], np.int64)
             tokens = len(prompt) * PAGE + (rng.randint(1, PAGE - 1) if has_more else 0)
-            yield Asked(blocks=blocks, block_tokens=block_tokens, prompt_tokens=tokens, prompt_done=at + 1, done=at + 1)
+            if tiny.pins:
+                running, done = 2 * at + 1, 2 * at + 2
+            else:
+                running = done = at + 1
+            yield Asked(blocks=blocks, block_tokens=block_tokens, prompt_tokens=tokens, prompt_done=running, done=done)
+            if tiny.pins:
+                yield None
 
     rng = Random(0)
     return Idle(asked(), 100, PAGE)
 
 
 def demand_of(tiny: Tiny) -> Demand:
+    pinned = idle_of(tiny).pinned if tiny.pins else 0
     return Demand(
-        path_tokens=None if tiny.paths is None else tiny.paths * PAGE,
-        windows=() if tiny.windows is None else ((tiny.window * PAGE, tiny.windows * PAGE),),
-        states=() if tiny.states is None else (tiny.states,),
+        path_tokens=None if tiny.paths is None else (tiny.paths + tiny.host_paths) * PAGE - pinned,
+        windows=() if tiny.windows is None else ((tiny.window * PAGE, (tiny.windows + tiny.host_windows) * PAGE),),
+        states=() if tiny.states is None else (tiny.states + tiny.host_states,),
         grid=tiny.grid * PAGE,
     )
+
+
+def descent(idle: Idle, demand: Demand) -> Descent:
+    found = Descent(idle, demand, Prices(idle, demand), math.inf)
+    found.go()
+    return found
+
+
+def bound(idle: Idle, demand: Demand) -> int:
+    return whole_tokens(descent(idle, demand).bound)
 
 
 @pytest.mark.parametrize("seed", range(INSTANCES))
@@ -66,8 +85,8 @@ def test_paths_are_exact(seed: int) -> None:
         best = most_hits(tiny) * PAGE
         for block_tokens in (PAGE, PAGE // 2, 1):
             idle = idle_of(tiny, block_tokens)
-            assert most_path_hits(idle, tiny.paths * PAGE) == best, tiny
-            assert Prices(idle, Demand(path_tokens=tiny.paths * PAGE)).bound() >= best, tiny
+            assert most_path_hits(idle, tiny.paths * PAGE).sum() == best, tiny
+            assert bound(idle, Demand(path_tokens=tiny.paths * PAGE)) >= best, tiny
 
 
 @pytest.mark.parametrize("seed", range(INSTANCES))
@@ -83,9 +102,37 @@ def test_no_choice_exceeds_the_bound_of_a_hybrid(seed: int) -> None:
             states=None if has_windows and rng.random() < 0.7 else rng.randint(1, 2),
             grid=rng.choice([1, 1, 2]),
         )
-        best, bound = most_hits(tiny) * PAGE, Prices(idle_of(tiny), demand_of(tiny)).bound()
-        assert best <= bound, tiny
-        assert bound <= most_path_hits(idle_of(tiny), 1 << 40), tiny
+        best, found = most_hits(tiny) * PAGE, descent(idle_of(tiny), demand_of(tiny))
+        assert best <= whole_tokens(found.bound), tiny
+        assert whole_tokens(found.bound) <= most_path_hits(idle_of(tiny), 1 << 40).sum(), tiny
+        assert found.depths.sum() <= whole_tokens(found.bound), tiny
+
+
+@pytest.mark.parametrize("seed", range(INSTANCES))
+def test_no_choice_on_two_tiers_exceeds_the_bound(seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(4):
+        tiny = two_tiers(rng)
+        best, idle, demand = most_hits(tiny) * PAGE, idle_of(tiny), demand_of(tiny)
+        assert best <= bound(idle, demand), tiny
+        assert demand.path_tokens is not None
+        assert best <= most_path_hits(idle, demand.path_tokens).sum(), tiny
+
+
+def two_tiers(rng: Random) -> Tiny:
+    """Requests that need their prompts on device while they run, and host memory for what is idle."""
+    kind = rng.choice(["paths", "windows", "states"])
+    return drawn(
+        rng,
+        paths=4,
+        host_paths=rng.randint(0, 3),
+        windows=rng.randint(1, 2) if kind == "windows" else None,
+        host_windows=rng.randint(0, 2),
+        window=rng.randint(1, 2),
+        states=1 if kind == "states" else None,
+        host_states=rng.randint(0, 1),
+        pins=True,
+    )
 
 
 def since_too_early(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
@@ -131,6 +178,32 @@ def test_a_wrong_bound_is_noticed(defect: Callable[[Idle, Demand], tuple[Idle, D
             states=None if has_windows else rng.randint(1, 2),
         )
         idle, demand = defect(idle_of(tiny), demand_of(tiny))
-        if most_hits(tiny) * PAGE > Prices(idle, demand).bound():
+        if most_hits(tiny) * PAGE > bound(idle, demand):
+            return
+    raise AssertionError("no choice exceeds the wrong bound")
+
+
+def host_forgotten(tiny: Tiny) -> Tiny:
+    return replace(tiny, host_paths=0, host_windows=0, host_states=0)
+
+
+def device_forgotten(tiny: Tiny) -> Tiny:
+    return replace(tiny, paths=0)
+
+
+@pytest.mark.parametrize("defect", [host_forgotten, device_forgotten])
+def test_a_wrong_bound_of_two_tiers_is_noticed(defect: Callable[[Tiny], Tiny]) -> None:
+    rng = Random(5)
+    drawn_ones = (two_tiers(rng) for _ in range(600))
+    assert any(most_hits(tiny) * PAGE > bound(idle_of(tiny), demand_of(defect(tiny))) for tiny in drawn_ones)
+
+
+def test_what_a_running_request_pins_must_not_be_counted_twice() -> None:
+    rng = Random(5)
+    for _ in range(600):
+        tiny = two_tiers(rng)
+        idle, demand = idle_of(tiny), demand_of(tiny)
+        assert demand.path_tokens is not None
+        if most_hits(tiny) * PAGE > bound(idle, replace(demand, path_tokens=demand.path_tokens - idle.pinned)):
             return
     raise AssertionError("no choice exceeds the wrong bound")

@@ -43,10 +43,19 @@ def test_a_small_replay_writes_table_csv_json_and_plot(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
     rows = json.loads(files[1].read_text())
-    assert [row["policy"] for row in rows] == ["lru", "cost", "clairvoyant", "unbounded", "path-only"]
+    names = ["lru", "cost", "clairvoyant"]
+    assert [row["policy"] for row in rows] == [*names, "unbounded", *(f"path-only {name}" for name in names)]
+    by_name = {row["policy"]: row for row in rows}
+    for name in names:
+        row, twin = by_name[name], by_name[f"path-only {name}"]
+        assert row["path_only_hit_rate"] == twin["hit_rate"], "of the same policy"
+        assert twin["total_pages.full"] > row["total_pages.full"], "of the whole budget"
+        assert row["hit_tokens"] <= row["optimum_low_tokens"] <= row["optimum_high_tokens"] <= row["ceiling_tokens"]
+        assert row["optimum_high_tokens"] == by_name["lru"]["optimum_high_tokens"], "one interval for rows of the same pools"
+    assert by_name["unbounded"]["path_only_hit_rate"] is None
     for row in rows:
         assert row.keys() >= FIELDS
-        assert row["policy"] in result.stdout
+        assert row["policy"] in result.stdout or row["policy"].startswith("path-only")
         assert row["hit_tokens"] + row["recomputed_tokens"] == row["prompt_tokens"]
         assert row["hit_tokens"] == row["hit_tokens_device"] + row["hit_tokens_host"] + row["hit_tokens_storage"]
         assert row["requests"] == 60
@@ -102,7 +111,7 @@ def test_a_host_tier_shows_hits_by_tier_and_what_was_moved(tmp_path: Path) -> No
         assert row["hit_rate"] == pytest.approx(row["hit_rate_device"] + row["hit_rate_host"])
         assert row["drops"] == sum(count for name, count in row.items() if name.startswith("drops."))
     assert rows["lru"]["total_host_pages.swa"] == 300
-    assert rows["path-only"]["total_host_pages.swa"] is None
+    assert rows["path-only lru"]["total_host_pages.swa"] is None
     assert rows["lru"]["hit_tokens_host"] > 0
     assert rows["lru"]["loaded_gib"] > 0
     with files[0].open(newline="") as stream:

@@ -64,8 +64,8 @@ def test_every_byte_that_comes_back_is_the_one_that_was_computed(model: str, pol
 @pytest.mark.parametrize("host_gib", [None, 60.0])
 def test_every_row_of_a_report_is_compared(host_gib: float | None) -> None:
     plan = plan_of(host_gib=host_gib)
-    rows = [run_row(plan, spec) for spec in report_specs(["lru"], page_counts(plan))]
-    assert [wrong_bytes(row) for row in rows] == [0] * 4
+    rows = [run_row(plan, spec) for spec in report_specs(["lru"], page_counts(plan), plan)]
+    assert [wrong_bytes(row) for row in rows] == [0] * 5
     assert [row.has_host for row in rows] == [host_gib is not None and row.policy != "unbounded" for row in rows]
 
 

@@ -151,7 +151,7 @@ def small_plan(model: str, device_gib: float) -> Plan:
 def test_every_row_adds_up_and_repeats(model: str, device_gib: float) -> None:
     plan = small_plan(model, device_gib)
     page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
-    for spec in report_specs(list(POLICIES), page_counts):
+    for spec in report_specs(list(POLICIES), page_counts, plan):
         row = run_row(plan, spec)
         assert row.rejected == 0
         assert row.hit_tokens + record(row)["recomputed_tokens"] == row.prompt_tokens == plan.workload.prompt_tokens
@@ -166,7 +166,7 @@ def test_every_row_adds_up_and_repeats(model: str, device_gib: float) -> None:
 def test_the_references_frame_the_policies() -> None:
     plan = small_plan("gpt-oss-20b", 2.5)
     page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
-    rows = {spec.label: run_row(plan, spec) for spec in report_specs(["lru", "mru"], page_counts)}
+    rows = {spec.label: run_row(plan, spec) for spec in report_specs(["lru", "mru"], page_counts, plan)}
     assert rows["unbounded"].cache.evictions == 0
     assert rows["lru"].cache.evictions > 0
     assert rows["mru"].hit_rate < rows["lru"].hit_rate <= rows["unbounded"].hit_rate
@@ -175,7 +175,7 @@ def test_the_references_frame_the_policies() -> None:
 
 def test_rows_in_processes_are_the_same_rows() -> None:
     plan = small_plan("gpt-oss-20b", 2.5)
-    specs = report_specs(["lru"], split_for_server(plan.composition, plan.device_bytes, plan.settings))[:2]
+    specs = report_specs(["lru"], split_for_server(plan.composition, plan.device_bytes, plan.settings), plan)[:2]
     seen = dict.fromkeys(range(len(specs)), 0)
 
     def progress(row: int, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from unified_tree.controllers.replay.foresight import NEVER, Foresight
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
-from unified_tree.controllers.replay.workload import OWN_TOKENS, Request, Workload, cut_runs, expand_runs, pack_runs
+from unified_tree.controllers.replay.workload import OWN_TOKENS, Request, cut_runs, expand_runs, pack_runs
 
 
 @given(st.lists(st.integers(0, 12)), st.integers(0, 20))
@@ -32,14 +33,16 @@ def request(index: int, ids: list[int]) -> Request:
     )
 
 
-@given(st.lists(st.lists(st.integers(0, 9), unique=True, min_size=1), min_size=1, max_size=12))
-def test_foresight_agrees_with_looking_through_the_list(id_lists: list[list[int]]) -> None:
-    workload = Workload(name="w", requests=tuple(request(i, ids) for i, ids in enumerate(id_lists)), block_count=10)
-    foresight = Foresight(workload)
-    for now, arriving in enumerate(workload.requests):
-        foresight.arrived(arriving)
+@given(st.lists(st.lists(st.integers(0, 9), unique=True, min_size=1), min_size=1, max_size=12), st.randoms())
+def test_foresight_agrees_with_looking_through_the_list(id_lists: list[list[int]], rng: Random) -> None:
+    foresight = Foresight([pack_runs(np.array(ids, np.int64)) for ids in id_lists], 10)
+    to_come = list(range(len(id_lists)))
+    if rng.random() < 0.5:
+        rng.shuffle(to_come)  # they need not arrive in the order of their numbers
+    while to_come:
+        foresight.arrived(to_come.pop(0))
         for block in range(10):
-            following = [i for i, ids in enumerate(id_lists) if i > now and block in ids]
+            following = [i for i in sorted(to_come) if block in id_lists[i]]
             assert foresight.next_use(block) == (following[0] if following else NEVER)
     assert foresight.next_use(OWN_TOKENS + 3) == NEVER
 

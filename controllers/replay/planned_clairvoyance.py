@@ -1,0 +1,104 @@
+"""Eviction that follows a plan: what the plan keeps is kept until it is used, what it does not keep goes first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unified_tree.controllers.replay.clairvoyance import Clairvoyance, Clairvoyant, last_token
+from unified_tree.controllers.replay.foresight import NEVER, Foresight
+
+if TYPE_CHECKING:
+    from unified_tree.components import Composition
+    from unified_tree.controllers.replay.resumptions import Resumptions
+    from unified_tree.controllers.replay.workload import Request, Workload
+    from unified_tree.eviction_policy import RestoreCost
+    from unified_tree.node import Value
+
+
+class PlannedClairvoyance(Clairvoyance):
+    """Requests are foreseen in the order of a plan, and each at the depth where it is to resume.
+
+    A value is needed by the next request that is to resume from it, unless another one comes before that computes it again.
+    """
+
+    def __init__(self, workload: Workload, composition: Composition, planned: Resumptions) -> None:
+        super().__init__(workload, composition)
+        requests = [workload.requests[index] for index in planned.order.tolist()]
+        self._number_of = np.argsort(planned.order).tolist()
+        self._depths = planned.depths[planned.order].tolist()
+        self._foresight = Foresight([request.runs for request in requests], workload.block_count)
+        self._back_of = {
+            i: -(-window // self._page_size) * self._page_size
+            for i, component in enumerate(composition.components)
+            if (window := component.coverage.window_tokens) is not None
+        }
+        self._resumed_from = {
+            back: Foresight([planned.runs(request, back) for request in requests], workload.block_count)
+            for back in {None, *self._back_of.values()}
+        }
+        self._resumed_at: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number in range(len(requests) - 1, -1, -1):
+            depth, request = self._depths[number], requests[number]
+            if depth:
+                self._resumed_at[int(request.blocks()[(depth - 1) // request.block_tokens]), depth].append(number)
+        self._is_over = [False] * len(requests)
+
+    def __call__(self, _: RestoreCost) -> Clairvoyant:
+        """A policy for one pool."""
+        self._policies.append(Planned(self))
+        return self._policies[-1]
+
+    def offered(self, request: Request) -> None:
+        """Nothing to do: it may have to wait, and is to find what it resumes from."""
+
+    def admitted(self, request: Request) -> None:
+        """A request got its place: its use of its blocks is no longer in the future."""
+        number = self._number_of[request.index]
+        self._is_over[number] = True
+        self._foresight.arrived(number)
+        for foresight in self._resumed_from.values():
+            foresight.arrived(number)
+        self._revise(number)
+
+    def need(self, value: Value) -> tuple[int, int]:
+        """See Clairvoyance."""
+        if value.component in self._paths:
+            token, begin = self._first_token(value), value.node.end - value.page_count * self._page_size
+            use = self._resumed_from[None].next_use(token)
+        else:
+            token, begin = last_token(value), value.node.end - 1
+            back = self._back_of.get(value.component)
+            if back is None:
+                use = self._next_at(token, value.node.end)
+            else:
+                foresight = self._resumed_from[back]
+                use = min(foresight.next_use(token), foresight.next_use(self._first_token(value)))
+        listed = self._foresight.next_use(token)
+        computes = listed < use and self._depths[listed] <= begin
+        return min(listed, use), NEVER if computes else use
+
+    def admits(self, value: Value) -> bool:
+        """Whether anybody is to resume at the end of a window or state."""
+        return self._next_at(last_token(value), value.node.end) != NEVER
+
+    def _next_at(self, block: int, length_tokens: int) -> int:
+        """Who resumes next at exactly this length."""
+        numbers = self._resumed_at.get((block, length_tokens), [])
+        while numbers and self._is_over[numbers[-1]]:
+            numbers.pop()
+        return numbers[-1] if numbers else NEVER
+
+
+class Planned(Clairvoyant):
+    """A clairvoyant policy that keeps no window and no state at which nobody is to resume."""
+
+    def __init__(self, clairvoyance: PlannedClairvoyance) -> None:
+        super().__init__(clairvoyance)
+        self._planned = clairvoyance
+
+    def admits(self, value: Value) -> bool:
+        """See AdmissionPolicy."""
+        return self._planned.admits(value)
