@@ -85,12 +85,22 @@ class ModelCache:
         """Of these units the tokens that no running request has."""
         return int(np.count_nonzero(self._pins[ids] == 0)) * unit_tokens
 
+    def known(self, ids: Int64s) -> int:
+        """How many of these units are there, from the first on."""
+        absent = np.flatnonzero(self._used[ids] == NOT_HERE)
+        return int(absent[0]) if absent.size else ids.size
+
+    def touch(self, ids: Int64s, unit_tokens: int) -> None:
+        """What is known of a prompt that was offered and found no room is the most recent."""
+        known = ids[: self.known(ids)]
+        idle = known[self._pins[known] == 0]
+        if idle.size:
+            self._leave(Held(idle, unit_tokens, 0, 0, 0, 0))
+
     def begin(self, ids: Int64s, unit_tokens: int, prompt_tokens: int, output_tokens: int) -> Held:
         """A request is admitted: count what it hits, and hold that."""
         page = self._needs.page_tokens
-        used = self._used[ids]
-        absent = np.flatnonzero(used == NOT_HERE)
-        known = int(absent[0]) if absent.size else ids.size
+        known = self.known(ids)
         shared_tokens = ids.size * unit_tokens
         held = Held(
             ids,
@@ -124,15 +134,19 @@ class ModelCache:
         left = self._pins[ids] - 1
         self._pins[ids] = left
         held.ids = idle = ids[left == 0]
-        self._time += 1
-        self._used[idle] = self._time
         self.pinned_tokens -= idle.size * held.unit_tokens + held.own_tokens
         held.own_tokens += held.output_tokens - held.output_tokens // 2
         if self._needs.is_exact:
             self._stranded_tokens += held.own_tokens
             held.own_tokens = 0
         self._idle_tokens += idle.size * held.unit_tokens + held.own_tokens
+        self._leave(held)
+
+    def _leave(self, held: Held) -> None:
+        """Its units are idle and the most recently used."""
+        self._time += 1
         held.time = self._time
+        self._used[held.ids] = self._time
         self._left.append(held)
 
     def _pin(self, ids: Int64s, unit_tokens: int) -> None:

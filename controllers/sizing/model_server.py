@@ -69,10 +69,10 @@ class ModelServer:
         self._coming = [(request.arrival_s * self._settings.time_scale, request.index) for request in self._firsts()]
         heapify(self._coming)
         while self._coming or self._waiting or self._running:
-            while self._coming and self._coming[0][0] <= now_s:
-                heappush(self._waiting, heappop(self._coming)[1])
             while self._running and self._running[0][0] <= now_s:
                 self._step()
+            while self._coming and self._coming[0][0] <= now_s:
+                heappush(self._waiting, heappop(self._coming)[1])
             if self._waiting and len(self._running) < limit:
                 request = self._requests[self._waiting[0]]
                 if self._room is not None and request.prompt_tokens + request.output_tokens > self._room:
@@ -109,13 +109,18 @@ class ModelServer:
         return firsts
 
     def _fits(self, request: Request) -> bool:
-        """Whether a prompt finds room beside the running ones."""
+        """Whether a prompt finds room beside the running ones. One that would, were nothing of it idle, was looked up."""
         if self._room is None:
             return True
         ids, unit_tokens = self._units(request)
         own_tokens = request.prompt_tokens - ids.size * unit_tokens
         missing_tokens = self._cache.missing_tokens(ids, unit_tokens) + own_tokens
-        return self._cache.pinned_tokens + self._pending_tokens + missing_tokens <= self._room
+        free_tokens = self._room - self._cache.pinned_tokens - self._pending_tokens
+        if missing_tokens <= free_tokens:
+            return True
+        if request.prompt_tokens - self._cache.known(ids) * unit_tokens <= free_tokens:
+            self._cache.touch(ids, unit_tokens)
+        return False
 
     def _begin(self, request: Request, now_s: float) -> None:
         ids, unit_tokens = self._units(request)
