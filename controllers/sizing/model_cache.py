@@ -39,7 +39,7 @@ class Held:
         own_value: when the window at its prompt's end was saved, where that is no end of a unit.
         resumed: the deepest length from which it can resume if all windows and states fit.
         hit_tokens: what it hits then.
-        time: when it ended.
+        time: when it ended; `is_next` once it is the least recently used.
     """
 
     ids: Int64s
@@ -52,6 +52,7 @@ class Held:
     resumed: int = 0
     hit_tokens: int = 0
     time: int = 0
+    is_next: bool = False
 
 
 class ModelCache:
@@ -213,25 +214,35 @@ class ModelCache:
         stranded = max(0, min(self._stranded_tokens, excess))
         self._stranded_tokens -= stranded
         excess -= stranded
-        page = self._needs.page_tokens
         while excess > 0 and self._left:
-            oldest = self._left[0]
-            if oldest.own_tokens:
-                gone = min(oldest.own_tokens, -(-excess // page) * page)
-                oldest.own_tokens -= gone
-                if oldest.own_value is not None:
-                    self._values.remove(oldest.own_value)
-                    oldest.own_value = None
-            else:
-                ids = oldest.ids[(self._used[oldest.ids] == oldest.time) & (self._pins[oldest.ids] == 0)]
-                kept = max(0, ids.size - -(-excess // oldest.unit_tokens))
-                gone = (ids.size - kept) * oldest.unit_tokens
-                self._forget(ids[kept:])
-                oldest.ids = ids[:kept]
-                if not kept:
-                    self._left.popleft()
+            gone = self._evict_from(self._left[0], excess)
             excess -= gone
             self._idle_tokens -= gone
+
+    def _evict_from(self, oldest: Held, excess: int) -> int:
+        """Let as much as needed go of what one request was the last to use. Returns how many tokens did."""
+        if oldest.own_tokens:
+            page = self._needs.page_tokens
+            gone = min(oldest.own_tokens, -(-excess // page) * page)
+            oldest.own_tokens -= gone
+            if oldest.own_value is not None:
+                self._values.remove(oldest.own_value)
+                oldest.own_value = None
+            return gone
+        if not oldest.is_next:
+            oldest.is_next = True
+            oldest.ids = self._still_of(oldest, oldest.ids)
+        count = -(-excess // oldest.unit_tokens)
+        ends = self._still_of(oldest, oldest.ids[-count:])
+        oldest.ids = oldest.ids[:-count]
+        self._forget(ends)
+        if not oldest.ids.size:
+            self._left.popleft()
+        return ends.size * oldest.unit_tokens
+
+    def _still_of(self, left: Held, ids: Int64s) -> Int64s:
+        """Those of these units that nobody has used since."""
+        return ids[(self._used[ids] == left.time) & (self._pins[ids] == 0)]
 
     def _forget(self, ids: Int64s) -> None:
         self._used[ids] = NOT_HERE
