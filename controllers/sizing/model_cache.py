@@ -59,19 +59,19 @@ class ModelCache:
     """The model of one cache. Call `begin` when a request is admitted, and `end` when it is over.
 
     Args:
-        path_tokens: room for paths, of running requests and of others; None for no end.
+        room_tokens: for paths, of running requests and of others; None for no end.
         needs: what the model's boundaries need.
-        unit_count: ids of units are below it; it grows if larger ones come.
+        unit_count: ids of units are below it.
 
     Attributes:
         hits: what was hit, for all sizes of the other pools.
         pinned_tokens: the path of running requests.
     """
 
-    def __init__(self, path_tokens: int | None, needs: Needs, unit_count: int = 0) -> None:
+    def __init__(self, room_tokens: int | None, needs: Needs, unit_count: int) -> None:
         self.hits = HitCounts()
         self.pinned_tokens = 0
-        self._room_tokens = path_tokens
+        self._room_tokens = room_tokens
         self._needs = needs
         self._used = np.full(unit_count, NOT_HERE, np.int64)  # when each unit was last used
         self._pins = np.zeros(unit_count, np.int32)
@@ -90,6 +90,10 @@ class ModelCache:
         """How many of these units are there, from the first on."""
         absent = np.flatnonzero(self._used[ids] == NOT_HERE)
         return int(absent[0]) if absent.size else ids.size
+
+    def has(self, unit: int) -> bool:
+        """Whether a unit is there."""
+        return bool(self._used[unit] != NOT_HERE)
 
     def touch(self, ids: Int64s, unit_tokens: int) -> None:
         """What is known of a prompt that was offered and found no room is the most recent."""
@@ -158,6 +162,19 @@ class ModelCache:
         self.pinned_tokens += fresh.size * unit_tokens
         self._idle_tokens -= int(np.count_nonzero(self._used[fresh] != NOT_HERE)) * unit_tokens
         self._used[fresh] = self._time
+
+    def compact(self) -> None:
+        """Free the memory of what was used since, or is gone. Whoever goes on for ever calls it now and then; nothing changes.
+
+        Cost: O(requests since the last time, and units).
+        """
+        self._left = deque(left for left in self._left if left.own_tokens or self._still_of(left, left.ids).size)
+        renumbered = self._values.compact()
+        has_value = self._value != NOT_HERE
+        self._value[has_value] = renumbered[self._value[has_value]]
+        for left in self._left:
+            if left.own_value is not None:
+                left.own_value = int(renumbered[left.own_value])
 
     # -- windows and states
 
@@ -242,7 +259,8 @@ class ModelCache:
 
     def _still_of(self, left: Held, ids: Int64s) -> Int64s:
         """Those of these units that nobody has used since."""
-        return ids[(self._used[ids] == left.time) & (self._pins[ids] == 0)]
+        still: Int64s = ids[(self._used[ids] == left.time) & (self._pins[ids] == 0)]
+        return still
 
     def _forget(self, ids: Int64s) -> None:
         self._used[ids] = NOT_HERE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unified_tree.components import Composition
+    from unified_tree.component import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,17 @@ class Needs:
     saves_prompt_end: bool
 
     @classmethod
-    def of(cls, composition: Composition, chunk_tokens: int) -> Needs:
-        """Of the required components with pages of their own."""
-        page, page_bytes = composition.page_size, composition.pool_page_bytes()
-        own = [c for c in composition.components if c.shares is None]
+    def of(cls, components: Sequence[Component], page: int, chunk_tokens: int = 0) -> Needs:
+        """Of the required components with pages of their own.
+
+        Args:
+            page: tokens a page.
+            chunk_tokens: what one step computes of a prompt, and keeps windows for meanwhile.
+        """
+        own = [c for c in components if c.shares is None]
+        page_bytes = {
+            c.name: sum(other.page_bytes for other in components if c.name in {other.name, other.shares}) for c in own
+        }
         pools = {}
         windows = [c for c in own if c.required and c.coverage.window_tokens is not None]
         points = [c for c in own if c.required and c.coverage.is_exact]

@@ -46,7 +46,7 @@ def size_command(**given: Any) -> None:
     page_counts = arguments.page_counts
     plan = arguments.plan()
     storage_gib = given["storage_gib"]
-    needs = Needs.of(plan.composition, plan.settings.chunk_tokens)
+    needs = Needs.of(plan.composition.components, plan.composition.page_size, plan.settings.chunk_tokens)
     share = MOST_REQUESTS / len(plan.workload.requests) if given["sample"] is None else given["sample"] / 100
     sample = Sample.of(plan.workload, share)
     console = report_console()

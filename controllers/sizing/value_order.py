@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CHUNK = 512
 
@@ -44,6 +49,17 @@ class ValueOrder:
         """The value last used at `time` is gone, or used anew."""
         self._counts[time] = 0
         self._chunks[time // CHUNK] -= 1
+
+    def compact(self) -> NDArray[np.int64]:
+        """Number the times anew, without gaps. Returns the new ones by the old ones. Cost: O(times so far)."""
+        kept = self._counts[: self.now]
+        renumbered = np.cumsum(kept) - 1
+        self.now = int(kept.sum())
+        size = max(2, -(-self.now // CHUNK))
+        self._counts = np.zeros(size * CHUNK, np.int64)
+        self._counts[: self.now] = 1
+        self._chunks = self._counts.reshape(size, CHUNK).sum(axis=1)
+        return renumbered
 
     def above(self, time: int) -> int:
         """How many values were used after `time`."""

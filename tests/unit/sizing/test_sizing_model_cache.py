@@ -18,7 +18,8 @@ PROMPTS, UNITS = 5, 10
 
 
 def needs_of(model: str) -> Needs:
-    return Needs.of(composition_for(model), 8192)
+    composition = composition_for(model)
+    return Needs.of(composition.components, composition.page_size, 8192)
 
 
 def cyclic(cache: ModelCache, rounds: int = 4) -> ModelCache:

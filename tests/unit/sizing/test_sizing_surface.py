@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unified_tree.components import composition_for
+from unified_tree.components import Composition, composition_for
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
@@ -22,6 +22,10 @@ SETTINGS = ServerSettings()
 WORKLOAD = synthetic_workload(SyntheticOptions(request_count=400, seed=3))
 
 
+def needs_of(composition: Composition) -> Needs:
+    return Needs.of(composition.components, composition.page_size, SETTINGS.chunk_tokens)
+
+
 def plan_of(model: str, gib: float) -> Plan:
     return Plan(workload=WORKLOAD, composition=composition_for(model), device_bytes=int(gib * GIB), settings=SETTINGS)
 
@@ -32,14 +36,14 @@ def plan_of(model: str, gib: float) -> Plan:
 def test_the_model_hits_what_the_cache_hits_within_a_point(model: str, gib: float) -> None:
     plan = plan_of(model, gib)
     page_counts = split_for_server(plan.composition, plan.device_bytes, SETTINGS)
-    needs = Needs.of(plan.composition, SETTINGS.chunk_tokens)
+    needs = needs_of(plan.composition)
     surface = survey(Sample.of(WORKLOAD), needs, SETTINGS, [needs.path_tokens(page_counts)], 1)
     row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=page_counts))
     assert abs(surface.hit_rate(page_counts) - row.hit_rate) < 0.01
 
 
 def surface_of(plan: Plan) -> Surface:
-    needs = Needs.of(plan.composition, SETTINGS.chunk_tokens)
+    needs = needs_of(plan.composition)
     page_counts = split_for_server(plan.composition, plan.device_bytes, SETTINGS)
     return survey(Sample.of(WORKLOAD), needs, SETTINGS, path_sizes(plan, needs, page_counts), 1)
 
@@ -47,7 +51,7 @@ def surface_of(plan: Plan) -> Surface:
 def test_a_sample_of_all_is_all() -> None:
     assert Sample.of(WORKLOAD, 1.0).workload is WORKLOAD
     composition = composition_for("gemma-3-27b")
-    needs = Needs.of(composition, SETTINGS.chunk_tokens)
+    needs = needs_of(composition)
     for tokens in (100_000, None):
         alone = one_pass(Sample.of(WORKLOAD), needs, SETTINGS, tokens)
         surface = survey(Sample.of(WORKLOAD), needs, SETTINGS, [tokens], 1)
