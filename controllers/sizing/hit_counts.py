@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.sizing.value_order import WHOLE
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ class HitCounts:
 
     >>> counts = HitCounts()
     >>> counts.add(0, 64)  # whatever there is room for
-    >>> counts.add(3, 100)  # so many more if three values fit
+    >>> counts.add(3 * WHOLE, 100)  # so many more if three values fit
     >>> counts.curve().tokens(2), counts.curve().tokens(3)
     (64, 164)
     """
@@ -27,14 +29,14 @@ class HitCounts:
         self._gains: dict[int, int] = {}
 
     def add(self, room: int, tokens: int) -> None:
-        """From a room of so many values on, so many tokens more are hit."""
+        """From a room for values of this weight on, so many tokens more are hit."""
         self._gains[room] = self._gains.get(room, 0) + tokens
 
     def curve(self) -> HitCurve:
         """What was counted, for all sizes. Cost: O(n log n)."""
         rooms = sorted(self._gains)
         return HitCurve(
-            rooms=np.array(rooms, np.int64), sums=np.cumsum(np.array([self._gains[room] for room in rooms], np.int64))
+            rooms=np.array(rooms) / WHOLE, sums=np.cumsum(np.array([self._gains[room] for room in rooms], np.int64))
         )
 
 
@@ -42,7 +44,7 @@ class HitCounts:
 class HitCurve:
     """Tokens hit over room: `sums[i]` from `rooms[i]` on."""
 
-    rooms: NDArray[np.int64]
+    rooms: NDArray[np.float64]
     sums: NDArray[np.int64]
 
     def tokens(self, room: float) -> int:

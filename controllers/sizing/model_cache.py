@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.sizing.hit_counts import HitCounts
-from unified_tree.controllers.sizing.value_order import ValueOrder
+from unified_tree.controllers.sizing.value_order import WHOLE, ValueOrder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class ModelCache:
         self._used = np.full(unit_count, NOT_HERE, np.int64)  # when each unit was last used
         self._pins = np.zeros(unit_count, np.int32)
         self._value = np.full(unit_count, NOT_HERE, np.int64)  # when the value at the end of each unit was last used
+        self._weight = np.full(unit_count, WHOLE, np.int32)
         self._values = ValueOrder()
         self._left: deque[Held] = deque()
         self._idle_tokens = 0
@@ -112,7 +113,7 @@ class ModelCache:
             unit_tokens,
             known,
             prompt_tokens=prompt_tokens,
-            own_tokens=prompt_tokens // page * page - shared_tokens,
+            own_tokens=max(0, prompt_tokens // page * page - shared_tokens),
             output_tokens=(prompt_tokens + output_tokens) // page * page - prompt_tokens // page * page,
         )
         path = min(known * unit_tokens, (prompt_tokens - 1) // page * page)
@@ -192,7 +193,8 @@ class ModelCache:
                 held.resumed = length
             if length <= reached:
                 break
-            least = 0 if self._pins[ids[index]] else self._values.above(int(times[index])) + 1
+            time = int(times[index])
+            least = 0 if self._pins[ids[index]] else self._values.above(time) + int(self._weight[ids[index]])
             if not steps or least < steps[-1][1]:
                 steps.append((length, least))
             if least == 0:
@@ -203,23 +205,33 @@ class ModelCache:
             reached = length
         held.hit_tokens = reached
         if held.resumed:
-            self._use_value(int(ids[held.resumed // unit - 1]))
+            last = held.resumed // unit
+            first = max(0, last - max(1, needs.window_tokens // unit))
+            for index in (first + np.flatnonzero(times[first:last] != NOT_HERE)).tolist():
+                self._use_value(int(ids[index]))
 
     def _save(self, held: Held) -> None:
         """A request saves where it branches off, at the end of what it shares, and its windows at its prompt's end."""
         needs, unit, ids = self._needs, held.unit_tokens, held.ids
         end = needs.floor(ids.size * unit)
-        for length in {needs.floor(held.known * unit), end}:
-            if length > held.resumed and length % unit == 0:
+        before = held.resumed
+        for length in sorted({needs.floor(held.known * unit), end}):
+            if length > before and length % unit == 0:
+                self._weight[ids[length // unit - 1]] = self._window_weight(length - before)
                 self._use_value(int(ids[length // unit - 1]))
-        if needs.saves_prompt_end and needs.floor(held.prompt_tokens) != end:
-            held.own_value = self._values.add()
+                before = length
+        if needs.window_tokens and needs.floor(held.prompt_tokens) > end:
+            held.own_value = self._values.add(self._window_weight(needs.floor(held.prompt_tokens) - before))
+
+    def _window_weight(self, tokens: int) -> int:
+        """What a value weighs that has so many tokens since the one before it on its path: of windows only these are added."""
+        return max(1, min(WHOLE, WHOLE * tokens // self._needs.window_tokens)) if self._needs.window_tokens else WHOLE
 
     def _use_value(self, unit: int) -> None:
         time = self._value[unit]
         if time != NOT_HERE:
             self._values.remove(int(time))
-        self._value[unit] = self._values.add()
+        self._value[unit] = self._values.add(int(self._weight[unit]))
 
     # -- eviction
 

@@ -37,7 +37,7 @@ class Needs:
         grid_tokens: boundaries are at multiples of it.
         rebuild_tokens: so many tokens run again where windows are rebuilt; None where they cannot be.
         is_exact: whether there are states: then nobody resumes behind the last one, and no path there is worth keeping.
-        saves_prompt_end: whether there are windows, which are kept at a prompt's end, too.
+        window_tokens: of the longest window; 0 without one. Windows are kept at a prompt's end, too.
     """
 
     page_tokens: int
@@ -46,7 +46,7 @@ class Needs:
     grid_tokens: int
     rebuild_tokens: int | None
     is_exact: bool
-    saves_prompt_end: bool
+    window_tokens: int
 
     @classmethod
     def of(cls, components: Sequence[Component], page: int, chunk_tokens: int = 0) -> Needs:
@@ -80,7 +80,7 @@ class Needs:
             grid_tokens=max([page, *(c.save_grid_tokens for c in points)]),
             rebuild_tokens=sum(tokens or 0 for tokens in rebuilds) + page if can_rebuild else None,
             is_exact=bool(points),
-            saves_prompt_end=bool(windows),
+            window_tokens=max((c.coverage.window_tokens or 0 for c in windows), default=0),
         )
 
     @property

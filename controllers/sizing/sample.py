@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.controllers.replay.workload import NO_CHAIN
 
 if TYPE_CHECKING:
@@ -28,25 +30,25 @@ class Sample:
     Attributes:
         workload: the requests chosen, in the order of their arrival.
         share: of all requests that may have been chosen.
-        trees: how many subtrees were chosen; `all_trees` of how many.
+        trees: how many subtrees were chosen; `all_trees` of how many; 0 where all of the workload is the sample.
         stem_tokens: of the stems.
     """
 
     workload: Workload
     share: float
-    trees: int
-    all_trees: int
-    stem_tokens: int
+    trees: int = 0
+    all_trees: int = 0
+    stem_tokens: int = 0
 
     @classmethod
     def of(cls, workload: Workload, share: float = 1.0, seed: int = 0) -> Sample:
-        """Choose subtrees until they have this share of the requests. Cost: O(blocks of stems) beside O(requests).
+        """Choose subtrees until they have this share of the requests. Cost: O(blocks listed), a few times.
 
         The same seed chooses the same ones, and a larger share a superset of them.
         """
-        trees, stem_tokens = subtrees(workload.requests)
         if share >= 1.0:
-            return cls(workload=workload, share=1.0, trees=len(trees), all_trees=len(trees), stem_tokens=stem_tokens)
+            return cls(workload=workload, share=1.0)
+        trees, stem_tokens = subtrees(workload.requests)
         trees.sort(key=lambda tree: blake2b(f"{seed} {tree[0].index}".encode(), digest_size=8).digest())
         chosen: list[Request] = []
         count = 0
@@ -78,25 +80,32 @@ def subtrees(requests: Sequence[Request]) -> tuple[list[list[Request]], int]:
     most = max(1.0, STEM_SHARE * len(requests))
     done: list[list[Request]] = []
     stem_tokens = 0
-    level = [list(requests)]
-    depth = 0
+    level = [(0, list(requests))]
     while level:
-        further: list[list[Request]] = []
-        for group in level:
-            by_block: defaultdict[int, list[Request]] = defaultdict(list)
-            for request in group:
-                blocks = request.blocks()
-                if blocks.size > depth:
-                    by_block[int(blocks[depth])].append(request)
-                else:
-                    done.append([request])
-            for members in by_block.values():
-                chains = {request.chain if request.chain != NO_CHAIN else -2 - request.index for request in members}
-                if len(members) > most and len(chains) > 1:
-                    further.append(members)
-                    stem_tokens += members[0].block_tokens
-                else:
-                    done.append(members)
-        level = further
-        depth += 1
+        depth, group = level.pop()
+        by_block: defaultdict[int, list[Request]] = defaultdict(list)
+        for request in group:
+            blocks = request.blocks()
+            if blocks.size > depth:
+                by_block[int(blocks[depth])].append(request)
+            else:
+                done.append([request])
+        for members in by_block.values():
+            chains = {request.chain if request.chain != NO_CHAIN else -2 - request.index for request in members}
+            if len(members) > most and len(chains) > 1:
+                end = _common_blocks(members)
+                stem_tokens += (end - depth) * members[0].block_tokens
+                level.append((end, members))
+            else:
+                done.append(members)
     return done, stem_tokens
+
+
+def _common_blocks(requests: Sequence[Request]) -> int:
+    """How many blocks all of these prompts begin with."""
+    common = requests[0].blocks()
+    for request in requests[1:]:
+        blocks = request.blocks()[: common.size]
+        differs = np.flatnonzero(blocks != common[: blocks.size])
+        common = common[: int(differs[0]) if differs.size else blocks.size]
+    return int(common.size)

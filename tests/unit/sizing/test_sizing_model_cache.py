@@ -10,7 +10,7 @@ import pytest
 from unified_tree.components import composition_for
 from unified_tree.controllers.sizing.model_cache import ModelCache
 from unified_tree.controllers.sizing.needs import Needs
-from unified_tree.controllers.sizing.value_order import CHUNK, ValueOrder
+from unified_tree.controllers.sizing.value_order import CHUNK, WHOLE, ValueOrder
 
 PAGE = 64
 PROMPTS, UNITS = 5, 10
@@ -46,12 +46,13 @@ def test_and_with_a_page_less_lru_hits_but_what_eviction_left_of_the_ends() -> N
     assert half.hits.curve().tokens(0) == 0
 
 
-@pytest.mark.parametrize("model", ["gemma-3-27b", "qwen3-next-80b-a3b"])
-def test_one_pass_knows_the_hits_for_every_room_for_windows_and_states(model: str) -> None:
+@pytest.mark.parametrize(("model", "value"), [("gemma-3-27b", UNITS * PAGE / 1024), ("qwen3-next-80b-a3b", 1.0)])
+def test_one_pass_knows_the_hits_for_every_room_for_windows_and_states(model: str, value: float) -> None:
+    """A prompt shorter than the window takes a part of one."""
     curve = cyclic(ModelCache(None, needs_of(model), PROMPTS * UNITS)).hits.curve()
-    for room in range(PROMPTS):
-        assert curve.tokens(room) == 0
-    assert curve.tokens(PROMPTS) == curve.tokens(100) == 3 * PROMPTS * UNITS * PAGE
+    least = PROMPTS * value
+    assert curve.tokens(least - 0.01) == 0
+    assert curve.tokens(least) == curve.tokens(100) == 3 * PROMPTS * UNITS * PAGE
 
 
 def test_windows_that_can_be_rebuilt_cost_their_rebuild() -> None:
@@ -92,13 +93,19 @@ def test_what_is_running_is_not_evicted_and_nothing_is_lost_from_the_sums() -> N
         assert cache.pinned_tokens == 0
 
 
-def test_distances_are_counts_of_what_is_more_recent() -> None:
+def test_distances_are_the_weights_of_what_is_more_recent() -> None:
     draw = random.Random(2)
-    order, kept = ValueOrder(), list[int]()
-    for _ in range(3 * CHUNK):
+    order, kept = ValueOrder(), dict[int, int]()
+    for step in range(3 * CHUNK):
         if kept and draw.random() < 0.4:
-            order.remove(kept.pop(draw.randrange(len(kept))))
+            gone = draw.choice(list(kept))
+            del kept[gone]
+            order.remove(gone)
         else:
-            kept.append(order.add())
-        time = draw.choice(kept) if kept else 0
-        assert order.above(time) == sum(other > time for other in kept)
+            weight = draw.randrange(1, WHOLE + 1)
+            kept[order.add(weight)] = weight
+        if step % 500 == 0:
+            renumbered = order.compact()
+            kept = {int(renumbered[time]): weight for time, weight in kept.items()}
+        time = draw.choice(list(kept)) if kept else 0
+        assert order.above(time) == sum(weight for other, weight in kept.items() if other > time)
