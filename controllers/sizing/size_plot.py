@@ -35,7 +35,8 @@ def write_plot(path: Path, sizes: Sizes, title: str) -> None:
     for curve in tiers:
         _draw(by_tier, curve, LABELS[curve.tier, str(curve.split)])
         gib, points = _columns(curve)
-        worth.plot(gib, [max(0.0, point.points_per_gib) for point in points], "o-", label=LABELS[curve.tier, str(curve.split)])
+        style = "--" if curve.tier == "storage" else "o-"
+        worth.plot(gib, [max(0.0, point.points_per_gib) for point in points], style, label=LABELS[curve.tier, str(curve.split)])
     for curve in sizes.curves:
         if curve.component is not None:
             _draw(by_pool, curve, f"{curve.component} of the {curve.tier}, the others as they are")
@@ -60,4 +61,6 @@ def _columns(curve: Curve) -> tuple[list[float], tuple[Point, ...]]:
 
 def _draw(axes: Axes, curve: Curve, label: str) -> None:
     gib, points = _columns(curve)
-    axes.plot(gib, [100 * point.hit_rate for point in points], "o-", markersize=4, label=label)
+    axes.plot(
+        gib, [100 * point.hit_rate for point in points], "--" if curve.tier == "storage" else "o-", markersize=4, label=label
+    )

@@ -102,9 +102,9 @@ class _Sizing:
             self._device_curve("proposed"),
             self._device_curve("best"),
             *self._pool_curves("device", self._device),
-            self._far_curve("host", plan.device_bytes if plan.host is None else plan.host.size_bytes),
+            self._far_curve("host", None if plan.host is None else plan.host.size_bytes),
             *([] if self._host is None else self._pool_curves("host", self._host)),
-            self._far_curve("storage", self._storage_bytes or self._bytes(self._host or self._device)),
+            self._far_curve("storage", self._storage_bytes),
         ]
         worth = curves[0].at(plan.device_bytes).points_per_gib
         return Sizes(
@@ -151,9 +151,13 @@ class _Sizing:
                 known.append((size, changed, rate))
             yield Curve.of(known, tier=tier, component=name)
 
-    def _far_curve(self, tier: str, size_bytes: int) -> Curve:
+    def _far_curve(self, tier: str, size_bytes: int | None) -> Curve:
+        """A tier behind the others: around its size, or else from the device's on."""
         known: list[tuple[int, Mapping[str, int], float]] = []
-        for size in sizes_bytes(size_bytes, (0 if size_bytes == self._plan.device_bytes else DOUBLINGS, FAR_DOUBLINGS)):
+        around = (
+            (self._plan.device_bytes, (0, FAR_DOUBLINGS)) if size_bytes is None else (size_bytes, (DOUBLINGS, FAR_DOUBLINGS))
+        )
+        for size in sizes_bytes(*around):
             try:
                 counts = propose_page_counts(self._plan.composition, host_bytes=size)
             except ConfigurationError:
