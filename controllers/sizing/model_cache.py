@@ -64,12 +64,13 @@ class ModelCache:
         unit_count: ids of units are below it.
 
     Attributes:
-        hits: what was hit, for all sizes of the other pools.
+        hits: what was hit, for all sizes of the other pools; `far_hits` on host or in a store, where no window is rebuilt.
         pinned_tokens: the path of running requests.
     """
 
     def __init__(self, room_tokens: int | None, needs: Needs, unit_count: int) -> None:
         self.hits = HitCounts()
+        self.far_hits = HitCounts()
         self.pinned_tokens = 0
         self._room_tokens = room_tokens
         self._needs = needs
@@ -122,6 +123,7 @@ class ModelCache:
         else:
             held.hit_tokens = path
             self.hits.add(0, path)
+            self.far_hits.add(0, path)
         self._pin(ids[:known], unit_tokens)
         return held
 
@@ -183,27 +185,23 @@ class ModelCache:
         """Count what a request hits by how much room there is for values."""
         needs, unit, ids = self._needs, held.unit_tokens, held.ids
         times = self._value[ids[: held.known]]
-        reached = 0 if needs.rebuild_tokens is None else max(0, path - needs.rebuild_tokens)
-        steps: list[tuple[int, int]] = []  # (length, how many values must fit), deepest first
+        rebuilt = 0 if needs.rebuild_tokens is None else max(0, path - needs.rebuild_tokens)
+        steps: list[tuple[int, int]] = []  # (length, what room it takes), deepest first
         for index in np.flatnonzero(times != NOT_HERE)[::-1].tolist():
             length = (index + 1) * unit
             if length > path or not needs.is_boundary(length):
                 continue
             if not held.resumed:
                 held.resumed = length
-            if length <= reached:
-                break
             time = int(times[index])
             least = 0 if self._pins[ids[index]] else self._values.above(time) + int(self._weight[ids[index]])
             if not steps or least < steps[-1][1]:
                 steps.append((length, least))
             if least == 0:
                 break
-        self.hits.add(0, reached)
-        for length, least in reversed(steps):
-            self.hits.add(least, length - reached)
-            reached = length
-        held.hit_tokens = reached
+        steps.reverse()
+        held.hit_tokens = _count(self.hits, steps, rebuilt)
+        _count(self.far_hits, steps, 0)
         if held.resumed:
             last = held.resumed // unit
             first = max(0, last - max(1, needs.window_tokens // unit))
@@ -280,3 +278,14 @@ class ModelCache:
         for time in times[times != NOT_HERE].tolist():
             self._values.remove(time)
         self._value[ids] = NOT_HERE
+
+
+def _count(hits: HitCounts, steps: list[tuple[int, int]], rebuilt: int) -> int:
+    """Count what a request hits by room, which is at least what it has by rebuilding windows. Returns the most."""
+    reached = rebuilt
+    hits.add(0, rebuilt)
+    for length, least in steps:
+        if length > reached:
+            hits.add(least, length - reached)
+            reached = length
+    return reached

@@ -23,7 +23,7 @@ class Served:
 
     Attributes:
         path_tokens: the room for paths; None for no end.
-        hits: tokens hit, by how many windows or states there is room for.
+        hits: tokens hit, by how many windows or states there is room for; `far_hits` on a tier where no window is rebuilt.
         prompt_tokens: of the requests served.
         rejected: requests that are larger than the paths' room.
         running: requests at work, beside the one that is admitted, on average.
@@ -31,13 +31,15 @@ class Served:
 
     path_tokens: int | None
     hits: HitCurve
+    far_hits: HitCurve
     prompt_tokens: int
     rejected: int
     running: float
 
-    def hit_rate(self, room: float) -> float:
-        """The share of prompt tokens hit where so many values fit."""
-        return self.hits.tokens(room) / self.prompt_tokens if self.prompt_tokens else 0.0
+    def hit_rate(self, room: float, *, serves: bool = True) -> float:
+        """The share of prompt tokens hit where so many values fit; on device if the tier serves requests."""
+        hits = self.hits if serves else self.far_hits
+        return hits.tokens(room) / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class ModelServer:
@@ -91,6 +93,7 @@ class ModelServer:
         return Served(
             path_tokens=self._room,
             hits=self._cache.hits.curve(),
+            far_hits=self._cache.far_hits.curve(),
             prompt_tokens=prompt_tokens,
             rejected=rejected,
             running=running / admitted if admitted else 0.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.pools import propose_page_counts
 from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.sizing.best_split import best_split
+from unified_tree.controllers.sizing.best_split import FLAT, best_split
 from unified_tree.controllers.sizing.curve import Curve, Point
 from unified_tree.errors import ConfigurationError
 
@@ -96,7 +96,7 @@ class _Sizing:
     def sizes(self) -> Sizes:
         plan, surface = self._plan, self._surface
         best = best_split(surface, plan.device_bytes, plan.settings.concurrency)
-        if best is None or self._rate(best) < self._rate(self._device):
+        if best is None or surface.hit_rate(best) < surface.hit_rate(self._device) + FLAT:
             best = dict(self._device)
         curves = [
             self._device_curve("proposed"),

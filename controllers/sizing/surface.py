@@ -64,7 +64,7 @@ class Surface:
 
     def _rate(self, served: Served, page_counts: Mapping[str, int], serves: bool) -> float:
         room = self.needs.room(page_counts, served.running / self.share if serves else None)
-        return served.hit_rate(room * self.share)
+        return served.hit_rate(room * self.share, serves=serves)
 
 
 def survey(
