@@ -217,6 +217,8 @@ class PrefixCache(StoreAccess):
         counters.rebuilt_tokens += lease.rebuilt_tokens
         if counters.watcher is not None:
             counters.watcher.acquired(lease, key)
+        if counters.sizes is not None:
+            counters.sizes.acquired(key)
         return lease
 
     def acquire_to_fill(self, key: Key, length_tokens: int) -> Lease:

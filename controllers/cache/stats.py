@@ -17,6 +17,7 @@ from unified_tree.node import Tier
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.cache.watcher import CacheWatcher
+    from unified_tree.controllers.sizing.live_sizes import LiveCurve, LiveSizes
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.ghosts import Ghosts
     from unified_tree.receipt import EvictResult
@@ -155,6 +156,7 @@ class CacheStats:
         storage: statistics of the store, None without one.
         ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
+        sizes: what pools of other sizes would hit; None without `LiveSizes.watch`. No part of equality: it is of a sample.
     """
 
     requests: int
@@ -187,6 +189,7 @@ class CacheStats:
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
     ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
+    sizes: LiveCurve | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, cache: PrefixCache) -> CacheStats:
@@ -248,6 +251,7 @@ class CacheStats:
             host_pools=host_pools,
             storage=cache.storage.stats() if cache.storage is not None else None,
             ages=age_stats(tree.state, tiers),
+            sizes=None if counters.sizes is None else counters.sizes.curve(),
         )
 
 
@@ -258,6 +262,7 @@ class CacheCounters:
     Attributes:
         load_hit_tokens: of the hit tokens those that were to be loaded back.
         watcher: is told of what is counted; None for nobody.
+        sizes: the models that see the requests; None for none.
     """
 
     requests: int = 0
@@ -282,6 +287,7 @@ class CacheCounters:
     victims: dict[tuple[Tier, str], int] = field(default_factory=dict)
     evicted_device_pages: dict[str, int] = field(default_factory=dict)
     watcher: CacheWatcher | None = None
+    sizes: LiveSizes | None = None
 
     def evicted(self, tier: Tier, name: str, result: EvictResult) -> None:
         """Count an eviction for one pool of a tier."""

@@ -23,6 +23,7 @@ from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_tiers import check_tiers
 from unified_tree.controllers.replay.text_table import report_console
 from unified_tree.controllers.replay.verification import Verification
+from unified_tree.controllers.sizing.size_command import size_command
 from unified_tree.errors import UnifiedTreeError
 
 if TYPE_CHECKING:
@@ -168,3 +169,4 @@ def columns_command() -> None:
 
 
 app.add_command(inspect_command)
+app.add_command(size_command)

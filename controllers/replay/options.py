@@ -175,10 +175,12 @@ OPTIONS = [option for options in GROUPS.values() for option in options]
 
 
 class GroupedCommand(click.Command):
-    """A command whose help shows these options by group."""
+    """A command whose help shows its options by group."""
+
+    groups = GROUPS
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """See click.Command.format_options."""
-        for title, options in GROUPS.items():
+        for title, options in self.groups.items():
             with formatter.section(title):
                 formatter.write_dl([entry for option in options if (entry := option.get_help_record(ctx)) is not None])

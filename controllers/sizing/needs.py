@@ -1,0 +1,111 @@
+"""What a composition's boundaries need: of paths by the token, of windows and states by the value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unified_tree.component import Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuePool:
+    """A pool of windows or states.
+
+    Attributes:
+        pages: pages a value takes.
+        page_bytes: bytes a page.
+        running_pages: what each running request holds beside the values; `step_pages`: what one step's chunk takes.
+    """
+
+    pages: int
+    page_bytes: int
+    running_pages: int
+    step_pages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a boundary takes of each pool.
+
+    Attributes:
+        page_tokens: tokens a page.
+        path_bytes: bytes a page of each path's pool, by name.
+        values: the pools of windows and states, by name; every boundary has one value in each.
+        grid_tokens: boundaries are at multiples of it.
+        rebuild_tokens: so many tokens run again where windows are rebuilt; None where they cannot be.
+        is_exact: whether there are states: then nobody resumes behind the last one, and no path there is worth keeping.
+        window_tokens: of the longest window; 0 without one. Windows are kept at a prompt's end, too.
+    """
+
+    page_tokens: int
+    path_bytes: Mapping[str, int]
+    values: Mapping[str, ValuePool]
+    grid_tokens: int
+    rebuild_tokens: int | None
+    is_exact: bool
+    window_tokens: int
+
+    @classmethod
+    def of(cls, components: Sequence[Component], page: int, chunk_tokens: int = 0) -> Needs:
+        """Of the required components with pages of their own.
+
+        Args:
+            page: tokens a page.
+            chunk_tokens: what one step computes of a prompt, and keeps windows for meanwhile.
+        """
+        own = [c for c in components if c.shares is None]
+        page_bytes = {
+            c.name: sum(other.page_bytes for other in components if c.name in {other.name, other.shares}) for c in own
+        }
+        pools = {}
+        windows = [c for c in own if c.required and c.coverage.window_tokens is not None]
+        points = [c for c in own if c.required and c.coverage.is_exact]
+        for component in windows:
+            assert component.coverage.window_tokens is not None
+            pages = -(-component.coverage.window_tokens // page)
+            pools[component.name] = ValuePool(
+                pages=pages, page_bytes=page_bytes[component.name], running_pages=pages + 1, step_pages=-(-chunk_tokens // page)
+            )
+        for component in points:
+            pools[component.name] = ValuePool(pages=1, page_bytes=page_bytes[component.name], running_pages=1, step_pages=0)
+        rebuilds = [c.rebuild_tokens for c in windows]
+        can_rebuild = bool(windows) and not points and None not in rebuilds
+        return cls(
+            page_tokens=page,
+            path_bytes={c.name: page_bytes[c.name] for c in own if c.coverage.is_path},
+            values=pools,
+            grid_tokens=max([page, *(c.save_grid_tokens for c in points)]),
+            rebuild_tokens=sum(tokens or 0 for tokens in rebuilds) + page if can_rebuild else None,
+            is_exact=bool(points),
+            window_tokens=max((c.coverage.window_tokens or 0 for c in windows), default=0),
+        )
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether boundaries need anything beside paths."""
+        return bool(self.values)
+
+    def floor(self, tokens: int) -> int:
+        """The last length up to `tokens` where a value can be saved."""
+        return tokens // self.grid_tokens * self.grid_tokens
+
+    def is_boundary(self, length: int) -> bool:
+        """Whether one can resume at a length, if all is there."""
+        return length % self.grid_tokens == 0
+
+    def path_tokens(self, page_counts: Mapping[str, int]) -> int | None:
+        """Tokens that fit into all pools of paths; None for no end."""
+        counts = [page_counts[name] for name in self.path_bytes if name in page_counts]
+        return min(counts) * self.page_tokens if counts else None
+
+    def room(self, page_counts: Mapping[str, int], running: float | None = None) -> float:
+        """Values that fit; beside so many running requests, if these take pages of the same pools."""
+        rooms = []
+        for name, pool in self.values.items():
+            if name in page_counts:
+                held = 0.0 if running is None else running * pool.running_pages + pool.step_pages
+                rooms.append((page_counts[name] - held) / pool.pages)
+        return max(0.0, min(rooms)) if rooms else float("inf")

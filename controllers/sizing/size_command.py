@@ -1,0 +1,91 @@
+"""The command `unified-tree size`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unified_tree.controllers.replay.arguments import GIB, Arguments
+from unified_tree.controllers.replay.options import FILE, OPTIONS
+from unified_tree.controllers.replay.output_files import OutputFiles
+from unified_tree.controllers.replay.plan import RowKind, RowSpec
+from unified_tree.controllers.replay.report import print_header
+from unified_tree.controllers.replay.row_processes import run_rows
+from unified_tree.controllers.replay.text_table import report_console
+from unified_tree.controllers.sizing.needs import Needs
+from unified_tree.controllers.sizing.sample import Sample
+from unified_tree.controllers.sizing.size_options import MOST_REQUESTS, SIZE_OPTIONS, SizeCommand
+from unified_tree.controllers.sizing.size_report import print_sizes, write_json
+from unified_tree.controllers.sizing.sizes import path_sizes, sizes_of
+from unified_tree.controllers.sizing.surface import survey
+from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from unified_tree.controllers.replay.plan import Plan
+    from unified_tree.controllers.sizing.sizes import Sizes
+
+POLICY = "lru"
+"""What is modelled."""
+
+
+@click.command(name="size", cls=SizeCommand, params=[click.Argument(["trace"], required=False, type=FILE), *SIZE_OPTIONS])
+def size_command(**given: Any) -> None:
+    """Say how much memory TRACE, or the built-in agent workload, needs: hits over GiB, by tier and by pool.
+
+    A model of the cache under LRU goes over the workload once for each of some sizes of the paths, and knows then the hits
+    for all sizes of the other pools. From that come the curves of device, host and store, what one more GiB is worth, and
+    the split of the device that hits most.
+    """
+    arguments = Arguments({option.name: option.default for option in OPTIONS} | given | {"storage_gib": None})
+    files = OutputFiles(csv=None, json=given["json_path"], plot=given["plot_path"])
+    files.check()
+    page_counts = arguments.page_counts
+    plan = arguments.plan()
+    storage_gib = given["storage_gib"]
+    needs = Needs.of(plan.composition.components, plan.composition.page_size, plan.settings.chunk_tokens)
+    share = MOST_REQUESTS / len(plan.workload.requests) if given["sample"] is None else given["sample"] / 100
+    sample = Sample.of(plan.workload, share)
+    console = report_console()
+    print_header(console, plan, page_counts)
+    sizes = path_sizes(plan, needs, page_counts)
+    with _progress_bar(len(sizes)) as progress:
+        surface = survey(sample, needs, plan.settings, sizes, arguments.jobs, progress)
+    found = sizes_of(plan, surface, page_counts, None if storage_gib is None else int(storage_gib * GIB))
+    checked = _check(plan, found, arguments.jobs) if given["check"] else None
+    print_sizes(console, sample, found, checked)
+    try:
+        if files.json is not None:
+            write_json(files.json, plan, sample, found, checked)
+        if files.plot is not None:
+            from unified_tree.controllers.sizing.size_plot import write_plot
+
+            write_plot(files.plot, found, f"{plan.workload.name} on {plan.composition.name}")
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
+
+def _check(plan: Plan, found: Sizes, jobs: int | None) -> tuple[float, float]:
+    """The hit rates of the present and of the recommended split, replayed through the real cache."""
+    specs = [
+        RowSpec(kind=RowKind.POLICY, policy=POLICY, page_counts=point.page_counts)
+        for point in (found.present, found.recommended)
+    ]
+    present, recommended = run_rows(plan, specs, jobs or len(specs), lambda *_: None)
+    return present.hit_rate, recommended.hit_rate
+
+
+@contextmanager
+def _progress_bar(count: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("going over the workload", total=count)
+        yield lambda: bar.advance(task)

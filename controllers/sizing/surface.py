@@ -1,0 +1,122 @@
+"""Hits over all sizes of all pools, from one pass over the workload for each of a few sizes of the paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from math import ceil, log
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from unified_tree.controllers.sizing.model_server import ModelServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unified_tree.controllers.replay.server_settings import ServerSettings
+    from unified_tree.controllers.sizing.model_server import Served
+    from unified_tree.controllers.sizing.needs import Needs
+    from unified_tree.controllers.sizing.sample import Sample
+
+FEW_REQUESTS = 20_000
+"""So many requests, all passes together, take no longer than starting processes for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """The hit rate of any split.
+
+    Attributes:
+        needs: what a boundary takes of each pool.
+        passes: what each pass gave, by size of the paths, ascending; sizes are those of the whole workload.
+        share: of the workload that was sampled.
+    """
+
+    needs: Needs
+    passes: Sequence[Served]
+    share: float = 1.0
+
+    def hit_rate(self, page_counts: Mapping[str, int], *, serves: bool = True) -> float:
+        """The share of prompt tokens hit with these pools; one that is left out is without end.
+
+        Between two passes it is interpolated over the logarithm of the size.
+
+        Args:
+            serves: whether running requests take pages of these pools, as on device.
+        """
+        path_tokens = self.needs.path_tokens(page_counts)
+        below = above = self.passes[-1]
+        if path_tokens is not None:
+            for served in reversed(self.passes):
+                if served.path_tokens is not None and served.path_tokens < path_tokens:
+                    below = served
+                    break
+                below = above = served
+        low = self._rate(below, page_counts, serves)
+        if below is above:
+            return low
+        assert path_tokens is not None and below.path_tokens is not None
+        ends = above.path_tokens if above.path_tokens is not None else 2 * path_tokens
+        weight = log(path_tokens / below.path_tokens) / log(ends / below.path_tokens)
+        return low + weight * (self._rate(above, page_counts, serves) - low)
+
+    def _rate(self, served: Served, page_counts: Mapping[str, int], serves: bool) -> float:
+        room = self.needs.room(page_counts, served.running / self.share if serves else None)
+        return served.hit_rate(room * self.share, serves=serves)
+
+
+def survey(
+    sample: Sample,
+    needs: Needs,
+    settings: ServerSettings,
+    path_tokens: Sequence[int | None],
+    jobs: int | None = None,
+    progress: Callable[[], None] | None = None,
+) -> Surface:
+    """Go over the sampled workload once for each of these sizes of the paths, several at once where there are cores.
+
+    Args:
+        path_tokens: room for paths of the whole workload; None for no end.
+        jobs: processes; None for one a core.
+        progress: called after each pass.
+    """
+    sizes = sorted(set(path_tokens), key=lambda tokens: float("inf") if tokens is None else tokens)
+    jobs = min(jobs or os.cpu_count() or 1, len(sizes))
+    if jobs == 1 or len(sizes) * len(sample.workload.requests) <= FEW_REQUESTS:
+        passes = []
+        for tokens in sizes:
+            passes.append(one_pass(sample, needs, settings, tokens))
+            if progress is not None:
+                progress()
+        return Surface(needs, passes, sample.share)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_keep, initargs=(sample, needs, settings)) as executor:
+        largest_first = list(reversed(sizes))
+        passes = []
+        for served in executor.map(_kept_pass, largest_first):
+            passes.append(served)
+            if progress is not None:
+                progress()
+    return Surface(needs, passes[::-1], sample.share)
+
+
+def one_pass(sample: Sample, needs: Needs, settings: ServerSettings, path_tokens: int | None) -> Served:
+    """Serve a sample with its share of the memory and of the places."""
+    from dataclasses import replace
+
+    places = max(1, ceil(settings.concurrency * sample.share))
+    served = ModelServer(sample.workload, needs, replace(settings, concurrency=places), sample.scaled(path_tokens)).run()
+    return replace(served, path_tokens=path_tokens)
+
+
+_kept: list[tuple[Sample, Needs, ServerSettings]] = []
+
+
+def _keep(sample: Sample, needs: Needs, settings: ServerSettings) -> None:
+    """What all passes of a process have in common, sent to it once."""
+    _kept[:] = [(sample, needs, settings)]
+
+
+def _kept_pass(path_tokens: int | None) -> Served:
+    return one_pass(*_kept[0], path_tokens)
