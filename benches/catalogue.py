@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benches.case import COMPONENT_SETS, Case
+from benches.commit_scenario import CommitPage
 from benches.decode_scenario import DecodeStep
 from benches.memory_scenario import Memory
 from benches.request_scenarios import ChatRequest, MixedMultiTurn
@@ -46,6 +47,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "chat_request": ChatRequest,
     "mixed_multi_turn": MixedMultiTurn,
     "decode_step": DecodeStep,
+    "commit_page": CommitPage,
     "memory": Memory,
     "key_from_list": KeyFromList,
     "serve_next_page": ServeNextPage,
@@ -148,6 +150,8 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
     yield replace(base, operation="chat_request", paths=200, samples=400)
     for length in (1024, 131_072):
         yield replace(base, operation="decode_step", length=length, paths=256, samples=400, only=("prefix_cache",))
+    for length in LARGE_SIZES:
+        yield replace(base, operation="commit_page", length=length, samples=100, only=("prefix_cache",))
     yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)
     yield replace(base, operation="memory", tree_nodes=100_000, samples=1, rounds=1, only=large)
 

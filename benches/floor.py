@@ -18,16 +18,13 @@ from benches.serving import PrefixCacheServer
 from benches.subject import LONGEST_TOKENS, WINDOW_TOKENS, Capacity, Request, Tokens
 
 ROOMY_TOKENS = 1 << 24
-RETAINED_BYTES = 24 << 20
-"""What glibc hands back to the system at once unless so large a block was freed before."""
 
 
 class FloorServer:
     """See ServingSubject; the answers are PrefixCache's."""
 
     def open(self, components: str, page_size: int, capacity: Capacity | None) -> None:
-        """Start with nothing kept."""
-        bytes(RETAINED_BYTES)  # freed at once: from now on the C library keeps such blocks, and no page of a key faults twice
+        """Start with nothing kept. See ServingSubject."""
         self.server = PrefixCacheServer()
         self.server.open(components, page_size, capacity)
         self.page_size = page_size

@@ -116,7 +116,7 @@ class PrefixCacheServer:
             if length % size == 0:
                 index = length // size
                 for name in names:
-                    rows[name][index] = lease.pages(name, index)[0]
+                    rows[name][index] = lease.page(name, index)
             cache.advance(lease, length + 1)
             if self.state:
                 self.is_saving = length + 1 in lease.save_pages  # a kernel copies the running state to that page then

@@ -37,7 +37,9 @@ class PageSet:
     def __init__(self, capacity: int) -> None:
         self.capacity: int = capacity  # one past the largest id it may hold
         self._flags = bytearray(min(capacity, FIRST_SIZE))
-        self._way: Any = NumpyFlags() if NATIVE is None else NATIVE
+        way = NumpyFlags() if NATIVE is None else NATIVE
+        self._are: Any = way.are  # looked up once: a call takes no longer than the look-up
+        self._put: Any = way.put
 
     def contains(self, page: int) -> bool:
         """Whether one id is a member."""
@@ -75,7 +77,7 @@ class PageSet:
 
         Raises PageError if there is no memory for ids within the capacity. Cost: O(len(ids)), and see `cover`.
         """
-        found: int = self._way.are(ids, self._flags, members)
+        found: int = self._are(ids, self._flags, members)
         if found == BEYOND:
             return self._can_be_added(int(ids.max()), members) and self.all_are(ids, members=members)
         return found == YES
@@ -100,10 +102,18 @@ class PageSet:
         self.cover(highest + 1)
         return True
 
+    def add_one(self, page: int) -> None:
+        """Add an id that is in range and covered."""
+        self._flags[page] = 1
+
+    def discard_one(self, page: int) -> None:
+        """Remove an id that is a member."""
+        self._flags[page] = 0
+
     def add(self, ids: NDArray[np.int64] | bytes) -> None:
         """Add ids, an array or its bytes, which are in range and covered, as `all_are` leaves them."""
-        self._way.put(ids, self._flags, True)
+        self._put(ids, self._flags, True)
 
     def discard(self, ids: NDArray[np.int64] | bytes) -> None:
         """Remove ids, an array or its bytes, which are members."""
-        self._way.put(ids, self._flags, False)
+        self._put(ids, self._flags, False)

@@ -28,6 +28,7 @@ from unified_tree.children import nearest_below, place_by_boundary
 from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
 
 if TYPE_CHECKING:
+    from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
 
@@ -74,6 +75,14 @@ class Resumability:
         node.resumable = self.ends_at_boundary(node)
         self._set_nearest(node, self.own_boundary(node) if node.resumable else nearest_below(node))
         mark_values(state, node)
+
+    def is_boundary(self, boundary: Boundary) -> bool:
+        """See Transfers.is_boundary."""
+        state = self._state
+        node = state.nodes.get(boundary.node)
+        if node is None or node.end != boundary.length or state.retired.has(node):
+            return False
+        return not state.is_gated or self.is_covered(node)
 
     def own_boundary(self, node: Node) -> int:
         """What a resumable node contributes to `nearest_boundary`. Without windows only whether there is one matters."""

@@ -141,11 +141,7 @@ class Transfers:
 
     def is_boundary(self, boundary: Boundary) -> bool:
         """Whether `boundary`, at a node's end, is covered over device and host. Cost: O(1); see `UnifiedTree.settle`."""
-        state = self._state
-        node = state.nodes.get(checked_boundary(boundary).node)
-        if node is None or node.end != boundary.length or state.retired.has(node):
-            return False
-        return not state.is_gated or state.resumability.is_covered(node)
+        return self._state.resumability.is_boundary(checked_boundary(boundary))
 
     def hits(self, boundary: Boundary) -> int:
         """How many matches ended in the boundary's node since it was made; 0 if it is gone. Cost: O(1)."""

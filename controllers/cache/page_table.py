@@ -101,12 +101,22 @@ class PageTable:
         self._ids[first:last] = ids
         self._numbers[SIZE] = max(self._numbers[SIZE], last)
 
+    def append(self, page: int) -> None:
+        """Hold one page more, at the end, where `cover` has made room."""
+        size = self.size
+        self._ids[size] = page
+        self._numbers[SIZE] = size + 1
+
     def cover(self, size: int) -> None:
         """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
         if size > self._ids.size:
             grown = np.full(max(size, 2 * self._ids.size), -1, np.int64)
             grown[: self._ids.size] = self._ids
             self._ids = grown
+
+    def page(self, index: int) -> int:
+        """The id at an index; -1 if it holds none there."""
+        return int(self._ids[index]) if self.first_held <= index < self.size else -1
 
     def slice(self, first: int, last: int) -> NDArray[np.int64]:
         """The ids of the indices [first, last): a view, in which later changes show."""
@@ -132,6 +142,15 @@ class PageTable:
         self._numbers[FIRST_HELD] = first_kept
         self.publish(first_kept)
         return private
+
+    def release_first(self) -> int:
+        """Release the first index held; returns its page if it is private, which the lease must free, or -1."""
+        first = self.first_held
+        page = self.page(first) if first >= self.private_from else -1
+        self._ids[first] = -1
+        self._numbers[FIRST_HELD] = first + 1
+        self.publish(first + 1)
+        return page
 
     def skip_to(self, first_held: int) -> NDArray[np.int64]:
         """Release all below an index, which may lie beyond the end; returns the private pages that the lease must free."""

@@ -141,9 +141,23 @@ class PageTables:
                     self._tables[name].cover(page_count)
             except MemoryError as error:
                 raise OutOfPagesError(f"there is no memory for page tables of {page_count} pages") from error
-            for name, ids in self._device.take(needs).items():
-                self._tables[name].put(page_count - ids.size, ids)
+            self._extend(needs)
         return needs
+
+    def _extend(self, needs: Mapping[str, int]) -> None:
+        """Add pages that were reserved to tables that have room, all or none. Raises OutOfPagesError if there is no memory."""
+        added: dict[str, int] = {}
+        try:
+            for name, count in needs.items():
+                table = self._tables[name]
+                if count == 1:
+                    table.append(self._device.allocate_one(name))
+                else:
+                    table.put(table.size, self._device.allocate(name, count))
+                added[name] = count
+        except OutOfPagesError:
+            self.shrink(added)
+            raise
 
     def shrink(self, added: Mapping[str, int]) -> None:
         """Undo a `grow`."""
@@ -211,7 +225,12 @@ class PageTables:
         return table
 
     def _free_before(self, name: str, table: PageTable, first: int) -> None:
-        if first > table.first_held:
+        held = table.first_held
+        if first == held + 1 <= table.size:
+            page = table.release_first()
+            if page >= 0:
+                self._device.free_one(name, page)
+        elif first > held:
             self._device.free(name, table.release_front(first))
 
     def values(self) -> ValuesView[PageTable]:

@@ -56,7 +56,7 @@ class StatePages:
     def start(self) -> None:
         """Allocate the running state's page. Raises OutOfPagesError."""
         self._device.reserve({self.name: 1})
-        self.running = int(self._device.allocate(self.name, 1)[0])
+        self.running = self._device.allocate_one(self.name)
 
     def copies(self) -> tuple[StateCopy, ...]:
         """The copies to make before running; none if the run begins with an empty state."""
@@ -68,7 +68,7 @@ class StatePages:
         """Allocate pages for states to be saved at these lengths of the prompt. A pool that is short saves fewer."""
         for length in due:
             if length not in self.saves and self._device.try_reserve(self.name):
-                self.saves[length] = int(self._device.allocate(self.name, 1)[0])
+                self.saves[length] = self._device.allocate_one(self.name)
 
     def follow_output(self, length: int, committed: int, computed: int) -> None:
         """Provide a page for the last save point of the output: a new one, or that of the save point before the last."""
@@ -77,7 +77,7 @@ class StatePages:
             return
         earlier = self.of_output(self.saves)
         if len(earlier) < 2 and self._device.try_reserve(self.name):
-            self.saves[latest] = int(self._device.allocate(self.name, 1)[0])
+            self.saves[latest] = self._device.allocate_one(self.name)
         elif earlier:
             self.saves[latest] = self.saves.pop(earlier[0])
 

@@ -62,9 +62,11 @@ class HybridCacheController:
         self._tree = tree
         self._tree_transfers = tree.transfers
         self._effects = tree.transfers.effects
+        self._resumability = tree.state.resumability
         self._retired = tree.state.retired
         self._device = device
         self.tier = tier
+        self._write_policy = tier.write_policy
         self._counters = counters
         self._ranks = ranks
         self._backups = BackupQueue(tree, device, self.host, tier, counters)
@@ -207,12 +209,12 @@ class HybridCacheController:
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to this boundary."""
-        if self.tier.write_policy is WRITE_THROUGH and self._tree_transfers.is_boundary(boundary):
+        if self._write_policy is WRITE_THROUGH and self._resumability.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt resumes from a device boundary."""
-        selective = self.tier.write_policy is SELECTIVE
+        selective = self._write_policy is SELECTIVE
         if selective and boundary.length and self._tree_transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
 

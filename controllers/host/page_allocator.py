@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unified_tree.errors import ConfigurationError, OutOfPagesError, PageError
+from unified_tree.int64 import INT64
 from unified_tree.page_set import MAX_PAGES, PageSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FIRST_CAPACITY = 256
 RUN_LENGTH = 256
 
 
@@ -34,7 +35,6 @@ class PageAllocator:
         "_run",
         "_run_begin",
         "_stack",
-        "_stack_size",
         "_unused",
         "name",
         "page_count",
@@ -50,8 +50,7 @@ class PageAllocator:
         self._unused = 0  # ids from here on were never handed out
         self._run_begin = 0
         self._run = np.empty(0, np.int64)  # the ids from there on
-        self._stack = np.empty(FIRST_CAPACITY, np.int64)
-        self._stack_size = 0
+        self._stack = array("q")
         self._limit: int = MAX_PAGES if page_count is None else min(page_count, MAX_PAGES)
         self._allocated = PageSet(self._limit)
 
@@ -65,24 +64,45 @@ class PageAllocator:
         if page_count < 0:
             raise PageError(f"{self.name}: cannot allocate {page_count} pages")
         if page_count > self.free_pages:
-            raise OutOfPagesError(
-                f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free",
-                component=self.name,
-                needed=page_count,
-                free=self.free_pages,
-                total=self.page_count,
-            )
+            raise self._refusal(page_count)
+        kept = len(self._stack) - page_count
         try:
-            if page_count > self._stack_size:
-                ids = self._with_unused(page_count)
-            else:
-                ids = self._stack[self._stack_size - page_count : self._stack_size].copy()
+            ids = self._with_unused(page_count) if kept < 0 else np.frombuffer(self._stack[kept:], INT64)
             self._allocated.add(ids)
         except (MemoryError, PageError) as error:
-            raise OutOfPagesError(f"{self.name}: there is no memory for the ids of {page_count} more pages") from error
-        self._stack_size = max(0, self._stack_size - page_count)
+            raise self._lack_of_memory(page_count) from error
+        del self._stack[max(0, kept) :]
         self.used_pages += page_count
         return ids
+
+    def allocate_one(self) -> int:
+        """One page id, the same as `allocate(1)` would return. Raises as that. Cost: O(1)."""
+        if not self.free_pages:
+            raise self._refusal(1)
+        if self._stack:
+            page: int = self._stack.pop()
+        else:
+            page = self._unused
+            try:
+                self._allocated.cover(page + 1)
+            except PageError as error:
+                raise self._lack_of_memory(1) from error
+            self._unused = page + 1
+        self._allocated.add_one(page)
+        self.used_pages += 1
+        return page
+
+    def _refusal(self, page_count: int) -> OutOfPagesError:
+        return OutOfPagesError(
+            f"{self.name}: {page_count} pages asked for, {self.free_pages} of {self.page_count} are free",
+            component=self.name,
+            needed=page_count,
+            free=self.free_pages,
+            total=self.page_count,
+        )
+
+    def _lack_of_memory(self, page_count: int) -> OutOfPagesError:
+        return OutOfPagesError(f"{self.name}: there is no memory for the ids of {page_count} more pages")
 
     def is_allocated(self, page: int) -> bool:
         """Whether a page is allocated now. Cost: O(1)."""
@@ -92,10 +112,11 @@ class PageAllocator:
         """All freed pages, and before them as many unused ones as are still lacking. Raises MemoryError or PageError with
         nothing changed.
         """
-        unused = self._unused + page_count - self._stack_size
-        ids = self._unused_ids(page_count - self._stack_size)
-        if self._stack_size:
-            ids = np.concatenate((ids, self._stack[: self._stack_size]))
+        freed = len(self._stack)
+        unused = self._unused + page_count - freed
+        ids = self._unused_ids(page_count - freed)
+        if freed:
+            ids = np.concatenate((ids, np.frombuffer(self._stack[:], INT64)))
         self._allocated.cover(unused)
         self._unused = unused
         return ids
@@ -117,15 +138,14 @@ class PageAllocator:
             return
         if not self._allocated.all_are(ids, members=True):
             raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
-        if self._stack_size + count > self._stack.size:
-            self._stack = _grown(self._stack, self._stack_size + count)
+        self._stack.frombytes(ids.tobytes())
         self._allocated.discard(ids)
-        self._stack[self._stack_size : self._stack_size + count] = ids
-        self._stack_size += count
         self.used_pages -= count
 
-
-def _grown(array: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    grown = np.empty(max(size, 2 * array.size), np.int64)
-    grown[: array.size] = array
-    return grown
+    def free_one(self, page: int) -> None:
+        """As `free`, for one page. Cost: O(1)."""
+        if not self._allocated.contains(page):
+            raise PageError(f"{self.name}: freed page {page}, which is not allocated")
+        self._stack.append(page)
+        self._allocated.discard_one(page)
+        self.used_pages -= 1

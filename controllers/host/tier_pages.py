@@ -102,6 +102,10 @@ class TierPages:
         if self.watcher is not None:
             self.watcher.landed(self._tier, boundary)
 
+    def allocate_one(self, name: str) -> int:
+        """A page id that was reserved; see PageAllocator.allocate_one."""
+        return self.allocators[name].allocate_one()
+
     def allocate(self, name: str, page_count: int) -> NDArray[np.int64]:
         """Page ids that were reserved; see PageAllocator.allocate."""
         return self.allocators[name].allocate(page_count)
@@ -127,6 +131,12 @@ class TierPages:
         if self.watcher is not None:
             self.watcher.freed(self._tier, name, ids)
         self.allocators[name].free(ids)
+
+    def free_one(self, name: str, page: int) -> None:
+        """Free a page; see PageAllocator.free_one."""
+        if self.watcher is not None:
+            self.watcher.freed(self._tier, name, np.array([page], np.int64))
+        self.allocators[name].free_one(page)
 
     def free_all(self, pages: Mapping[str, NDArray[np.int64]]) -> None:
         """Free pages of several pools."""

@@ -104,10 +104,10 @@ class SequenceRows:
         return self.lease.state_page
 
     def _page(self, component: str, page: int) -> int:
-        table = self.lease.pages(component, page)
-        if not table.size or table[0] < 0:
+        found = self.lease.page(component, page)
+        if found < 0:
             raise LeaseError(f"{self.lease} holds no page {page} of {component}")
-        return int(table[0])
+        return found
 
     def _tokens_per_slot(self, component: str) -> int:
         return self.page_size // self.pools[component].format.slots_per_page

@@ -191,7 +191,10 @@ class CacheMachine(RuleBasedStateMachine):
         """A page table, or its end, as somebody may keep it."""
         lease = request.lease
         if lease.failure is None:
-            table = lease.pages(rng.choice(list(lease.tables)), rng.choice([0, 0, 1, 5]))
+            component, first = rng.choice(list(lease.tables)), rng.choice([0, 0, 1, 5])
+            table = lease.pages(component, first)
+            beyond = first + table.size + 1
+            assert [lease.page(component, index) for index in range(first, beyond)] == [*table.tolist(), -1]
             self.tables = [*self.tables, (table, table.tolist())][-MAX_TABLES:]
 
     def load_failed(self, request: Request) -> None:
@@ -261,6 +264,7 @@ class CacheMachine(RuleBasedStateMachine):
             lambda: cache.invalidate(7),  # type: ignore[arg-type]
             lambda: cache.release(value),
             lambda: lease.pages(value),
+            lambda: lease.page(value, 0),
         ]
         before, dump = self.free_pages(), self.cache.tree.dump()
         with pytest.raises(UnifiedTreeError):

@@ -26,6 +26,7 @@ OPERATIONS = {
     "evict_swa",
     "evict_mamba",
     "chat_request",
+    "commit_page",
     "decode_step",
     "mixed_multi_turn",
     "memory",

@@ -39,7 +39,7 @@ def test_evicted_pages_go_back_to_their_pool() -> None:
 
 def test_what_only_the_cache_may_do_with_a_lease_is_not_public() -> None:
     public = {name for name in dir(Lease) if not name.startswith("_") and callable(getattr(Lease, name))}
-    assert public == {"next_stop", "pages"}
+    assert public == {"next_stop", "page", "pages"}
 
 
 def test_a_lease_never_forgets_its_prompt() -> None:

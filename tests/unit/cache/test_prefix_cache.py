@@ -108,6 +108,7 @@ def test_window_pages_come_back_while_the_request_runs() -> None:
         assert most <= 3
         assert lease.pages("swa")[:13].tolist() == [-1] * 13
         assert (lease.pages("swa")[13:] >= 0).all()
+        assert [lease.page("swa", index) for index in range(16)] == [*lease.pages("swa").tolist(), -1]
         assert cache.stats().pools["full"].leased == 15
 
 
@@ -171,6 +172,7 @@ def test_an_optional_draft_that_is_gone_leaves_holes() -> None:
     with cache.acquire(Key(TOKENS[:12])) as lease:
         assert lease.cached_tokens == 8
         assert lease.pages("draft").tolist() == [-1] * 4
+        assert lease.page("draft", 0) == -1
         cache.allocate(lease, 12)
         cache.commit(lease, TOKENS[:12])
     assert cache.stats().pools["draft"].used == 0

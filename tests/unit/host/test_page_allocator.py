@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,38 @@ def test_a_page_comes_back_once() -> None:
     with pytest.raises(PageError):
         pool.free(ids)
     assert pool.free_pages == 4
+
+
+def test_one_page_is_the_page_that_an_array_of_one_would_hold() -> None:
+    random = Random(0)
+    one, many = PageAllocator("full", 600), PageAllocator("full", 600)
+    out: list[int] = []
+    for _ in range(3000):
+        if out and random.random() < 0.45:
+            page = out.pop(random.randrange(len(out)))
+            one.free_one(page)
+            many.free(np.array([page]))
+        elif random.random() < 0.1:
+            ids = one.allocate(min(20, one.free_pages))
+            assert ids.tolist() == many.allocate(ids.size).tolist()
+            out += ids.tolist()
+        elif one.free_pages:
+            out.append(one.allocate_one())
+            assert [out[-1]] == many.allocate(1).tolist()
+        assert len(out) == one.used_pages == many.used_pages
+
+
+def test_one_page_more_than_there_are_changes_nothing() -> None:
+    pool = PageAllocator("full", 2)
+    pages = {pool.allocate_one(), pool.allocate_one()}
+    with pytest.raises(OutOfPagesError, match="full: 1 pages asked for, 0 of 2 are free"):
+        pool.allocate_one()
+    assert pages == {0, 1}
+    pool.free_one(0)
+    for bad in (0, -1, 2):
+        with pytest.raises(PageError, match="not allocated"):
+            pool.free_one(bad)
+    assert (pool.used_pages, pool.allocate_one()) == (1, 0)
 
 
 def test_a_pool_without_a_limit() -> None:
