@@ -81,10 +81,14 @@ HOT = (
     "receipt",
     "resumability",
     "retiring",
+    "reuse",
+    "room_prices",
     "shared_windows",
     "splitting",
     "state",
     "token_bytes",
+    "visit",
+    "visit_memory",
 )
 
 NATIVE = {

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost
+    from unified_tree.visit import Visit
 
 MAX_NOTES: Final = 16
 """Lengths of one line at which something is noted, of each kind; the oldest note is forgotten."""
@@ -35,9 +36,11 @@ class Line:
         unsaved: why no state was saved where one was due, by length; None for nothing.
         lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
             length the first, and the eviction; None for none.
+        visit: the last use of the session that has it; None if nobody learns from that. forks: the last uses of places where
+            sessions fork off, by length; None for none.
     """
 
-    __slots__ = ("end", "fork", "forked", "ghost", "lost", "parent", "unsaved")
+    __slots__ = ("end", "fork", "forked", "forks", "ghost", "lost", "parent", "unsaved", "visit")
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
@@ -47,6 +50,8 @@ class Line:
         self.forked: dict[int, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
         self.lost: dict[int, tuple[int, Eviction]] | None = None
+        self.visit: Visit | None = None
+        self.forks: dict[int, Visit] | None = None
 
     def owner(self, length: int) -> Line:
         """The line that owns a prefix of this one. Cost: O(forks behind it)."""

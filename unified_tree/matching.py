@@ -127,6 +127,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         save_at = _branch_point(state, path_length, device.length)
     if touch:
         state.tick()
+        if state.reuse is not None:
+            state.reuse.arrived(path_node, path_length)
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)

@@ -18,6 +18,7 @@ from unified_tree.extensions import find_extension, known_names
 if TYPE_CHECKING:
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory, RestoreCost
     from unified_tree.node import Value
+    from unified_tree.reuse import Reuse
 
 ENTRY_POINT_GROUP = "unified_tree.policies"
 """An installed package offers `name = "module:factory"` here."""
@@ -35,6 +36,9 @@ class Standard:
 
     def touched(self, value: Value) -> None:
         """Nothing to keep."""
+
+    def entering(self, value: Value) -> None:
+        """A value is about to be ranked."""
 
     def rank(self, value: Value) -> tuple[float, float]:
         """Least recently used first."""
@@ -112,6 +116,30 @@ class CostAware(Standard):
 
     def evicted(self, value: Value) -> None:
         self.inflation = max(self.inflation, value.score)
+
+
+class HitDensity(Standard):
+    """What stops to pay first goes first; see `unified_tree.reuse`.
+
+    What a value was last ranked by is in its score, which a parent inherits from its last child.
+    """
+
+    def __init__(self) -> None:
+        self.reuse: Reuse | None = None
+
+    def entering(self, value: Value) -> None:
+        reuse = self.reuse
+        if reuse is None or not value.touched:
+            value.score = -1.0
+        else:
+            value.score = reuse.keep_until(value)
+
+    def evicted(self, value: Value) -> None:
+        if self.reuse is not None:
+            self.reuse.evicted(value)
+
+    def rank(self, value: Value) -> tuple[float, float]:
+        return (value.score, float(value.touched))
 
 
 class Guarded(Standard):
@@ -202,6 +230,7 @@ POLICIES: dict[str, PolicyFactory] = {
     "slru": lambda _: Slru(),
     "priority": lambda _: Priority(),
     "cost": CostAware,
+    "density": lambda _: HitDensity(),
 }
 
 

@@ -14,7 +14,7 @@ from unified_tree.errors import PageError
 from unified_tree.node import Value
 from unified_tree.order import Order, Place, following
 from unified_tree.page_set import MAX_PAGES, PageSet
-from unified_tree.policies import Guarded, Standard
+from unified_tree.policies import Guarded, HitDensity, Standard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.node import Tier
+    from unified_tree.reuse import Reuse
 
 
 STRANDED: Final = 0
@@ -105,6 +106,7 @@ class Pool:
 
     def add_evictable(self, value: Value) -> None:
         """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
+        self._policy.entering(value)
         rank, second_rank = self._policy.rank(value)
         self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
 
@@ -123,6 +125,17 @@ class Pool:
         if value.is_placed:
             self.order.discard(value)
             self.add_evictable(value)
+
+    @property
+    def learns(self) -> bool:
+        """Whether its policy ranks by what is learned of reuse."""
+        return isinstance(self._policy, HitDensity)
+
+    def learn_from(self, reuse: Reuse) -> None:
+        """Rank by what is learned of reuse, if its policy does."""
+        policy = self._policy
+        if isinstance(policy, HitDensity):
+            policy.reuse = reuse
 
     def admits(self, value: Value) -> bool:
         """Whether the policy lets an insert keep a window or a state."""

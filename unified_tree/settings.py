@@ -11,8 +11,8 @@ MAY_BE_ZERO = ("ghost_bytes", "faded_ghosts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """Bounds that trade one call's time for another's, or memory for what can be told of a miss; none changes what prompts hit.
-    All are integers, of one or more but where it says 0.
+    """Bounds that trade one call's time for another's, or memory for what can be told of a miss or learned of reuse. Only those
+    that the `density` policy learns by change what prompts hit. All are integers, of one or more but where it says 0.
 
     Attributes:
         settle_limit: nodes whose marks a call updates beyond those that it changed itself; see `UnifiedTree.settle`.
@@ -22,6 +22,11 @@ class TreeSettings:
             state or window; beyond that it uses the distance so far.
         ghost_bytes: host memory for what was evicted, by which misses are told apart; 0 for none, and then no causes of misses.
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
+        remembered_visits: from how many of the last requests the `density` policy learns, some 600 bytes each.
+        remembered_forks: likewise from how many uses of places where sessions fork off.
+        revise_every: after so many requests what was learned is put to use.
+        listed_forks: how many places of one text are known where sessions fork off; the one unused for longest is forgotten.
+        listed_saves: how many places of one session are known where windows or states were saved; the first are forgotten.
     """
 
     settle_limit: int = 16
@@ -30,6 +35,11 @@ class TreeSettings:
     cost_steps: int = 64
     ghost_bytes: int = 64 << 20
     faded_ghosts: int = 1 << 16
+    remembered_visits: int = 4096
+    remembered_forks: int = 1024
+    revise_every: int = 64
+    listed_forks: int = 16
+    listed_saves: int = 8
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -22,6 +22,7 @@ from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
 from unified_tree.resumability import Resumability
 from unified_tree.retiring import Retired
+from unified_tree.reuse import Reuse
 from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class TreeState:
         resumability: which nodes are boundaries, and which values are stranded.
         settings: every bound.
         ghosts: what was evicted; None if nothing is remembered. `ages`: of what is used and evicted; None likewise.
+        reuse: what was learned of it; None if no policy asks.
         clock: counts operations; a later use has a larger stamp.
     """
 
@@ -89,9 +91,14 @@ class TreeState:
         self.resumability = Resumability(self, settings.settle_limit)
         self.ghosts: Ghosts | None = None
         self.ages: Ages | None = None
+        self.reuse: Reuse | None = None
         if settings.ghost_bytes:
             self.ages = Ages(len(self.components), time_s)
             self.ghosts = Ghosts(page_size, settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
+            if any(pool.learns for pool in (*self.device_pools, *self.host_pools)):
+                self.reuse = Reuse(self)
+                for pool in (*self.device_pools, *self.host_pools):
+                    pool.learn_from(self.reuse)
 
     def _group_components(self) -> None:
         indexed = list(enumerate(self.components))
@@ -175,6 +182,8 @@ class TreeState:
         attach(parent, node, page_bytes, self.settings.max_listed_children)
         if self.ghosts is not None:
             node.line = self.ghosts.line_of_leaf(parent, edge, end, page_bytes)
+            if self.reuse is not None:
+                self.reuse.grew(node)
         return node
 
     def root_of(self, name: tuple[str, bool]) -> Root:
@@ -205,6 +214,8 @@ class TreeState:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
             pool.ledger.acquire(pages)
+            if self.reuse is not None and not tier and not self.is_path[component]:
+                self.reuse.saved(node)
             pool.created(value)
             pool.add_evictable(value)
         if self.host_value_count:

@@ -59,8 +59,9 @@ class UnifiedTree:
     Args:
         components: the kinds of state; at least one required `Path`.
         page_size: tokens a page; a multiple of every component's tokens_per_slot.
-        policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`, one of an installed
-            package's entry points `unified_tree.policies`, or `module:factory`), or a factory, which is called once a pool.
+        policy: an eviction policy by name (`lru`, `lfu`, `fifo`, `mru`, `filo`, `slru`, `priority`, `cost`, `density`, one of
+            an installed package's entry points `unified_tree.policies`, or `module:factory`), or a factory, which is called
+            once a pool.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
         host_page_counts: host pages by component, likewise.
         settings: every bound, with its default.

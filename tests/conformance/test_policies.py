@@ -23,6 +23,7 @@ ORDERS = {
     "slru": "acdb",
     "priority": "dbca",
     "cost": "acdb",
+    "density": "acdb",
 }
 """Victims of one scripted history."""
 

@@ -1,0 +1,273 @@
+"""What the `density` policy learns: visits, how long to keep what they leave, and what that is worth against recency."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
+from unified_tree.visit import Visit, latest
+from unified_tree.visit_memory import VisitMemory
+
+FULL = Component(name="full", coverage=Path(), page_bytes=64)
+STATE = Component(name="state", coverage=Point(), page_bytes=64)
+WINDOW = Component(name="window", coverage=Trailing(2), page_bytes=64)
+
+
+class Server:
+    """Serves one prompt at a time from pools of these sizes; what it publishes is the whole prompt, and a value at its end."""
+
+    def __init__(self, policy: str, pages: int, boundaries: int = 0, kind: Component = STATE, **settings: int) -> None:
+        kinds = [FULL, kind] if boundaries else [FULL]
+        self.sizes = {kinds[i].name: size for i, size in enumerate((pages, boundaries)[: len(kinds)])}
+        self._free = {name: list(range(size)) for name, size in self.sizes.items()}
+        self.tree = UnifiedTree(kinds, 1, policy=policy, page_counts=self.sizes, settings=TreeSettings(**settings))
+        self.victims: list[int] = []
+
+    def serve(self, tokens: list[int], ends: tuple[int, ...] = ()) -> int:
+        """How many tokens of a prompt are hit. Windows and states are left at `ends`, too."""
+        key, tree = Key(tokens), self.tree
+        found = tree.match_prefix(key, limit=len(tokens) - 1)
+        lock, at = tree.lock(found.device), found.device.length
+        for end in sorted({*found.save_at, *ends, len(tokens)}):
+            if end <= at:
+                continue
+            pages = {"full": self._take("full", end - at)}
+            states = {}
+            if "state" in self.sizes:
+                states = {"state": {end: int(self._take("state", 1)[0])}}
+            if "window" in self.sizes:
+                pages["window"] = self._take("window", min(2, end - at))
+            result = tree.insert(Key(tokens[:end]), pages, states=states)
+            for name, ids in (*result.duplicates.items(), *result.replaced.items()):
+                self._free[name] += ids.tolist()
+            lock, before, at = tree.lock(result.boundary), lock, end
+            tree.unlock(before)
+        tree.unlock(lock)
+        return found.device.length
+
+    def _take(self, name: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        if len(self._free[name]) < count:
+            for each, ids in self.tree.evict({name: count - len(self._free[name])}).freed.items():
+                self._free[each] += ids.tolist()
+                self.victims += ids.tolist()
+        free = self._free[name]
+        taken, self._free[name] = free[:count], free[count:]
+        return np.array(taken, np.int64)
+
+
+def fresh(count: int, draw: Random) -> list[int]:
+    """A text that nobody else has."""
+    return [draw.randrange(1 << 40) for _ in range(count)]
+
+
+def chats_among_scans(server: Server, rounds: int = 60, chats: int = 6, scans: int = 30) -> float:
+    """Chats go on once a round, with more scans between than the pool holds; what is hit of what chats repeat, in the end."""
+    draw = Random(5)
+    texts = [fresh(10, draw) for _ in range(chats)]
+    hit = repeated = 0
+    for each in range(rounds):
+        for chat in range(chats):
+            late = each >= rounds // 2
+            repeated += len(texts[chat]) if late and each else 0
+            texts[chat] = texts[chat] + fresh(2, draw)
+            hit += server.serve(texts[chat]) * late
+            if len(texts[chat]) > 40:
+                texts[chat] = fresh(10, draw)
+        for _ in range(scans):
+            server.serve(fresh(30, draw))
+    return hit / repeated
+
+
+@pytest.mark.parametrize("kind", [None, STATE, WINDOW], ids=["paths", "states", "windows"])
+def test_chats_that_go_on_outlive_scans(kind: Component | None) -> None:
+    boundaries = 0 if kind is None else 24
+    lru, density = (Server(policy, 320, boundaries, kind or STATE) for policy in ("lru", "density"))
+    assert chats_among_scans(lru) < 0.05
+    assert chats_among_scans(density) > 0.6
+
+
+def test_the_state_behind_a_system_prompt_outlives_those_of_sessions() -> None:
+    hits = {}
+    for policy in ("lru", "density"):
+        draw = Random(3)
+        server, system = Server(policy, 4_000, 12), fresh(40, draw)
+        hits[policy] = 0
+        for _ in range(400):
+            server.serve(system + fresh(30, draw))
+            for _ in range(14):  # more than there are states
+                server.serve(fresh(20, draw))
+            hits[policy] += server.serve(system + fresh(30, draw))
+    assert hits["lru"] == 0
+    assert hits["density"] > 0.8 * 400 * 40
+
+
+@pytest.mark.parametrize("policy", ["lru", "density"])
+def test_the_same_history_has_the_same_victims(policy: str) -> None:
+    first, second = Server(policy, 300, 20), Server(policy, 300, 20)
+    for server in (first, second):
+        chats_among_scans(server, rounds=20)
+    assert first.victims == second.victims
+
+
+def test_without_a_memory_of_evictions_it_is_lru() -> None:
+    lru, density = (Server(policy, 300, 20, ghost_bytes=0) for policy in ("lru", "density"))
+    for server in (lru, density):
+        chats_among_scans(server, rounds=8)
+    assert density.tree.state.reuse is None
+    assert lru.victims == density.victims
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    limits = {"remembered_visits": 7, "remembered_forks": 3, "revise_every": 2, "listed_forks": 2, "listed_saves": 2}
+    server, draw = Server("density", 500, 30, STATE, **limits), Random(1)
+    trunk = fresh(60, draw)
+    for _ in range(400):
+        cut = draw.randrange(1, 19)
+        server.serve(trunk[:cut] + fresh(40, draw), ends=(cut, cut + 5, cut + 10, cut + 20))
+    assert server.tree.check() == []
+    lines = [line for node in server.tree.state.nodes if (line := node.line) is not None]
+    assert max(len(line.forks or ()) for line in lines) <= 2
+    visits = [visit for line in lines if (visit := latest(line)) is not None]
+    assert visits and max(len(visit.saves) for visit in visits) <= 2
+
+
+# -- visits
+
+
+def visit_of(server: Server, tokens: list[int]) -> Visit:
+    """The last visit of the session that has a text."""
+    found = server.tree.match_prefix(Key(tokens), touch=False)
+    node = server.tree.state.nodes.get(found.known.node)
+    assert node is not None and node.line is not None
+    visit = latest(node.line)
+    assert visit is not None
+    return visit
+
+
+def test_a_request_that_publishes_in_pieces_is_one_visit() -> None:
+    server, draw = Server("density", 300, 20), Random(2)
+    text = fresh(24, draw)
+    server.serve(text, ends=(8, 16))
+    visit = visit_of(server, text)
+    assert (visit.turns, visit.start, visit.end, visit.room, visit.saves) == (0, 0, 24, 24, (8, 16, 24))
+
+
+def test_a_turn_goes_on_from_the_one_before() -> None:
+    server, draw = Server("density", 300), Random(2)
+    text = fresh(24, draw)
+    server.serve(text)
+    for _ in range(3):
+        server.serve(fresh(5, draw))
+    server.serve(text + fresh(6, draw))
+    answered = visit_of(server, text)
+    assert (answered.turns, answered.gap, answered.gap_before, answered.growth, answered.end) == (1, 3, -1, 6, 30)
+
+
+def test_a_turn_whose_answer_was_dropped_goes_on_from_the_session() -> None:
+    server, draw = Server("density", 300), Random(2)
+    text = fresh(24, draw)
+    server.serve(text + fresh(4, draw))
+    turn = text + fresh(10, draw)
+    server.serve(turn)
+    visit = visit_of(server, turn)
+    assert (visit.turns, visit.start, visit.end, visit.room) == (1, 0, 34, 34)
+
+
+def test_a_session_that_comes_back_after_its_eviction_is_known() -> None:
+    server, draw = Server("density", 40), Random(2)
+    text = fresh(24, draw)
+    server.serve(text)
+    for _ in range(6):
+        server.serve(fresh(20, draw))
+    assert server.serve(text + fresh(4, draw)) == 0
+    visit = visit_of(server, text)
+    assert (visit.turns, visit.gap, visit.end) == (1, 6, 28)
+
+
+def test_sessions_that_share_little_are_their_own() -> None:
+    server, draw = Server("density", 300), Random(2)
+    trunk = fresh(5, draw)
+    first, second = trunk + fresh(30, draw), trunk + fresh(30, draw)
+    server.serve(first)
+    server.serve(second)
+    assert visit_of(server, second).turns == 0
+    assert visit_of(server, second).room == 30
+
+
+def test_a_retry_is_no_visit_of_its_own() -> None:
+    server, draw = Server("density", 300), Random(2)
+    text = fresh(24, draw)
+    server.serve(text)
+    for _ in range(5):
+        server.tree.match_prefix(Key([*text, 7, 8, 9]))  # there was no room for it
+    server.serve([*text, 7, 8, 9])
+    assert visit_of(server, text).turns == 1
+
+
+# -- how long to keep
+
+
+def learned(ages: list[int | None]) -> VisitMemory:
+    """A memory of visits, one after the other, each answered at its age or never."""
+    memory, visits = VisitMemory(1 << 12), []
+    for now, age in enumerate(ages):
+        visit = Visit(now, 0, 100, None, is_fork=False)
+        visit.went_on(100 if age is None else 1_000, now)  # what is answered is longer
+        memory.enter(visit)
+        visits.append(visit)
+        for before, due in enumerate(ages[:now]):
+            if due is not None and before + due == now:
+                visits[before].is_answered = True
+                memory.answered(visits[before], due)
+    memory.revise(len(ages))
+    memory.judge(visits[-1])
+    return memory
+
+
+def test_what_is_answered_is_kept_up_to_the_age_of_answers_and_the_rest_not_at_all() -> None:
+    ages: list[int | None] = [10, None] * 300
+    memory = learned(ages)
+    kinds = []
+    for length in (1_000, 100):
+        visit = Visit(600, 0, length, None, is_fork=False)
+        memory.judge(visit)
+        kinds.append(memory.keep_for(visit.row, cost=1 / 50))
+    assert 10 <= kinds[0] <= 16
+    assert kinds[1] == 0
+
+
+def test_room_that_is_too_dear_keeps_nothing_and_free_room_keeps_all() -> None:
+    memory = learned([10] * 400)
+    visit = Visit(400, 0, 1_000, None, is_fork=False)
+    memory.judge(visit)
+    assert memory.keep_for(visit.row, cost=1.0) == 0
+    assert memory.keep_for(visit.row, cost=0.0) >= 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_age_to_keep_up_to_is_the_best_there_is(seed: int) -> None:
+    """Against all ages, with the answers that were seen in the place of chances."""
+    draw = Random(seed)
+    ages: list[int | None] = [draw.choice([None, 1, 4, 4, 30]) for _ in range(600)]
+    memory = VisitMemory(1 << 12)
+    for now, age in enumerate(ages):
+        visit = Visit(now, 0, 100, None, is_fork=False)
+        memory.enter(visit)
+        if age is not None and now + age < len(ages):
+            visit.is_answered = True
+            memory.answered(visit, age)
+    memory.revise(len(ages) + 64)
+    cost = draw.choice([1 / 4, 1 / 16, 1 / 64])
+
+    def worth(kept: float) -> float:
+        worth = 0.0
+        for now, age in enumerate(ages):
+            is_hit = age is not None and now + age < len(ages) and age < max(kept, 1e-9)
+            worth += is_hit - cost * min(kept, age if is_hit and age is not None else kept)
+        return worth / len(ages)
+
+    of_best = max(worth(kept) for kept in (0.0, 1.3, 4.3, 30.5, 33.0, 64.0))
+    assert worth(memory.keep_for(0, cost)) > of_best - 0.12

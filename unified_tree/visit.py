@@ -1,0 +1,151 @@
+"""Visits: what is known of the requests that used a text, by which their successors are foreseen.
+
+A session is a text that requests go on from, one after the other. The last visit of a session hangs on its `Line`, which
+outlives the nodes, so one that comes back after it was evicted is known, too. A place where sessions fork off has visits of its
+own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+if TYPE_CHECKING:
+    from unified_tree.line import Line
+
+GONE_ON_SHARE: Final = 3
+"""A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
+MEAN_GAPS: Final = 4
+"""About so many gaps count for their mean."""
+FEATURES: Final = 5
+BINS: Final = 24
+
+
+def octave(number: int) -> int:
+    """The bin of a count: 0 for what is unknown (-1), else 1, 2, 3, … for 0, 1, 2 to 3, …
+
+    >>> octave(-1), octave(0), octave(1), octave(2), octave(3), octave(4)
+    (0, 1, 2, 2, 3, 3)
+    """
+    return min(BINS - 1, (number + 1).bit_length()) if number >= 0 else 0
+
+
+@mypyc_attr(acyclic=True)
+class Visit:
+    """One request's use of a session, or of a place where sessions fork off.
+
+    Attributes:
+        at: when its request published last, counted in visits of sessions; until then, when it arrived.
+        start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
+        room: tokens that nobody keeps but this session.
+        turns: how many visits it had before.
+        gap, gap_before: after how many others this one came, and the one before it; -1 for the first.
+        mean_gap: a moving mean of the gaps up to this one.
+        growth: tokens beyond what it shares with the one before; -1 for the first.
+        bins: what it is like: a bin for each feature.
+        row: its class; see VisitMemory.
+        serial: its number there.
+        is_fork: it used a place where sessions fork off.
+        is_open: its request has not published anything yet.
+        is_answered: another request has gone on from it; `by` is that one's visit.
+        saves: lengths at which windows or states of the session were saved, the last of them, ascending.
+    """
+
+    __slots__ = (
+        "at",
+        "bins",
+        "by",
+        "end",
+        "gap",
+        "gap_before",
+        "growth",
+        "is_answered",
+        "is_fork",
+        "is_open",
+        "mean_gap",
+        "room",
+        "row",
+        "saves",
+        "serial",
+        "start",
+        "turns",
+    )
+
+    def __init__(self, at: int, start: int, end: int, before: Visit | None, *, is_fork: bool) -> None:
+        self.at = at
+        self.start = start
+        self.end = end
+        self.is_fork = is_fork
+        self.by: Visit | None = None
+        self.is_answered = False
+        self.is_open = True
+        self.saves: tuple[int, ...] = ()
+        self.row = 0
+        self.serial = 0
+        self.bins: tuple[int, ...] = ()
+        if before is None:
+            self.turns = 0
+            self.gap = self.gap_before = self.growth = -1
+            self.mean_gap = 0.0
+            self.room = end - start
+        else:
+            self.start = before.start
+            self.turns = before.turns + 1
+            self.gap = at - before.at
+            self.gap_before = before.gap
+            weight = 1.0 / min(self.turns, MEAN_GAPS)
+            self.mean_gap = before.mean_gap + weight * (self.gap - before.mean_gap)
+            self.growth = 0
+            self.room = max(1, before.room + end - before.end)
+        self._describe()
+
+    def is_gone_on_from(self, length: int) -> bool:
+        """Whether a request that shares so much of the session's text goes on from it, rather than forks off."""
+        return GONE_ON_SHARE * (length - self.start) >= self.end - self.start
+
+    def went_on(self, end: int, now: int) -> None:
+        """The same request has published more."""
+        self.at = now
+        more = end - self.end
+        self.end = end
+        self.is_open = False
+        self.room += more
+        if self.growth >= 0:
+            self.growth += more
+        self._describe()
+
+    def saved(self, length: int, most: int) -> None:
+        """A window or a state of the session was saved; so many places are known at most. Cost: O(most)."""
+        if length not in self.saves:
+            self.saves = tuple(sorted((*self.saves, length)))[-most:]
+
+    def _describe(self) -> None:
+        self.bins = (
+            min(self.turns, BINS - 1),
+            octave(self.end),
+            octave(self.gap),
+            octave(self.gap_before),
+            octave(self.growth),
+        )
+
+
+def latest(line: Line) -> Visit | None:
+    """The last visit of the session whose text a line has; None if there was none. Cost: O(1) amortized."""
+    visit = line.visit
+    if visit is None or visit.by is None:
+        return visit
+    last: Visit = visit
+    while (after := last.by) is not None:
+        last = after
+    line.visit = last
+    return last
+
+
+def behind(saves: tuple[int, ...], length: int) -> int:
+    """How many of these lengths lie beyond one.
+
+    >>> behind((64, 128, 192), 128)
+    1
+    """
+    return sum([1 for at in saves if at > length])
