@@ -3,6 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
+# Exits with 0 where C modules can be compiled, as far as Python goes.
+HAS_HEADERS := 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 # What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
     tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
@@ -22,7 +24,9 @@ test: export PYTHONDONTWRITEBYTECODE :=  # each worker, and each server that it 
 test: $(VENV)/.test  ## all tests but the deep ones; those of the core once more on the compiled modules, if there are any
 	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE)
 	if $(BIN)/python -P -c 'import unified_tree.matching as m, sys; sys.exit(m.__file__.endswith(".py"))'; then \
-	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect 'tests/sim/test_simulation.py::test_lives[1]'; fi
+	    $(BIN)/pytest -n auto $(BY_FILE) $(CORE_TESTS) --deselect 'tests/sim/test_simulation.py::test_lives[1]'; \
+	elif test -z "$$UNIFIED_TREE_PURE" && command -v cc > /dev/null && $(BIN)/python -c $(HAS_HEADERS); then \
+	    echo "the core was not compiled, although there is a compiler: pip install -v . says why"; exit 1; fi
 
 deep: $(VENV)/.test  ## the long random runs
 	$(BIN)/python -m pytest -m deep -s

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unified_tree.visit import Visit
     from unified_tree.visit_memory import Held
 
-    Floats = NDArray[np.float64]
 
 FIRST_STEPS: Final = 40
 """So many passes find the first prices."""
@@ -165,7 +164,9 @@ class Take:
         asked: pages that would be held.
     """
 
-    def __init__(self, component: int, is_path: bool, sessions: Floats, forks: Floats, room: float) -> None:
+    def __init__(
+        self, component: int, is_path: bool, sessions: NDArray[np.float64], forks: NDArray[np.float64], room: float
+    ) -> None:
         self.component = component
         self.is_path = is_path
         self.sessions = sessions

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from unified_tree.visit import Visit
 
-    Floats = NDArray[np.float64]
-    Int64s = NDArray[np.int64]
 
 CLASSES: Final = 16
 VISITS_A_CLASS: Final = 64
@@ -61,12 +59,12 @@ class VisitMemory:
         self.is_ready = False
         self._visits: list[Visit | None] = [None] * size
         self._entered = 0
-        self._at: Int64s = np.zeros(size, np.int64)
-        self._after: Int64s = np.full(size, -1, np.int64)
-        self._bins: Int64s = np.zeros((size, FEATURES), np.int64)
-        self._room: Int64s = np.zeros(size, np.int64)
-        self._end: Int64s = np.zeros(size, np.int64)
-        self._saves: Int64s = np.zeros(size, np.int64)
+        self._at: NDArray[np.int64] = np.zeros(size, np.int64)
+        self._after: NDArray[np.int64] = np.full(size, -1, np.int64)
+        self._bins: NDArray[np.int64] = np.zeros((size, FEATURES), np.int64)
+        self._room: NDArray[np.int64] = np.zeros(size, np.int64)
+        self._end: NDArray[np.int64] = np.zeros(size, np.int64)
+        self._saves: NDArray[np.int64] = np.zeros(size, np.int64)
         self._weights = [[0.0] * BINS for _ in range(FEATURES)]
         self._cuts: list[float] = []
         self._keep: list[list[float]] = []
@@ -137,7 +135,7 @@ class VisitMemory:
         self.is_ready = True
         return Held(rows, np.take_along_axis(held, best, 1), self._room[:count], self._end[:count], self._saves[:count])
 
-    def _weigh(self, after: Int64s, age: Int64s, bins: Int64s) -> Floats:
+    def _weigh(self, after: NDArray[np.int64], age: NDArray[np.int64], bins: NDArray[np.int64]) -> NDArray[np.float64]:
         """The weight of each bin, and each visit's odds.
 
         A visit that waits for longer than answers usually take counts as not answered.
@@ -167,7 +165,14 @@ class Held:
         room, end, saves: of each visit, shape [count].
     """
 
-    def __init__(self, rows: Int64s, held: Floats, room: Int64s, end: Int64s, saves: Int64s) -> None:
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        held: NDArray[np.float64],
+        room: NDArray[np.int64],
+        end: NDArray[np.int64],
+        saves: NDArray[np.int64],
+    ) -> None:
         self._rows = rows
         self._held = held
         self.count = len(rows)
@@ -175,7 +180,7 @@ class Held:
         self.end = end
         self.saves = saves
 
-    def times(self, costs: Floats, factors: Sequence[float]) -> list[Floats]:
+    def times(self, costs: NDArray[np.float64], factors: Sequence[float]) -> list[NDArray[np.float64]]:
         """The mean time for which each is held, in visits, shape [count]; at these costs by each of these factors."""
         places = (-np.log2(np.maximum(costs, LEAST_COST)) / COST_STEP + 0.5).astype(np.int64)
         shifts = [int(log2(factor) / COST_STEP + 0.5) for factor in factors]
