@@ -124,7 +124,6 @@ class Reuse:
 
     def _answer(self, visit: Visit, length: int) -> None:
         """A request goes on from a visit, at some length."""
-        visit.is_answered = True
         if not visit.is_fork:
             self._sessions.answered(visit, self.now - visit.at)
         elif visit.turns < KNOWN_GAPS:

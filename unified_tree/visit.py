@@ -48,7 +48,7 @@ class Visit:
         serial: its number there.
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
-        is_answered: another request has gone on from it; `by` is that one's visit.
+        by: the visit of the request that went on from it; None while nobody has, and for places where sessions fork off.
         saves: lengths at which windows or states of the session were saved, the last of them, ascending.
     """
 
@@ -60,7 +60,6 @@ class Visit:
         "gap",
         "gap_before",
         "growth",
-        "is_answered",
         "is_fork",
         "is_open",
         "mean_gap",
@@ -78,7 +77,6 @@ class Visit:
         self.end = end
         self.is_fork = is_fork
         self.by: Visit | None = None
-        self.is_answered = False
         self.is_open = True
         self.saves: tuple[int, ...] = ()
         self.row = 0

@@ -49,14 +49,10 @@ class VisitMemory:
 
     Args:
         size: how many are remembered.
-
-    Attributes:
-        is_ready: `keep_for` knows something.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self.is_ready = False
         self._visits: list[Visit | None] = [None] * size
         self._entered = 0
         self._at: NDArray[np.int64] = np.zeros(size, np.int64)
@@ -77,6 +73,11 @@ class VisitMemory:
         self._visits[slot] = visit
         self._after[slot] = -1
         self.judge(visit)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `keep_for` knows something."""
+        return bool(self._keep)
 
     @property
     def last_serial(self) -> int:
@@ -132,7 +133,6 @@ class VisitMemory:
         best = (1 - left[:, None, :] - costs[None, :, None] * held[:, None, :]).argmax(2)
         self._cuts = cuts.tolist()
         self._keep = AGE_BOUNDS[best].tolist()
-        self.is_ready = True
         return Held(rows, np.take_along_axis(held, best, 1), self._room[:count], self._end[:count], self._saves[:count])
 
     def _weigh(self, after: NDArray[np.int64], age: NDArray[np.int64], bins: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -17,6 +16,7 @@ from unified_tree.controllers.replay.certificate import certified
 from unified_tree.controllers.replay.composition_tables import print_models
 from unified_tree.controllers.replay.options import FILE, OPTIONS, GroupedCommand
 from unified_tree.controllers.replay.plan import report_specs, sweep_specs
+from unified_tree.controllers.replay.progress_bar import progress_bar
 from unified_tree.controllers.replay.report import print_columns, print_header, print_rows
 from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.row_processes import run_rows
@@ -25,11 +25,6 @@ from unified_tree.controllers.replay.text_table import report_console
 from unified_tree.controllers.replay.verification import Verification
 from unified_tree.controllers.sizing.size_command import size_command
 from unified_tree.errors import UnifiedTreeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from unified_tree.controllers.replay.plan import Plan
 
 WRONG_BYTES = 1
 BAD_INPUT = 2
@@ -91,8 +86,9 @@ def replay_command(**given: Any) -> int:
     check_tiers(RowPlan.of(plan, specs[0]), min(jobs, len(specs) + len(sweep)))
     console = report_console()
     print_header(console, plan, page_counts)
-    with _progress_bar(plan, len(specs) + len(sweep)) as progress:
-        results = run_rows(plan, [*specs, *sweep], jobs, progress)
+    row_count = len(specs) + len(sweep)
+    with progress_bar(f"replaying {row_count} rows", len(plan.workload.requests) * row_count) as advance:
+        results = run_rows(plan, [*specs, *sweep], jobs, lambda _, count: advance(count))
     rows = certified(results[: len(specs)])
     print_rows(console, plan, rows)
     files.write(rows, results[len(specs) :], f"{plan.workload.name} on {plan.composition.name}")
@@ -100,19 +96,6 @@ def replay_command(**given: Any) -> int:
     if wrong_bytes:
         click.echo(f"error: {wrong_bytes:,} bytes were not what had been computed for their prefix", err=True)
     return WRONG_BYTES if wrong_bytes else 0
-
-
-@contextmanager
-def _progress_bar(plan: Plan, row_count: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"replaying {row_count} rows", total=len(plan.workload.requests) * row_count)
-        yield lambda _, count: bar.advance(task, count)
 
 
 @app.command(name="models")

@@ -33,29 +33,25 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.row_result import Requests
 
 
-PLANNED_REPLAYS = 1
-"""How often a clairvoyant row is replayed again, each time after a plan for what was asked before."""
 SAVES_OF_A_PLAN = 64
 """Places at which a request saves where such a plan says so, at most."""
 
 
 def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = None) -> RowResult:
-    """Replay the plan's workload with the row's cache; a clairvoyant one several times, of which the best counts.
+    """Replay the plan's workload with the row's cache; a clairvoyant one once more, after a plan for what was asked the first
+    time, and the better of both counts.
 
     Raises ConfigurationError for a composition, page counts or a policy that no cache can be made of.
     """
     if spec.kind is not RowKind.CLAIRVOYANT:
         return _replay(plan, spec, None, progress)[0]
     result, situation = _replay(plan, spec, Clairvoyance(plan.workload, plan.composition), progress)
-    for _ in range(PLANNED_REPLAYS):
-        if situation is None:
-            break
-        planned = situation.resumptions()
-        following = PlannedClairvoyance(plan.workload, plan.composition, planned)
-        workload = planned.with_checkpoints(plan.workload)
-        again, situation = _replay(replace(plan, workload=workload), spec, following, None)
-        result = max(result, again, key=lambda row: row.hit_tokens)
-    return result
+    if situation is None:
+        return result
+    planned = situation.resumptions()
+    following = PlannedClairvoyance(plan.workload, plan.composition, planned)
+    again, _ = _replay(replace(plan, workload=planned.with_checkpoints(plan.workload)), spec, following, None)
+    return max(result, again, key=lambda row: row.hit_tokens)
 
 
 def _replay(
@@ -67,22 +63,8 @@ def _replay(
     row = RowPlan.of(plan, spec)
     tiers = stand_up(row)
     clock = StepClock(plan.settings, tiers.clock)
-    more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(clairvoyance, PlannedClairvoyance) else {}
     with ExitStack() as open_things:
-        cache = open_things.enter_context(
-            closing(
-                PrefixCache(
-                    row.composition.components,
-                    row.composition.page_size,
-                    row.page_counts or None,
-                    policy=clairvoyance or spec.policy,
-                    host=tiers.host,
-                    storage=None if tiers.storage is None else tiers.storage.tier,
-                    time_s=lambda: clock.now_s,
-                    **more,
-                )
-            )
-        )
+        cache = open_things.enter_context(closing(_cache(row, tiers, clairvoyance or spec.policy, clock)))
         link = None
         if tiers.link is not None:
             open_things.callback(tiers.link.linker.close)  # should the link not come to be
@@ -142,6 +124,20 @@ def _replay(
             verified=None if pages is None else VerifiedStats(checked_bytes=pages.checked_bytes, wrong_bytes=pages.wrong_bytes),
         )
         return result, situation
+
+
+def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: StepClock) -> PrefixCache:
+    more: dict[str, Any] = {"save_limit": SAVES_OF_A_PLAN} if isinstance(policy, PlannedClairvoyance) else {}
+    return PrefixCache(
+        row.composition.components,
+        row.composition.page_size,
+        row.page_counts or None,
+        policy=policy,
+        host=tiers.host,
+        storage=None if tiers.storage is None else tiers.storage.tier,
+        time_s=lambda: clock.now_s,
+        **more,
+    )
 
 
 def _hittable_tokens(served: Requests, row: RowPlan) -> int:

@@ -25,13 +25,13 @@ def best_split(surface: Surface, size_bytes: int, running: int | None) -> dict[s
 
     Returns None where not even the running requests fit. Cost: O(SHARES · passes).
     """
+    if not surface.needs.is_gated:
+        return split_by_share(surface, size_bytes, 1.0, running)
     candidates = [
         (surface.hit_rate(counts, serves=running is not None), counts)
         for i in range(1, SHARES)
         if (counts := split_by_share(surface, size_bytes, i / SHARES, running)) is not None
     ]
-    if not surface.needs.is_gated:
-        return split_by_share(surface, size_bytes, 1.0, running)
     if not candidates:
         return None
     most = max(rate for rate, _ in candidates)

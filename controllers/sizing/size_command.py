@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from unified_tree.controllers.replay.arguments import GIB, Arguments
 from unified_tree.controllers.replay.options import FILE, OPTIONS
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.plan import RowKind, RowSpec
+from unified_tree.controllers.replay.progress_bar import progress_bar
 from unified_tree.controllers.replay.report import print_header
 from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.text_table import report_console
@@ -23,8 +23,6 @@ from unified_tree.controllers.sizing.surface import survey
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from unified_tree.controllers.replay.plan import Plan
     from unified_tree.controllers.sizing.sizes import Sizes
 
@@ -52,8 +50,8 @@ def size_command(**given: Any) -> None:
     console = report_console()
     print_header(console, plan, page_counts)
     sizes = path_sizes(plan, needs, page_counts)
-    with _progress_bar(len(sizes)) as progress:
-        surface = survey(sample, needs, plan.settings, sizes, arguments.jobs, progress)
+    with progress_bar("going over the workload", len(sizes)) as advance:
+        surface = survey(sample, needs, plan.settings, sizes, arguments.jobs, lambda: advance(1))
     found = sizes_of(plan, surface, page_counts, None if storage_gib is None else int(storage_gib * GIB))
     checked = _check(plan, found, arguments.jobs) if given["check"] else None
     print_sizes(console, sample, found, checked)
@@ -76,16 +74,3 @@ def _check(plan: Plan, found: Sizes, jobs: int | None) -> tuple[float, float]:
     ]
     present, recommended = run_rows(plan, specs, jobs or len(specs), lambda *_: None)
     return present.hit_rate, recommended.hit_rate
-
-
-@contextmanager
-def _progress_bar(count: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("going over the workload", total=count)
-        yield lambda: bar.advance(task)

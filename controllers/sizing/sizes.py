@@ -57,7 +57,7 @@ def path_sizes(plan: Plan, needs: Needs, page_counts: Mapping[str, int]) -> list
     """The sizes of paths to go over a workload with: close together where the device may lie, and wider beyond."""
     page_bytes = sum(needs.path_bytes.values())
     device = plan.device_bytes / page_bytes * needs.page_tokens
-    largest = max([plan.device_bytes, *_tier_bytes(plan)]) / page_bytes * needs.page_tokens
+    largest = max(plan.device_bytes, 0 if plan.host is None else plan.host.size_bytes) / page_bytes * needs.page_tokens
     footprint = footprint_tokens(plan.workload)
     sizes: list[int | None] = [None, needs.path_tokens(page_counts)]
     tokens = device / 2**DOUBLINGS * (LEAST_PATH_SHARE if needs.is_gated else 1.0)
@@ -72,11 +72,6 @@ def footprint_tokens(workload: Workload) -> int:
     block_tokens = max(request.block_tokens for request in workload.requests)
     own = sum(request.prompt_tokens + request.output_tokens - request.shared_tokens for request in workload.requests)
     return workload.block_count * block_tokens + own
-
-
-def _tier_bytes(plan: Plan) -> Iterator[int]:
-    if plan.host is not None:
-        yield plan.host.size_bytes
 
 
 def sizes_of(plan: Plan, surface: Surface, page_counts: Mapping[str, int], storage_bytes: int | None = None) -> Sizes:

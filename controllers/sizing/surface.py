@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
@@ -103,8 +103,6 @@ def survey(
 
 def one_pass(sample: Sample, needs: Needs, settings: ServerSettings, path_tokens: int | None) -> Served:
     """Serve a sample with its share of the memory and of the places."""
-    from dataclasses import replace
-
     places = max(1, ceil(settings.concurrency * sample.share))
     served = ModelServer(sample.workload, needs, replace(settings, concurrency=places), sample.scaled(path_tokens)).run()
     return replace(served, path_tokens=path_tokens)

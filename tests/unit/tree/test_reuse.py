@@ -220,7 +220,6 @@ def learned(ages: list[int | None]) -> VisitMemory:
         visits.append(visit)
         for before, due in enumerate(ages[:now]):
             if due is not None and before + due == now:
-                visits[before].is_answered = True
                 memory.answered(visits[before], due)
     memory.revise(len(ages))
     memory.judge(visits[-1])
@@ -257,7 +256,6 @@ def test_the_age_to_keep_up_to_is_the_best_there_is(seed: int) -> None:
         visit = Visit(now, 0, 100, None, is_fork=False)
         memory.enter(visit)
         if age is not None and now + age < len(ages):
-            visit.is_answered = True
             memory.answered(visit, age)
     memory.revise(len(ages) + 64)
     cost = draw.choice([1 / 4, 1 / 16, 1 / 64])
