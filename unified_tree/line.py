@@ -36,11 +36,12 @@ class Line:
         unsaved: why no state was saved where one was due, by length; None for nothing.
         lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
             length the first, and the eviction; None for none.
-        visit: the last use of the session that has it; None if nobody learns from that. forks: the last uses of places where
-            sessions fork off, by length; None for none.
+        visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
+            very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
+            for none.
     """
 
-    __slots__ = ("end", "fork", "forked", "forks", "ghost", "lost", "parent", "unsaved", "visit")
+    __slots__ = ("end", "fork", "forked", "forks", "ghost", "kept", "lost", "parent", "unsaved", "visit")
 
     def __init__(self, parent: Line | None, fork: int, end: int) -> None:
         self.parent = parent
@@ -52,6 +53,7 @@ class Line:
         self.lost: dict[int, tuple[int, Eviction]] | None = None
         self.visit: Visit | None = None
         self.forks: dict[int, Visit] | None = None
+        self.kept = 0
 
     def owner(self, length: int) -> Line:
         """The line that owns a prefix of this one. Cost: O(forks behind it)."""

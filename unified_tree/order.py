@@ -224,6 +224,28 @@ class Order:
                 at = at.before
         return found
 
+    def first_from(self, urgency: int, rank: float) -> Ranked | None:
+        """The first entry of at least this urgency and rank. Cost: O(log n) expected."""
+        at, found = self._root, None
+        while at is not None:
+            if at.urgency < urgency or (at.urgency == urgency and at.rank < rank):
+                at = at.behind
+            else:
+                found = at
+                at = at.before
+        return found
+
+    def last_up_to(self, urgency: int, rank: float) -> Ranked | None:
+        """The last entry of at most this urgency and rank. Cost: O(log n) expected."""
+        at, found = self._root, None
+        while at is not None:
+            if at.urgency > urgency or (at.urgency == urgency and at.rank > rank):
+                at = at.before
+            else:
+                found = at
+                at = at.behind
+        return found
+
     def first_behind(self, place: Place) -> Ranked | None:
         """The first entry after a place, which may be vacant. Cost: O(log n) expected."""
         mark = Ranked()

@@ -14,10 +14,13 @@ from mypy_extensions import mypyc_attr
 
 from unified_tree.errors import ConfigurationError
 from unified_tree.extensions import find_extension, known_names
+from unified_tree.queues import Queues
+from unified_tree.reuse import queue_of, since
 
 if TYPE_CHECKING:
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory, RestoreCost
     from unified_tree.node import Value
+    from unified_tree.order import Order
     from unified_tree.reuse import Reuse
 
 ENTRY_POINT_GROUP = "unified_tree.policies"
@@ -39,6 +42,13 @@ class Standard:
 
     def entering(self, value: Value) -> None:
         """A value is about to be ranked."""
+
+    def entered(self, value: Value) -> None:
+        """A value was ranked."""
+
+    def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
+        """The next victim, where that is not just the first of the order."""
+        return first
 
     def rank(self, value: Value) -> tuple[float, float]:
         """Least recently used first."""
@@ -119,27 +129,33 @@ class CostAware(Standard):
 
 
 class HitDensity(Standard):
-    """What stops to pay first goes first; see `unified_tree.reuse`.
+    """What is worth least for its room and time goes first; see `unified_tree.reuse`.
 
-    What a value was last ranked by is in its score, which a parent inherits from its last child.
+    A value's queue, and since when it waits there, are in its score.
     """
 
     def __init__(self) -> None:
-        self.reuse: Reuse | None = None
+        self._reuse: Reuse | None = None
+        self._queues: list[Queues] = []
+
+    def learn_from(self, reuse: Reuse, urgencies: int) -> None:
+        """Rank by what is learned of reuse; without that, it is `lru`."""
+        self._reuse = reuse
+        self._queues = [Queues(urgency, reuse) for urgency in range(urgencies)]
 
     def entering(self, value: Value) -> None:
-        reuse = self.reuse
-        if reuse is None or not value.touched:
-            value.score = -1.0
-        else:
-            value.score = reuse.keep_until(value)
+        value.score = float(value.touched) if self._reuse is None else self._reuse.score(value)
 
-    def evicted(self, value: Value) -> None:
-        if self.reuse is not None:
-            self.reuse.evicted(value)
+    def entered(self, value: Value) -> None:
+        if self._reuse is not None:
+            self._queues[value.urgency].entered(queue_of(value), since(value))
+
+    def next_victim(self, order: Order, first: Value) -> Value:
+        found = None if self._reuse is None else self._queues[first.urgency].least(order)
+        return first if found is None else found
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return (value.score, float(value.touched))
+        return (float(queue_of(value)), float(value.touched))
 
 
 class Guarded(Standard):

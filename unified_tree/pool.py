@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 STRANDED: Final = 0
 COPIED: Final = 1
 NEEDED: Final = 2
+URGENCIES: Final = 3
 
 
 class Pool:
     """One component's pages on one tier.
 
     Attributes:
-        order: the evictable values, the next victim first.
+        order: the evictable values, the next victim first, but for a policy that learns.
         used_pages, protected_pages, stranded_pages: pages the tree holds here; of these the locked ones; of these those that no
             boundary (a length one can resume from) needs. Exact at all times, but the last only for settled nodes
             (`UnifiedTree.settle`).
@@ -109,6 +110,7 @@ class Pool:
         self._policy.entering(value)
         rank, second_rank = self._policy.rank(value)
         self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
+        self._policy.entered(value)
 
     def urgency(self, value: Value) -> int:
         """The class that precedes all ranks: STRANDED values first, then COPIED ones if `copied_first`, then the others."""
@@ -135,7 +137,7 @@ class Pool:
         """Rank by what is learned of reuse, if its policy does."""
         policy = self._policy
         if isinstance(policy, HitDensity):
-            policy.reuse = reuse
+            policy.learn_from(reuse, URGENCIES)
 
     def admits(self, value: Value) -> bool:
         """Whether the policy lets an insert keep a window or a state."""
@@ -185,9 +187,14 @@ class Pool:
         return found, after if at is not None else None
 
     def next_victim(self) -> Value | None:
-        """The first evictable value, which stays in the order; None if there is none. Cost: O(1)."""
+        """The evictable value that goes next, which stays in the order; None if there is none.
+
+        Cost: O(1); where the policy learns O(log n), and O(queues of values that are ranked alike).
+        """
         first = self.order.first
-        return first if isinstance(first, Value) else None
+        if not isinstance(first, Value):
+            return None
+        return first if first.urgency == STRANDED else self._policy.next_victim(self.order, first)
 
 
 class PageLedger:

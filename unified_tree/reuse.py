@@ -1,34 +1,45 @@
 """Reuse: which values are needed again, and when; learned from how requests go on from one another, not their content.
 
-Each request that publishes a text leaves a `Visit`. What happened to visits like it says how long to keep what it left
-(`VisitMemory`), at prices at which all that is kept just fits (`RoomPrices`). So a value has a moment at which keeping it stops
-to pay, which only changes when it is used: a rank.
+Each request that publishes a text leaves a `Visit`. What happened to visits like it says what a value that it left is worth at
+each age (`VisitMemory`). Values of the same worth at the same age wait in one queue, since when they were used, so the next
+victim stands at an end of some queue.
 
-Time is counted in visits of sessions, so every rank of a deployment decides alike. Costs: O(1) a request, and after every
-`revise_every` of them a few passes in numpy over what is remembered. Memory: two rings of visits, and what hangs on lines.
+Time is counted in visits of sessions, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
+`revise_every` of them some thirty slices of a few passes in numpy over what is remembered, one a visit. Memory: two rings of
+visits, and what hangs on lines.
 """
 
 from __future__ import annotations
 
+from math import exp2, inf, log2
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.node import Tier
-from unified_tree.room_prices import RoomPrices
 from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
-from unified_tree.visit_memory import LEAST_COST, VisitMemory
+from unified_tree.visit_memory import PACES, PACES_AN_OCTAVE, VisitMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from unified_tree.line import Line
     from unified_tree.node import Node, Value
     from unified_tree.state import TreeState
 
 KNOWN_GAPS: Final = 3
 """A place where sessions have forked off so often is foreseen by its own gaps."""
-GAPS_KEPT: Final = 128.0
-"""It is kept for so many of them at most, since uses come in bursts."""
 RANKS: Final = 4
 """Boundaries of a session are told apart by how many lie behind them: 0, 1, 2, or more."""
 RESUMED_FADE: Final = 4096.0
+LEARNED: Final = object()
+QUEUE_SPAN: Final = 1 << 39
+UNKNOWN: Final = 0
+"""The queue of what was never used, or was superseded: it goes first."""
+SESSION: Final = 0
+FORK: Final = 1
+STEADY: Final = 2
+DENSITIES: Final = 80
+DENSITIES_AN_OCTAVE: Final = 2
+UNIT_DENSITY: Final = 32
+"""Of a path: each token that is kept is one that is hit."""
 
 
 class Reuse:
@@ -44,8 +55,7 @@ class Reuse:
         self.now = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
-        self._device_prices = RoomPrices(state, Tier.DEVICE)
-        self._host_prices = RoomPrices(state, Tier.HOST)
+        self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
 
     # -- what happens
@@ -60,6 +70,7 @@ class Reuse:
             self._fork(line, length)
         elif not (visit.is_open and visit.serial == self._sessions.last_serial):  # else it tries again
             self._go_on(visit, length)
+            line.kept = length
 
     def grew(self, node: Node) -> None:
         """A new leaf stands in the tree. Cost: O(1), but for every `revise_every`th visit."""
@@ -73,6 +84,8 @@ class Reuse:
             if before is not None and before.is_gone_on_from(fork):
                 # Where evicted text comes back, the fork lies beyond what was matched.
                 visit = before if before.is_open else self._go_on(before, fork)
+                if above is not None:
+                    above.kept = fork
             else:
                 if above is not None and fork > start:
                     self._fork(above, fork)
@@ -80,6 +93,7 @@ class Reuse:
             line.visit = visit
         elif not visit.is_open and start < visit.end:  # evicted text comes back
             visit = self._go_on(visit, start)
+        line.kept = node.end
         visit.went_on(node.end, self.now)
         self._sessions.judge(visit)
 
@@ -88,7 +102,6 @@ class Reuse:
         visit = None if node.line is None else latest(node.line)
         if visit is not None:
             visit.saved(node.end, self._settings.listed_saves)
-            self._sessions.judge(visit)
 
     def _go_on(self, before: Visit, length: int) -> Visit:
         """A request goes on from a session's last visit, at some length."""
@@ -101,8 +114,10 @@ class Reuse:
         """A session has a new visit."""
         self._sessions.enter(visit)
         self.now += 1
-        if self.now % self._settings.revise_every == 0:
-            self._revise()
+        if self._learning is None and self.now % self._settings.revise_every == 0:
+            self._learning = self._learn()
+        if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
+            self._learning = None
         return visit
 
     def _fork(self, line: Line, length: int) -> None:
@@ -131,43 +146,81 @@ class Reuse:
         if visit.saves:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
 
-    def _revise(self) -> None:
-        sessions, forks = self._sessions.revise(self.now), self._forks.revise(self.now)
+    def _learn(self) -> Iterator[None]:
+        """In slices, one a visit."""
+        yield from self._sessions.learn(self.now)
+        yield from self._forks.learn(self.now)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
-        self._device_prices.revise(sessions, forks, self._resumed)
-        if self._state.host_value_count:
-            self._host_prices.revise(sessions, forks, self._resumed)
-
-    def evicted(self, value: Value) -> None:
-        """A value is a victim."""
-        prices = self._host_prices if value.tier else self._device_prices
-        prices.evicted(value.component, is_early=value.score > self.now)
 
     # -- what it means
 
-    def keep_until(self, value: Value) -> float:
-        """The moment at which keeping a value stops to pay, in visits of sessions; -1 if nothing is known. Cost: O(1)."""
+    def score(self, value: Value) -> float:
+        """The queue in which a value waits, and since when, in visits; see `queue_of` and `since`. Cost: O(1)."""
         node = value.node
         line = node.line
         visit = None if line is None else latest(line)
-        if line is None or visit is None:
-            return -1.0
-        until = self._kept_until(visit, value)
+        if line is None or visit is None or not value.touched:
+            return float(UNKNOWN * QUEUE_SPAN + value.touched)
+        if node.end > line.kept and value.score >= QUEUE_SPAN:
+            queue, at = queue_of(value), since(value)  # its session has left it behind, where it waits as it did
+        else:
+            queue, at = self._queue(visit, value), visit.at
         fork = None if line.forks is None else line.forks.get(node.end)
-        return until if fork is None else max(until, self._kept_until(fork, value))
+        if fork is not None:
+            other = self._queue(fork, value)
+            if self.worth(other, fork.at) > self.worth(queue, at):
+                queue, at = other, fork.at
+        return float(queue * QUEUE_SPAN + at)
 
-    def _kept_until(self, visit: Visit, value: Value) -> float:
-        memory = self._forks if visit.is_fork else self._sessions
-        if not memory.is_ready:
-            return float(visit.at)
-        prices = self._host_prices if value.tier else self._device_prices
-        cost = max(LEAST_COST, prices.cost(visit))
-        if visit.is_fork and visit.turns >= KNOWN_GAPS:  # it is used at a steady rate, as far as that is known
-            worth = MEAN_GAPS / cost - MEAN_GAPS * visit.mean_gap  # after so long without a use its rate is not worth its room
-            return visit.at + max(0.0, min(worth, GAPS_KEPT * max(1.0, visit.mean_gap)))
-        if not (visit.is_fork or self._state.is_path[value.component]):
-            end, saves = value.node.end, visit.saves
-            rank = min(RANKS - 1, behind(saves, end)) if end in saves else RANKS - 1
-            cost *= max(self._resumed) / self._resumed[rank]
-        return visit.at + memory.keep_for(visit.row, cost)
+    def worth_of(self, value: Value) -> float:
+        """What a value in the order is worth; see `worth`."""
+        return self.worth(queue_of(value), since(value))
+
+    def _queue(self, visit: Visit, value: Value) -> int:
+        """A queue is of one kind, one pace (or gap), and one density."""
+        kind = SESSION
+        if visit.is_open and not visit.is_fork:
+            kind, pace = STEADY, 0  # its request waits for room
+        elif not visit.is_fork:
+            pace = self._sessions.pace(visit)
+        elif visit.turns < KNOWN_GAPS:
+            kind, pace = FORK, self._forks.pace(visit)
+        else:
+            kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
+        density = UNIT_DENSITY
+        if not self._state.is_path[value.component]:
+            tokens = float(max(1, visit.room)) / value.page_count
+            if not visit.is_fork:
+                end, saves = value.node.end, visit.saves
+                rank = min(RANKS - 1, behind(saves, end)) if end in saves else RANKS - 1
+                tokens *= self._resumed[rank] / max(self._resumed)
+            density = min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
+        return 1 + (kind * PACES + pace) * DENSITIES + density
+
+    def worth(self, queue: int, at: int) -> float:
+        """Hits a page and visit that keeping a value of a queue is worth; the least is evicted first. Cost: O(1)."""
+        if queue == UNKNOWN:
+            return -inf
+        code, density = divmod(queue - 1, DENSITIES)
+        kind, pace = divmod(code, PACES)
+        age = float(self.now - at)
+        if not self._sessions.is_ready:
+            return -age
+        if kind == STEADY:  # a mean gap of so many, and none since
+            worth = MEAN_GAPS / (MEAN_GAPS * exp2(pace / PACES_AN_OCTAVE) + age)
+        elif kind == FORK and self._forks.is_ready:
+            worth = self._forks.worth(pace, age)
+        else:
+            worth = self._sessions.worth(pace, age)
+        return worth * exp2((density - UNIT_DENSITY) / DENSITIES_AN_OCTAVE)
+
+
+def queue_of(value: Value) -> int:
+    """The queue that is noted in a value's score."""
+    return int(value.score) // QUEUE_SPAN
+
+
+def since(value: Value) -> int:
+    """Since when it waits there, in visits."""
+    return int(value.score) % QUEUE_SPAN

@@ -43,8 +43,7 @@ class Visit:
         gap, gap_before: after how many others this one came, and the one before it; -1 for the first.
         mean_gap: a moving mean of the gaps up to this one.
         growth: tokens beyond what it shares with the one before; -1 for the first.
-        bins: what it is like: a bin for each feature.
-        row: its class; see VisitMemory.
+        bins: what it is like: a byte for each feature, below `BINS`.
         serial: its number there.
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
@@ -64,7 +63,6 @@ class Visit:
         "is_open",
         "mean_gap",
         "room",
-        "row",
         "saves",
         "serial",
         "start",
@@ -79,9 +77,8 @@ class Visit:
         self.by: Visit | None = None
         self.is_open = True
         self.saves: tuple[int, ...] = ()
-        self.row = 0
         self.serial = 0
-        self.bins: tuple[int, ...] = ()
+        self.bins = b""
         if before is None:
             self.turns = 0
             self.gap = self.gap_before = self.growth = -1
@@ -119,13 +116,8 @@ class Visit:
             self.saves = tuple(sorted((*self.saves, length)))[-most:]
 
     def _describe(self) -> None:
-        self.bins = (
-            min(self.turns, BINS - 1),
-            octave(self.end),
-            octave(self.gap),
-            octave(self.gap_before),
-            octave(self.growth),
-        )
+        ages = octave(self.gap), octave(self.gap_before)
+        self.bins = bytes((min(self.turns, BINS - 1), octave(self.end), *ages, octave(self.growth)))
 
 
 def latest(line: Line) -> Visit | None:

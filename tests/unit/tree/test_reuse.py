@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
+from unified_tree.node import Value
+from unified_tree.pool import STRANDED
+from unified_tree.reuse import since
 from unified_tree.visit import Visit, latest
-from unified_tree.visit_memory import VisitMemory
+from unified_tree.visit_memory import AGE_BOUNDS, USUAL_PACE, VisitMemory
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
 STATE = Component(name="state", coverage=Point(), page_bytes=64)
@@ -207,65 +210,99 @@ def test_a_retry_is_no_visit_of_its_own() -> None:
     assert visit_of(server, text).turns == 1
 
 
-# -- how long to keep
+# -- what it is worth
 
 
 def learned(ages: list[int | None]) -> VisitMemory:
-    """A memory of visits, one after the other, each answered at its age or never."""
+    """A memory of visits, one after the other, each answered at its age or never; what is answered is longer."""
     memory, visits = VisitMemory(1 << 12), []
     for now, age in enumerate(ages):
-        visit = Visit(now, 0, 100, None, is_fork=False)
-        visit.went_on(100 if age is None else 1_000, now)  # what is answered is longer
+        visit = Visit(now, 0, 100 if age is None else 1_000, None, is_fork=False)
         memory.enter(visit)
         visits.append(visit)
         for before, due in enumerate(ages[:now]):
             if due is not None and before + due == now:
                 memory.answered(visits[before], due)
-    memory.revise(len(ages))
-    memory.judge(visits[-1])
+    learn(memory, len(ages))
     return memory
 
 
-def test_what_is_answered_is_kept_up_to_the_age_of_answers_and_the_rest_not_at_all() -> None:
-    ages: list[int | None] = [10, None] * 300
-    memory = learned(ages)
-    kinds = []
-    for length in (1_000, 100):
-        visit = Visit(600, 0, length, None, is_fork=False)
-        memory.judge(visit)
-        kinds.append(memory.keep_for(visit.row, cost=1 / 50))
-    assert 10 <= kinds[0] <= 16
-    assert kinds[1] == 0
+def learn(memory: VisitMemory, now: int) -> None:
+    """All slices."""
+    for _ in memory.learn(now):
+        pass
 
 
-def test_room_that_is_too_dear_keeps_nothing_and_free_room_keeps_all() -> None:
-    memory = learned([10] * 400)
-    visit = Visit(400, 0, 1_000, None, is_fork=False)
-    memory.judge(visit)
-    assert memory.keep_for(visit.row, cost=1.0) == 0
-    assert memory.keep_for(visit.row, cost=0.0) >= 10
+def test_what_is_answered_is_worth_most_shortly_before_and_the_rest_nothing() -> None:
+    memory = learned([10, None] * 300)
+    answered, others = (memory.pace(Visit(600, 0, length, None, is_fork=False)) for length in (1_000, 100))
+    worth = [memory.worth(answered, age) for age in (0, 5, 9, 20)]
+    assert worth[0] < worth[1] < worth[2] > 100 * worth[3]
+    assert worth[0] > 5 * memory.worth(others, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_age_to_keep_up_to_is_the_best_there_is(seed: int) -> None:
-    """Against all ages, with the answers that were seen in the place of chances."""
+def test_a_value_is_worth_what_the_best_time_to_keep_it_brings(seed: int) -> None:
+    """Against all ages to keep it up to, with the answers that were seen in the place of chances."""
     draw = Random(seed)
-    ages: list[int | None] = [draw.choice([None, 1, 4, 4, 30]) for _ in range(600)]
+    likely = [draw.choice([None, 1, 4, 4, 30, 200]) for _ in range(6)]
+    ages = [draw.choice(likely) for _ in range(3_000)]
     memory = VisitMemory(1 << 12)
     for now, age in enumerate(ages):
         visit = Visit(now, 0, 100, None, is_fork=False)
         memory.enter(visit)
-        if age is not None and now + age < len(ages):
+        if age is not None:
             memory.answered(visit, age)
-    memory.revise(len(ages) + 64)
-    cost = draw.choice([1 / 4, 1 / 16, 1 / 64])
+    learn(memory, 1 << 20)  # the others never will be
+    left = [1 << 20 if age is None else age for age in ages]
+    for age in (0, 1, 2, 5, 20, 100):
+        waiting = [each - age for each in left if each >= age]
+        best = 0.0
+        for kept in AGE_BOUNDS[age < AGE_BOUNDS] - age:
+            in_time = sum(each < kept for each in waiting)
+            held = sum(min(each + 0.5, kept) for each in waiting)
+            best = max(best, in_time / held)
+        assert memory.worth(USUAL_PACE, age) == pytest.approx(best, rel=0.3, abs=1e-5)
 
-    def worth(kept: float) -> float:
-        worth = 0.0
-        for now, age in enumerate(ages):
-            is_hit = age is not None and now + age < len(ages) and age < max(kept, 1e-9)
-            worth += is_hit - cost * min(kept, age if is_hit and age is not None else kept)
-        return worth / len(ages)
 
-    of_best = max(worth(kept) for kept in (0.0, 1.3, 4.3, 30.5, 33.0, 64.0))
-    assert worth(memory.keep_for(0, cost)) > of_best - 0.12
+def test_a_visit_that_is_answered_more_often_has_a_higher_pace() -> None:
+    memory = learned([10, None] * 300)
+    paces = [memory.pace(Visit(600, 0, length, None, is_fork=False)) for length in (1_000, 100)]
+    assert paces[0] > USUAL_PACE > paces[1]
+
+
+@pytest.mark.parametrize("boundaries", [0, 20])
+def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(boundaries: int) -> None:
+    server, draw = Server("density", 300, boundaries, revise_every=8), Random(4)
+    texts: list[list[int]] = []
+    for _ in range(300):
+        text = draw.choice(texts[-20:]) if texts and draw.random() < 0.6 else fresh(10, draw)
+        texts.append((text if len(text) < 40 else []) + fresh(4, draw))
+        server.serve(texts[-1])
+        reuse = server.tree.state.reuse
+        assert reuse is not None
+        for pool in server.tree.state.device_pools:
+            first = pool.next_victim()
+            if first is None or first.urgency == STRANDED:
+                continue
+            for _ in range(200):  # each looks at one more queue
+                first = pool.next_victim()
+            assert first is not None
+            ends: dict[float, list[Value]] = {}
+            for value in pool.order:
+                assert isinstance(value, Value)
+                ends.setdefault(value.rank, []).append(value)
+            at_ends = [value for queue in ends.values() for value in (queue[0], queue[-1])]
+            assert reuse.worth_of(first) == min(reuse.worth_of(value) for value in at_ends)
+
+
+def test_what_a_session_left_behind_waits_as_it_did() -> None:
+    server, draw = Server("density", 300), Random(2)
+    text = fresh(24, draw)
+    server.serve(text + fresh(4, draw))
+    for _ in range(9):
+        server.serve(fresh(5, draw))
+    server.serve(text + fresh(10, draw))
+    ages = sorted(since(value) for value in server.tree.state.device_pools[0].order if isinstance(value, Value))
+    assert ages[0] == 1  # the dropped answer
+    assert ages[-1] == 11
