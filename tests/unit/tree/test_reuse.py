@@ -261,7 +261,7 @@ def test_a_value_is_worth_what_the_best_time_to_keep_it_brings(seed: int) -> Non
         for kept in AGE_BOUNDS[age < AGE_BOUNDS] - age:
             in_time = sum(each < kept for each in waiting)
             held = sum(min(each + 0.5, kept) for each in waiting)
-            best = max(best, in_time / held)
+            best = max(best, in_time / held if held else 0.0)
         assert memory.worth(USUAL_PACE, age) == pytest.approx(best, rel=0.3, abs=1e-5)
 
 
