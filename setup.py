@@ -98,6 +98,10 @@ NATIVE = {
 }
 
 
+WITHIN = ["-fvisibility=hidden", "-fno-plt"]
+"""What the compiled functions call, they call directly: no other library may put one of its own in the place of theirs."""
+
+
 def extensions() -> list[Any]:
     """All that is compiled; none where it cannot be or shall not."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -123,6 +127,9 @@ def hot_modules() -> list[Any]:
     except SystemExit:  # how mypyc says that it cannot; it printed why
         return []
     document({source for extension in found for source in extension.sources})
+    if sys.platform != "win32":
+        for extension in found:
+            extension.extra_compile_args += WITHIN
     return found
 
 

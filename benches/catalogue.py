@@ -149,7 +149,10 @@ def _at_page_size(components: str, page_size: int) -> Iterable[Case]:
         yield replace(base, operation=components.replace("full", "evict"), tree_nodes=10_000, samples=10)
     yield replace(base, operation="chat_request", paths=200, samples=400)
     for length in (1024, 131_072):
-        yield replace(base, operation="decode_step", length=length, paths=256, samples=400, only=("prefix_cache",))
+        step = replace(base, operation="decode_step", length=length, paths=256, samples=512, only=("prefix_cache",))
+        yield step
+        if components == "full_mamba":
+            yield replace(step, components="full_mamba_256")
     for length in LARGE_SIZES:
         yield replace(base, operation="commit_page", length=length, samples=100, only=("prefix_cache",))
     yield replace(base, operation="mixed_multi_turn", paths=200, samples=200)

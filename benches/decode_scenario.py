@@ -29,7 +29,8 @@ class DecodeStep(Scenario):
         self.batch = cache.batch(case.paths, case.length + ROOM_TOKENS)
         shared = array("q", range(case.length - 1))
         for path in range(case.paths):
-            kept = case.length - 1 - path % min(case.page_size, case.length - 1)  # so that pages end at every step
+            period = max(case.page_size, cache.layout.save_grid_tokens)  # so that pages end, and states are due, at every step
+            kept = case.length - 1 - path % min(period, case.length - 1)
             tokens = np.array([*shared[:kept], case.length + path], np.int64)
             lease = cache.acquire(Key(tokens))
             cache.allocate(lease, len(tokens))

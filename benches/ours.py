@@ -9,10 +9,16 @@ from benches.subject import WINDOW_TOKENS, Capacity, Request, Tokens
 from unified_tree import Boundary, Component, Key, Path, Point, Trailing, UnifiedTree
 from unified_tree.controllers import PageAllocator
 
+TRACK_INTERVAL_TOKENS = 256
+"""How often SGLang saves a state while it decodes, by default (`mamba_track_interval`)."""
 SETS: dict[str, tuple[Component, ...]] = {
     "full": (Component(name="full", coverage=Path()),),
     "full_swa": (Component(name="full", coverage=Path()), Component(name="swa", coverage=Trailing(WINDOW_TOKENS))),
     "full_mamba": (Component(name="full", coverage=Path()), Component(name="mamba", coverage=Point())),
+    "full_mamba_256": (
+        Component(name="full", coverage=Path()),
+        Component(name="mamba", coverage=Point(), save_grid_tokens=TRACK_INTERVAL_TOKENS),
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from benches.measuring import USUAL, Outcome
 Row = dict[str, Any]
 RIVALS = ("rust", "python", "dynamo", "block_dict", "floor", "sglang_pools")
 HEAD = (
-    f"{'operation':<25}{'components':<11}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
+    f"{'operation':<25}{'components':<15}{'page':>5}{'tokens':>9}{'depth':>6}{'prompts':>8}{'nodes':>9} |"
     f"{'ours µs':>10}{'min':>9}{'max':>10}{'ns/tok':>8} |{'rust':>10}{'python':>11} |{'ratio':>7} {'rounds':<11}|"
     f"{'dynamo':>10}{'blocks':>10} | answers"
 )
@@ -92,7 +92,7 @@ def line_of(row: Row) -> str:
     ratio = f"{row['ratio']:.2f}" if row["ratio"] is not None else ""
     components, page = (row["components"], row["page_size"]) if row["operation"] != IMPORT else ("", "")
     return (
-        f"{row['operation']:<25}{components:<11}{page:>5}{row['length_tokens'] or '':>9}"
+        f"{row['operation']:<25}{components:<15}{page:>5}{row['length_tokens'] or '':>9}"
         f"{row['depth'] if row['length_tokens'] else '':>6}{row['prompts']:>8}{row['tree_nodes'] or '':>9} |"
         f"{size('ours'):>10}{_number(row['ours_us_min']):>9}{_number(row['ours_us_max']):>10}"
         f"{_number(row['ours_ns_per_token']):>8} |{size('rust'):>10}{size('python'):>11} |{ratio:>7} {spread:<11}|"
@@ -135,7 +135,7 @@ def profile(rows: list[Row]) -> str:
         ours, rust = row["ours_parts_us"], row["rust_parts_us"] or {}
         if ours:
             parts = (f"{part} {us:.1f}" + (f"/{rust[part]:.1f}" if part in rust else "") for part, us in ours.items())
-            lines.append(f"{row['operation']:<25}{row['components']:<11}{row['page_size']:>5} | {', '.join(parts)}")
+            lines.append(f"{row['operation']:<25}{row['components']:<15}{row['page_size']:>5} | {', '.join(parts)}")
     return "\n".join(["Profile of a request, mean µs a part, ours/rust:", *lines]) if lines else ""
 
 

@@ -70,16 +70,25 @@ class AgeCounter:
 
     def add(self, age_s: float) -> None:
         """Count one age, in seconds. Cost: O(1)."""
-        left: i64 = int(age_s * 1000)
-        bucket: i64 = 0
-        while left >= 256 and bucket < 24:
-            left >>= 8
-            bucket += 8
-        while left > 0 and bucket < LAST_BUCKET:
-            left >>= 1
-            bucket += 1
+        self.add_to(bucket_of(age_s), age_s)
+
+    def add_to(self, bucket: i64, age_s: float) -> None:
+        """As `add`, where its bucket is known."""
         self._buckets[bucket].count += 1
         self.total_s += age_s
+
+
+def bucket_of(age_s: float) -> i64:
+    """Which bucket an age is counted in."""
+    left: i64 = int(age_s * 1000)
+    bucket: i64 = 0
+    while left >= 256 and bucket < 24:
+        left >>= 8
+        bucket += 8
+    while left > 0 and bucket < LAST_BUCKET:
+        left >>= 1
+        bucket += 1
+    return bucket
 
 
 class PoolAges:
@@ -150,13 +159,18 @@ class Ages:
     def used(self, value: Value) -> None:
         """A match uses a value, and has not stamped it yet."""
         last: i64 = max(value.touched, value.created)
-        self.of(value.component, value.tier).reuse_gap.add(self.now_s - self.time_of(last))
+        ages = (self._host if value.tier else self._device)[value.component]
+        ages.reuse_gap.add(self.now_s - self.time_of(last))
 
     def evicted(self, value: Value, now_s: float) -> None:
         """A value is a victim."""
-        ages, created = self.of(value.component, value.tier), value.created
-        made_s = last_s = self.time_of(created)
-        ages.lifetime.add(now_s - made_s)
-        if value.touched > created:  # else it was not used, or is to go first; see `UnifiedTree.supersede`
-            last_s = self.time_of(value.touched)
-        ages.idle.add(now_s - last_s)
+        ages = (self._host if value.tier else self._device)[value.component]
+        created: i64 = value.created
+        touched: i64 = value.touched
+        age_s = now_s - self.time_of(created)
+        bucket = bucket_of(age_s)
+        ages.lifetime.add_to(bucket, age_s)
+        if touched > created:  # else it was not used, or is to go first; see `UnifiedTree.supersede`
+            age_s = now_s - self.time_of(touched)
+            bucket = bucket_of(age_s)
+        ages.idle.add_to(bucket, age_s)

@@ -105,7 +105,8 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             if eviction is None:
                 eviction = state.ghosts.eviction(i, tier, pool.evicted_pages)
             state.ages.evicted(victim, eviction.at_s)
-            state.ghosts.count_victim(victim.node)
+            if state.ghosts.victims_of is not None:
+                state.ghosts.count_victim(victim.node)
         pool.evicted(victim)
         freed.victims += 1
         freed.lost += not (victim.stranded or victim.copied)

@@ -68,8 +68,12 @@ class OpenEffects:
         components: Collection[str] | None,
         *,
         may_be_empty: bool = False,
+        copies_given: bool = True,
     ) -> Effect | None:
-        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks."""
+        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks.
+
+        Args: copies_given: False if the caller never changes the arrays that it gives.
+        """
         state, locks, target = self._state, self._locks, target_of(kind)
         wanted = locks.indices(components, HOST)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
@@ -82,7 +86,7 @@ class OpenEffects:
             missing, after = self._missing(kind, node, length, wanted)
         receipts = [locks.issue(boundary, HOST, node, wanted), locks.issue(boundary, DEVICE, node, None)]
         try:
-            given = self._supplied(kind, boundary, supply, self._count(missing, target))
+            given = self._supplied(kind, boundary, supply, self._count(missing, target), copies_given)
         except BaseException:
             for receipt in receipts:
                 receipt.release()
@@ -97,13 +101,16 @@ class OpenEffects:
         return effect
 
     def _supplied(
-        self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int]
+        self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int], copies_given: bool
     ) -> dict[str, NDArray[np.int64]]:
+        """The target pages that were given, which were checked."""
         pages = supply(needs) if callable(supply) else supply
         given: dict[str, NDArray[np.int64]] = {}
         as_needed = True
         for name, ids in pages.items():
-            own = page_ids(name, ids).copy()
+            own = page_ids(name, ids)
+            if copies_given:
+                own = own.copy()
             if len(own):
                 given[name] = own
                 as_needed = as_needed and needs.get(name, 0) == len(own)
@@ -113,8 +120,6 @@ class OpenEffects:
         target = target_of(kind)
         for name, ids in given.items():
             self._ledger(name, target).check(ids)
-        for name, ids in given.items():
-            self._ledger(name, target).claim(ids)
         return given
 
     def _ledger(self, name: str, tier: Tier) -> PageLedger:
@@ -147,9 +152,9 @@ class OpenEffects:
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
         del self.open[effect]
         target = target_of(effect.kind)
-        for name, ids in effect.targets.items():
-            self._ledger(name, target).unclaim(ids)
         for span in effect.spans:
+            if self._takes_pages(span.component, target):
+                self._state.pools(target)[span.component].ledger.unclaim(span.target)
             for node in crossed(span):
                 value = node.values(opposite(target))[span.component]
                 if value is not None and value.copying:
@@ -236,7 +241,7 @@ class OpenEffects:
     def _spans(
         self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
     ) -> tuple[list[Span], tuple[Copy, ...]]:
-        """Distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
+        """Claim and distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
         state = self._state
         spans: list[Span] = []
         copies: list[Copy] = []
@@ -244,6 +249,8 @@ class OpenEffects:
             name = state.components[i].name
             takes_pages = self._takes_pages(i, target)
             whole, dealt = given[name].tobytes() if takes_pages else b"", 0
+            if takes_pages:
+                state.pools(target)[i].ledger.claim(whole)
             sources: list[bytes] = []
             targets: list[bytes] = []
             for value, first, last in parts:

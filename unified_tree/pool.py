@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from unified_tree.errors import PageError
-from unified_tree.node import Value
+from unified_tree.node import PAGE_ID_BYTES, Value
 from unified_tree.order import Order, Place, following
 from unified_tree.page_set import MAX_PAGES, PageSet
 from unified_tree.policies import Guarded, HitDensity, Standard
@@ -253,15 +253,15 @@ class PageLedger:
         """Mark these pages as free."""
         self._owned.discard(pages)
 
-    def claim(self, ids: NDArray[np.int64]) -> None:
+    def claim(self, pages: bytes) -> None:
         """Mark these pages, which were checked, as a transfer's until it ends."""
-        self._owned.add(ids)
-        self._in_flight_pages += len(ids)
+        self._owned.add(pages)
+        self._in_flight_pages += len(pages) // PAGE_ID_BYTES
 
-    def unclaim(self, ids: NDArray[np.int64]) -> None:
+    def unclaim(self, pages: bytes) -> None:
         """The transfer that claimed these pages ended."""
-        self._owned.discard(ids)
-        self._in_flight_pages -= len(ids)
+        self._owned.discard(pages)
+        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
 
     @property
     def in_flight_pages(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from unified_tree.causes import LOAD_FAILED
 from unified_tree.miss import Miss
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary, Match
 
 
+@mypyc_attr(acyclic=True)
 class LeaseMisses:
     """The misses of one lease.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from unified_tree.ages import Bucket
 from unified_tree.causes import LAST_TOKEN, NEVER_SAVED, OTHER_WEIGHTS, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
 from unified_tree.in_flight import InFlight
 from unified_tree.miss_cause import MissCause
@@ -28,7 +29,6 @@ class MissLedger:
     """The misses of one cache.
 
     Attributes:
-        tokens: booked so far, by cause.
         beneficiaries: the evicted ones by the other namespace for which room was made; those of the first MAX_NAMESPACES.
         namespaces: of what was never saved, and of what other weights had computed, the tokens by cause, detail and namespace;
             those of the first MAX_NAMESPACES such.
@@ -41,16 +41,16 @@ class MissLedger:
         "_namespace",
         "_short_by",
         "_state",
+        "_tokens",
         "beneficiaries",
         "details",
         "in_flight",
         "namespaces",
-        "tokens",
     )
 
     def __init__(self, state: TreeState) -> None:
         self._state = state
-        self.tokens = [0] * len(MissCause)
+        self._tokens = [Bucket() for _ in MissCause]
         self._evicted = [0] * (2 * len(state.components))
         self._short_by: list[list[int] | None] = [None] * (2 * len(state.components))
         self.beneficiaries: dict[str, int] = {}
@@ -63,6 +63,11 @@ class MissLedger:
         """The cache was emptied, and this is its tree now. What was booked stays; nothing is in flight any more."""
         self._state = state
         self.in_flight = InFlight(state.page_size)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Booked so far, by cause. Cost: O(causes)."""
+        return [booked.count for booked in self._tokens]
 
     @property
     def evicted(self) -> dict[tuple[int, Tier], int]:
@@ -102,8 +107,7 @@ class MissLedger:
         return parts
 
     def _count(self, code: i64, tokens: i64) -> None:
-        before: i64 = self.tokens[code]
-        self.tokens[code] = before + tokens
+        self._tokens[code].count += tokens
 
     def add(self, miss: Miss) -> None:
         """Book one miss."""

@@ -123,7 +123,7 @@ class BackupQueue:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
             components = self._components_that_fit(boundary) if self._optional else None
-            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._allocate, components)
+            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._allocate, components, copies_given=False)
         except StaleBoundaryError:
             self._counters.count_drop("backup stale")
             return None

@@ -184,19 +184,21 @@ class HybridCacheController:
         """Finish a transfer: publish its pages, or free its targets."""
         effect = opened.effect
         is_load = effect.kind is LOAD
-        pages = self._device if is_load else self.host
         if error is None:
             page_counts = {name: len(source) for name, source, _ in effect.copies}
             took_s = (perf_counter_ns() - opened.begun_ns) / 1e9
             self._counters.moved(effect.kind, page_counts, self._size_bytes(effect), took_s)
             unused = self._effects.acknowledge(effect)
             if unused:
-                pages.free_all(unused)
-            pages.landed(effect.boundary)
-            if self.storage is not None and not is_load:
-                self.storage.backed_up(effect.boundary)
+                self._free(unused, is_load)
+            if is_load:
+                self._device.landed(effect.boundary)
+            else:
+                self.host.landed(effect.boundary)
+                if self.storage is not None:
+                    self.storage.backed_up(effect.boundary)
         else:
-            pages.free_all(self._effects.abort(effect))
+            self._free(self._effects.abort(effect), is_load)
             self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
         for load in opened.loads:
@@ -206,6 +208,13 @@ class HybridCacheController:
             except StaleBoundaryError as stale:
                 load.fail(str(stale))
                 load.release()
+
+    def _free(self, targets: dict[str, NDArray[np.int64]], is_load: bool) -> None:
+        """Free targets of a transfer that the tree did not take."""
+        if is_load:
+            self._device.free_all(targets)
+        else:
+            self.host.free_all(targets)
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to this boundary."""

@@ -57,16 +57,19 @@ class Ledger:
             if ticket in self.open or ticket in self._recent or ticket in entered:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer) if layers is not None else (0,)
-            is_empty = not any(len(source) for _, source, _ in copies)
+            is_empty = True
+            for _, source, _ in copies:
+                is_empty = is_empty and not len(source)
             stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
             entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
-        for progress in entered.values():
+        begun = list(entered.values())
+        for progress in begun:
             self.open[progress.ticket] = progress
             self._order[progress.kind].append(progress)
-        for progress in entered.values():
+        for progress in begun:
             if progress.stage_count == 0:
                 self.end(progress)
-        return list(entered.values())
+        return begun
 
     def find(self, ticket: int) -> Progress:
         """A transfer that is open or ended lately. Raises TransferError for any other."""

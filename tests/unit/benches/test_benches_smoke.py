@@ -92,7 +92,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
 def test_every_benchmark_runs_in_quick_mode(quick: tuple[str, list[dict[str, Any]], Path]) -> None:
     rows = [row for row in quick[1] if row["operation"] not in WORST | {"tails"}]
     assert {row["operation"] for row in rows} == OPERATIONS
-    assert {row["components"] for row in rows} == {"full", "full_swa", "full_mamba"}
+    assert {row["components"] for row in rows} == {"full", "full_swa", "full_mamba", "full_mamba_256"}
     assert {row["page_size"] for row in rows} == {1, 16, 64, 256}
     for row in rows:
         assert row["ours_missing"] is None, row

@@ -174,3 +174,25 @@ def test_nowhere_needs_nothing() -> None:
     effect = grove.tree.transfers.backup(NOWHERE, {})
     assert effect.copies == ()
     assert grove.tree.transfers.acknowledge(effect) == {}
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_target_pages_are_claimed_until_the_effect_ends_whatever_the_caller_does_to_its_arrays(ends_well: bool) -> None:
+    grove = Grove([FULL, swa(3), MAMBA])
+    grove.put("abcdefgh", [8])
+    boundary = grove.match("abcdefgh", touch=False).device
+    pages = {name: grove.fresh(name, count) for name, count in grove.tree.transfers.backup_needs(boundary).items()}
+    asked = {name: ids.tolist() for name, ids in pages.items()}
+    effect = grove.tree.transfers.backup(boundary, lambda _: pages)
+    for ids in pages.values():
+        ids[:] = -1
+    pools = {name: grove.tree.pool(name, HOST) for name in asked}
+    assert {name: pool.ledger.in_flight_pages for name, pool in pools.items()} == {n: len(ids) for n, ids in asked.items()}
+    assert all(pools[name].ledger.owns(page) for name, ids in asked.items() for page in ids)
+    if ends_well:
+        assert not grove.tree.transfers.acknowledge(effect)
+        assert host_pages(grove, "abcdefgh") == asked["full"]
+    else:
+        assert lists(grove.tree.transfers.abort(effect)) == asked
+    assert not any(pool.ledger.in_flight_pages for pool in pools.values())
+    assert all(pools[name].ledger.owns(page) == ends_well for name, ids in asked.items() for page in ids)
