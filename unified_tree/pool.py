@@ -131,6 +131,16 @@ class Pool:
         """Whether its policy ranks by what is learned of reuse."""
         return isinstance(self._policy, HitDensity)
 
+    @property
+    def compares_across_pools(self) -> bool:
+        """Whether its policy's ranks mean the same in all pools."""
+        return self._policy.compares_across_pools
+
+    def age_with(self, other: Pool) -> None:
+        """Values of both pools, which have policies of one kind, are ranked against each other from now on."""
+        if other is not self:
+            self._policy.age_with(other._policy)
+
     def learn_from(self, reuse: Reuse) -> None:
         """Rank by what is learned of reuse, if its policy does."""
         policy = self._policy

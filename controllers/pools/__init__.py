@@ -20,7 +20,7 @@ from unified_tree.controllers.pools.formats import (
 )
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
-from unified_tree.controllers.pools.host_sizing import propose_page_counts
+from unified_tree.controllers.pools.host_sizing import host_budget, propose_page_counts
 from unified_tree.controllers.pools.page_mover import PageMover
 from unified_tree.page_format import PageFormat, Part
 
@@ -39,6 +39,7 @@ __all__ = [
     "Part",
     "check_host_memory",
     "formats_of",
+    "host_budget",
     "host_memory_available",
     "host_pools",
     "indexer_format",

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 ALL_TOKENS = 1 << 60
 
 
+def repeated_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int:
+    """What earlier requests had of a row's prompts, as far as it can be hit."""
+    idle = Idle(_asked(workload, counted.requests), workload.block_count, row.composition.page_size)
+    return int((idle.end - idle.begin).sum())
+
+
 class Situation:
     """What a row's requests asked of its cache, in the order in which they were admitted and beside the same running ones.
 

@@ -28,6 +28,8 @@ SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
 SWEEP_POLICIES = 2
 PATH_ONLY = "path-only "
 """Before the name of the row whose twin a row is."""
+SHARED = "shared "
+"""Likewise, of the row of the same policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class RowSpec:
         page_counts: device pages by component.
         is_path_only: whether windows and states never limit a hit and take no room: the page counts are of paths, for which all
             of the budget is.
+        is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
         capacity: device budget as a multiple of the one asked for; for the plot.
         recording: the file for what its cache shows an inspector; None for none.
     """
@@ -80,6 +83,7 @@ class RowSpec:
     policy: str
     page_counts: Mapping[str, int]
     is_path_only: bool = False
+    is_shared: bool = False
     capacity: float = 1.0
     recording: Path | None = None
 
@@ -87,12 +91,14 @@ class RowSpec:
     def label(self) -> str:
         """The row's name in the report."""
         name = self.policy if self.kind is RowKind.POLICY else self.kind.value
+        if self.is_shared:
+            name = SHARED + name
         return PATH_ONLY + name if self.is_path_only else name
 
     @property
     def store_name(self) -> str:
         """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
-        name = self.label.replace(PATH_ONLY, "path-only-")
+        name = self.label.replace(PATH_ONLY, "path-only-").replace(SHARED, "shared-")
         name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
         plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
         return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
