@@ -208,6 +208,14 @@ class Arguments:
         return Verification.SHRUNK if self._given["verify"] else Verification.OFF
 
     @property
+    def _shares_pools(self) -> bool:
+        """Whether there are rows whose pools share memory."""
+        shares = bool(self._given["shared_pools"])
+        if shares and self.verification is Verification.FULL:
+            raise click.UsageError("--shared-pools: true page sizes would need all memory for every pool; give --verify")
+        return shares
+
+    @property
     def _is_multiturn(self) -> bool:
         return str(self._given["trace"]) == MULTITURN
 
@@ -237,6 +245,7 @@ class Arguments:
             host=self.host,
             storage=self.storage,
             linker=self.linker,
+            shares_pools=self._shares_pools,
             verification=self.verification,
             workload=self.workload,  # last, for it may take a while
         )

@@ -13,7 +13,7 @@ from unified_tree.controllers.optimum.descent import Descent, whole_tokens
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
-from unified_tree.controllers.replay.plan import PATH_ONLY, RowKind
+from unified_tree.controllers.replay.plan import PATH_ONLY, SHARED, RowKind
 from unified_tree.controllers.replay.resumptions import Resumptions
 from unified_tree.controllers.replay.workload import expand_runs
 
@@ -118,7 +118,7 @@ def certified(rows: Sequence[RowResult]) -> list[RowResult]:
     for row in rows:
         alike[_pools(row)].append(row)
     twins = {row.policy: row for row in rows if row.is_path_only}
-    return [_beside(row, alike[_pools(row)], twins.get(PATH_ONLY + row.policy)) for row in rows]
+    return [_beside(row, alike[_pools(row)], twins.get(PATH_ONLY + row.policy.removeprefix(SHARED))) for row in rows]
 
 
 def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> RowResult:

@@ -65,6 +65,12 @@ GROUPS: dict[str, list[click.Option]] = {
         _option("--device-gib", GIB_COUNT, "Device memory for the cache, GiB a rank.", DEFAULT_DEVICE_GIB),
         _option("--pages pages_text", None, "Pages by pool, full=4096,swa=512; what is not named is split from the budget."),
         _option(
+            "--shared-pools",
+            None,
+            "Also replay each policy with the memory of each tier as one budget that all its pools share.",
+            is_flag=True,
+        ),
+        _option(
             "--policy policies",
             None,
             "Eviction policy, several times or a,b,c; also one that an installed package registers, or MODULE:FACTORY.  "

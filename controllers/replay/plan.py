@@ -40,6 +40,7 @@ class Plan:
         host: the host tier; the unbounded row has none, for nothing leaves its device.
         storage: the store behind the host tier, for the rows that have one.
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
+        shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
         verification: whether pages hold bytes that are compared.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     host: HostSettings | None = None
     storage: StorageSettings | None = None
     linker: LinkerSettings | None = None
+    shares_pools: bool = False
     verification: Verification = Verification.OFF
 
 
@@ -105,7 +107,8 @@ class RowSpec:
 
 
 def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
-    """A row a policy, then clairvoyant and unbounded, and a path-only twin of each but the last.
+    """A row a policy, and one where it has all memory to share; then clairvoyant and unbounded, and a path-only twin of each
+    but the last and the shared ones.
 
     There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
     no twins of a model of paths alone, which is its own.
@@ -115,12 +118,13 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    shared = [replace(row, is_shared=True) for row in rows] if plan.shares_pools else []
     rows.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts))
     paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
     twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows] if paths != page_counts else []
     if plan.storage is None and plan.linker is None:
         rows.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
-    return rows + twins
+    return rows[: len(shared)] + shared + rows[len(shared) :] + twins
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:
