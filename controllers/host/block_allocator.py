@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.controllers.host.page_allocator import PageAllocator
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.block_budget import BlockBudget
+    from unified_tree.controllers.pools.block_tables import BlockTables
 
 
 class Blocks:
@@ -19,14 +21,16 @@ class Blocks:
     Attributes:
         budget: how many there are.
         used: how many of them pages take now.
+        tables: says which; None where that is nobody's to know.
     """
 
-    __slots__ = ("budget", "count", "used")
+    __slots__ = ("budget", "count", "tables", "used")
 
     def __init__(self, budget: BlockBudget) -> None:
         self.budget = budget
         self.count = budget.block_count
         self.used = 0
+        self.tables: BlockTables | None = None
 
     @property
     def free(self) -> int:
@@ -59,17 +63,25 @@ class BlockAllocator(PageAllocator):
     def allocate(self, page_count: int) -> NDArray[np.int64]:
         ids = super().allocate(page_count)
         self._blocks.used += page_count * self._page_blocks
+        if self._blocks.tables is not None:
+            self._blocks.tables.assign(self.name, ids)
         return ids
 
     def allocate_one(self) -> int:
         page = super().allocate_one()
         self._blocks.used += self._page_blocks
+        if self._blocks.tables is not None:
+            self._blocks.tables.assign(self.name, np.array([page], np.int64))
         return page
 
     def free(self, ids: NDArray[np.int64]) -> None:
         super().free(ids)
         self._blocks.used -= len(ids) * self._page_blocks
+        if self._blocks.tables is not None:
+            self._blocks.tables.release(self.name, ids)
 
     def free_one(self, page: int) -> None:
         super().free_one(page)
         self._blocks.used -= self._page_blocks
+        if self._blocks.tables is not None:
+            self._blocks.tables.release(self.name, np.array([page], np.int64))
