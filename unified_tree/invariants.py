@@ -148,13 +148,15 @@ def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
         firsts = []
         for i, pool in enumerate(state.pools(tier)):
             used += sum(v.page_count for v in _owned(state, tier) if v.component == i) * shared.page_blocks[i]
-            firsts += [(*entry.place[:4], i) for entry in list(pool.order)[:1]]
+            first = pool.next_victim()
+            if first is not None and shared.page_blocks[i]:
+                firsts.append((first.urgency, pool.standing(first), first.depth, i))
         if used > shared.block_count:
             yield f"the tree holds {used} blocks on {tier.name.lower()}, where there are {shared.block_count}"
         if used != shared.used_blocks:
             yield f"{shared.used_blocks} blocks booked on {tier.name.lower()}, {used} are held"
         victim = shared.next_victim()
-        if ([] if victim is None else [(*victim.place[:4], victim.component)]) != sorted(firsts)[:1]:
+        if (None if victim is None else victim.component) != (min(firsts)[-1] if firsts else None):
             yield f"{victim} is not the first to go on {tier.name.lower()}"
 
 

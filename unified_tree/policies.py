@@ -39,6 +39,10 @@ class Standard:
     def age_with(self, other: Standard) -> None:
         """Values of both policies are ranked against each other from now on."""
 
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools: the smallest goes first."""
+        return (value.rank, value.second_rank)
+
     def touched(self, value: Value) -> None:
         """Nothing to keep."""
 

@@ -141,6 +141,10 @@ class Pool:
         if other is not self:
             self._policy.age_with(other._policy)
 
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools; see `Standard.standing`."""
+        return self._policy.standing(value)
+
     def learn_from(self, reuse: Reuse) -> None:
         """Rank by what is learned of reuse, if its policy does."""
         policy = self._policy

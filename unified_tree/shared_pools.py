@@ -46,11 +46,19 @@ class SharedPools:
             pool.age_with(self._pools[0])
 
     def next_victim(self) -> Value | None:
-        """The value that goes first, of whatever pool; None if none can go. Cost: O(components)."""
+        """The value that goes first, of whatever pool; None if none can go. Of equals the deeper one goes first, then the one of
+        the earlier pool. Cost: O(components).
+        """
         best: Value | None = None
+        best_standing = (0.0, 0.0)
         for pool in self._pools:
             first = pool.next_victim()
-            if first is not None and (best is None or _precedes(first, best)):
+            if first is None or (best is not None and first.urgency > best.urgency):
+                continue
+            standing = pool.standing(first)
+            if best is None or first.urgency < best.urgency or standing < best_standing:
+                best, best_standing = first, standing
+            elif standing == best_standing and first.depth < best.depth:
                 best = first
         return best
 
@@ -72,14 +80,3 @@ class SharedPools:
     def blocks_of(self, page_counts: Sequence[int]) -> int:
         """Blocks of so many pages by component. Cost: O(components)."""
         return sum([count * blocks for count, blocks in zip(page_counts, self.page_blocks, strict=True)])
-
-
-def _precedes(one: Value, other: Value) -> bool:
-    """Whether a value goes before one of a pool that stands earlier. Of equals the earlier pool's goes first."""
-    if one.urgency != other.urgency:
-        return one.urgency < other.urgency
-    if one.rank != other.rank:
-        return one.rank < other.rank
-    if one.second_rank != other.second_rank:
-        return one.second_rank < other.second_rank
-    return one.depth < other.depth
