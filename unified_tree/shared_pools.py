@@ -46,7 +46,7 @@ class SharedPools:
             pool.age_with(self._pools[0])
 
     def next_victim(self) -> Value | None:
-        """The value that goes first, of whatever pool; None if none can go. Of equals the deeper one goes first, then the one of
+        """The value that goes first, of whatever pool; None if none can go. Of equals the deeper one goes first, then that of
         the earlier pool. Cost: O(components).
         """
         best: Value | None = None
