@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
 from unified_tree.controllers.cache.transfer_counters import TransferCounters
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
+from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.latency import LatencyStats
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
@@ -189,8 +190,8 @@ class CacheStats:
         backed_up, loaded: completed copies.
         drops: operations that were dropped or failed, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
-        budget: the budget that the device pools share; None where each has a page count of its own, and then their `total` is
-            that; else it is the most that a pool could have. `host_budget` likewise.
+        budget: the budget that the device pools share, None where each has a page count of its own. A pool's `total` is what it
+            has and what it could have of free blocks, so it changes, and the totals do not add up. `host_budget` likewise.
         storage: statistics of the store, None without one.
         ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
@@ -240,7 +241,7 @@ class CacheStats:
         for name, allocator in cache.device.allocators.items():
             pool = tree.pool(name)
             pools[name] = PoolStats(
-                total=allocator.page_count,
+                total=total_pages(allocator),
                 used=allocator.used_pages,
                 tree=pool.used_pages,
                 leased=allocator.used_pages - pool.used_pages,
@@ -258,7 +259,7 @@ class CacheStats:
         for name, allocator in controller.host.allocators.items() if controller is not None else ():
             pool = tree.pool(name, Tier.HOST)
             host_pools[name] = HostPoolStats(
-                total=allocator.page_count,
+                total=total_pages(allocator),
                 used=allocator.used_pages,
                 tree=pool.used_pages,
                 protected=pool.protected_pages,

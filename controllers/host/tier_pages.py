@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from unified_tree.controllers.host.block_allocator import BlockAllocator
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
@@ -47,6 +48,13 @@ class FreePages(Protocol):
     def free_pages(self) -> int:
         """How many pages can be allocated now without an eviction."""
         ...
+
+
+def total_pages(allocator: FreePages) -> int | None:
+    """Pages in a pool, None for no limit; of a pool in a shared budget those that it has, and those that it could have without
+    taking any from another.
+    """
+    return allocator.used_pages + allocator.free_pages if isinstance(allocator, BlockAllocator) else allocator.page_count
 
 
 class DevicePages(Protocol):
