@@ -50,8 +50,8 @@ def run(cache: PrefixCache, text: str) -> int:
     tokens = np.array([ord(letter) for letter in text])
     with cache.acquire(Key(tokens)) as lease:
         cache.allocate(lease, len(tokens))
-        saves = lease.state_page is not None and len(tokens) % 2 == 0
-        cache.commit(lease, tokens, states={len(tokens): lease.state_page} if saves else {})
+        state = lease.state_page
+        cache.commit(lease, tokens, states={} if state is None or len(tokens) % 2 else {len(tokens): state})
         return lease.cached_tokens
 
 

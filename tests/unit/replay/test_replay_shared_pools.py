@@ -15,6 +15,7 @@ from unified_tree.controllers.replay.row import run_row
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
 from unified_tree.controllers.replay.verification import Verification
+from unified_tree.controllers.sizing.learned_split import learned_split
 
 GIB = 1 << 30
 
@@ -73,3 +74,13 @@ def test_true_page_sizes_are_refused() -> None:
     result = invoke("replay", "--requests", 10, "--shared-pools", "--verify-full-bytes")
     assert result.exit_code == 2
     assert "--shared-pools" in result.output
+
+
+def test_a_split_can_be_learned_from_the_workload(tmp_path: Path) -> None:
+    given = ("replay", "--model", "gemma-3-27b", "--device-gib", 40, "--requests", 800, "--policy", "lru", "--jobs", 1)
+    plan = plan_of("gemma-3-27b", 40.0, 800)
+    plan = replace(plan, settings=ServerSettings())
+    learned = learned_split(plan, jobs=1)
+    assert learned != split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    row = rows_of(tmp_path / "learned.json", *given, "--pages", "learned")["lru"]
+    assert {name: row[f"total_pages.{name}"] for name in learned} == learned
