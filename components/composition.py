@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from unified_tree.block_budget import BlockBudget
 from unified_tree.component import Component, validate_components
 from unified_tree.components.attention_cost import AttentionCost
 from unified_tree.components.budget import BudgetPolicy, split
@@ -171,6 +172,20 @@ class Composition:
             longest_window_tokens=max(windows, default=0),
             policy=policy,
         )
+
+    def budget(self, device_bytes: int, *, block_bytes: int | None = None) -> BlockBudget:
+        """`device_bytes` (of one rank) as one budget that all pools share; see `PrefixCache`.
+
+        Args:
+            block_bytes: see `BlockBudget.of`.
+
+        Raises ConfigurationError for a component whose pages have no stated size, and where no page of some pool would fit.
+
+        >>> from unified_tree.components import composition_for
+        >>> dict(composition_for("gemma-3-27b").budget(1 << 30).page_blocks)
+        {'full': 5, 'swa': 26}
+        """
+        return BlockBudget.of(self.pool_page_bytes(), device_bytes, block_bytes=block_bytes)
 
     def path_only(self) -> Composition:
         """The same composition with windows and states made optional, so that only the `Path` components gate a match."""

@@ -6,6 +6,7 @@ A match ends at a *boundary*, a length one can resume from: every kind of state 
 `EvictionPolicy`, with the `Value`s that it ranks, is for policies of your own. All errors are `UnifiedTreeError`s.
 """
 
+from unified_tree.block_budget import BlockBudget
 from unified_tree.component import Component
 from unified_tree.coverage import Coverage, Path, Point, Trailing
 from unified_tree.effect import Copy, Effect, EffectKind
@@ -50,6 +51,7 @@ __all__ = [
     "POLICIES",
     "WHOLE",
     "AdmissionPolicy",
+    "BlockBudget",
     "Boundary",
     "Component",
     "ConfigurationError",

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unified_tree.arguments import flag, number
+from unified_tree.block_budget import BlockBudget
 from unified_tree.coverage import COVERAGES, Coverage
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import PageFormat
@@ -84,14 +85,38 @@ class Component:
         object.__setattr__(self, "page_bytes", self.format.page_bytes)
 
 
-def validate_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:
-    """Raise ConfigurationError for a pool without pages, or of a component without device pages of its own."""
-    _validate_counts(page_counts, {c.name for c in components if c.shares is None}, "a component with device pages of its own")
+def validate_device_pools(
+    page_counts: Mapping[str, int], budget: BlockBudget | None, components: Sequence[Component]
+) -> Mapping[str, int]:
+    """The page counts, or those of a budget. Raises ConfigurationError for both, for a pool without pages, for one of a
+    component without device pages of its own, and for a budget that lacks one.
+    """
+    names = [c.name for c in components if c.shares is None]
+    return _validate_pools(page_counts, budget, names, "a component with device pages of its own")
 
 
-def validate_host_page_counts(page_counts: Mapping[str, int], components: Sequence[Component]) -> None:
-    """Raise ConfigurationError for a host pool without pages, or of an unknown component."""
-    _validate_counts(page_counts, {c.name for c in components}, "a component")
+def validate_host_pools(
+    page_counts: Mapping[str, int], budget: BlockBudget | None, components: Sequence[Component]
+) -> Mapping[str, int]:
+    """Likewise for host pools, which every component has."""
+    return _validate_pools(page_counts, budget, [c.name for c in components], "a component")
+
+
+def _validate_pools(
+    page_counts: Mapping[str, int], budget: BlockBudget | None, names: list[str], what: str
+) -> Mapping[str, int]:
+    if budget is None:
+        _validate_counts(page_counts, set(names), what)
+        return page_counts
+    if not isinstance(budget, BlockBudget):
+        raise ConfigurationError(f"a budget must be a BlockBudget, not {budget!r}")
+    if page_counts:
+        raise ConfigurationError("give page counts or a budget, not both")
+    _validate_counts(budget.page_counts, set(names), what)
+    lacking = [name for name in names if name not in budget.page_blocks]
+    if lacking:
+        raise ConfigurationError(f"the budget says nothing of {', '.join(lacking)}")
+    return budget.page_counts
 
 
 def _validate_counts(page_counts: Mapping[str, int], names: set[str], what: str) -> None:

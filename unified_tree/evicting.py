@@ -24,6 +24,7 @@ from unified_tree.splitting import split
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction
     from unified_tree.node import Node
+    from unified_tree.shared_pools import SharedPools
     from unified_tree.state import TreeState
 
 
@@ -115,6 +116,52 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
             freed.deleted_nodes += 1
             continue
         remove_victim(state, victim, freed, eviction)
+
+
+def evict_blocks(state: TreeState, count: int, tier: Tier) -> EvictResult:
+    """See UnifiedTree.evict_blocks."""
+    shared = state.shared_pools[1] if tier else state.shared_pools[0]
+    if shared is None:
+        raise ConfigurationError(f"the pools on {tier.name.lower()} share no budget")
+    if state.ghosts is not None and state.ghosts.victims_of is not None:
+        state.ghosts.victims_of = {}
+    freed = Freed(state, tier)
+    evictions: list[Eviction | None] = [None] * len(state.components)
+    while shared.blocks_of(freed.page_counts) < count:
+        if state.retired.is_pending and _reclaim_blocks(state, shared, count, freed):
+            continue
+        victim = shared.next_victim()
+        if victim is None:
+            break
+        i = victim.component
+        pool = state.pools(tier)[i]
+        if pool.is_path and pool.component.required and _must_stay(state, victim):
+            pool.remove_evictable(victim)
+            continue
+        if state.ghosts is not None and state.ages is not None:
+            if evictions[i] is None:
+                evictions[i] = state.ghosts.eviction(i, tier, state.evicted_pages(i, tier))
+            eviction = evictions[i]
+            assert eviction is not None
+            state.ages.evicted(victim, eviction.at_s)
+            state.ghosts.count_victim(victim.node)
+        pool.evicted(victim)
+        freed.victims += 1
+        freed.lost += not (victim.stranded or victim.copied)
+        remove_victim(state, victim, freed, evictions[i])
+    return freed.result()
+
+
+def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Freed) -> bool:
+    """Remove some retired nodes; whether that freed blocks."""
+    before = blocks = shared.blocks_of(freed.page_counts)
+    for _ in range(state.settings.evict_reclaim_limit):
+        if blocks >= count or not state.retired.is_pending:
+            break
+        state.retired.step(state, freed)
+        blocks = shared.blocks_of(freed.page_counts)
+    state.resumability.settle_share()
+    return blocks > before
 
 
 def _can_shorten(state: TreeState, victim: Value) -> bool:

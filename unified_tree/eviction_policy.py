@@ -27,6 +27,10 @@ class EvictionPolicy(Protocol):
     A policy that raises, or returns a rank that is not a number, stays in use. The value in question is then ranked below all
     values with a valid rank, least recently used first, and `Pool.policy_failures` counts the failure.
 
+    In a budget that the pools of a tier share (`BlockBudget`) the values of all pools are ranked against each other. A policy
+    whose ranks allow that, because they are times or counts of the whole tree, says so by an attribute
+    `compares_across_pools` that is true; without it such a budget is refused.
+
     `unified_tree.controllers.testing.check_policy` checks a policy against all of this.
     """
 

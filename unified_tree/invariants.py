@@ -139,6 +139,27 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
         yield f"{state.host_value_count} host values booked"
 
 
+def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
+    """The tree holds no more blocks than a shared budget has, and the next victim is the first of all orders."""
+    for tier, shared in zip(TIERS, state.shared_pools, strict=True):
+        if shared is None:
+            continue
+        used = 0
+        firsts = []
+        for i, pool in enumerate(state.pools(tier)):
+            used += sum(v.page_count for v in _owned(state, tier) if v.component == i) * shared.page_blocks[i]
+            first = pool.next_victim()
+            if first is not None and shared.page_blocks[i]:
+                firsts.append((first.urgency, pool.standing(first), first.depth, i))
+        if used > shared.block_count:
+            yield f"the tree holds {used} blocks on {tier.name.lower()}, where there are {shared.block_count}"
+        if used != shared.used_blocks:
+            yield f"{shared.used_blocks} blocks booked on {tier.name.lower()}, {used} are held"
+        victim = shared.next_victim()
+        if (None if victim is None else victim.component) != (min(firsts)[-1] if firsts else None):
+            yield f"{victim} is not the first to go on {tier.name.lower()}"
+
+
 def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
     """Counts equal the receipts and the locked children; protected sizes equal the locked values."""
     ends = Counter((node, i, receipt.tier) for receipt in locks.open.values() for i, node in receipt.paths.items())
@@ -297,6 +318,7 @@ LAWS: tuple[Callable[[TreeState, Locks], Iterator[str]], ...] = (
     shapes,
     closure,
     ownership,
+    budgets,
     lock_counts,
     child_counts,
     eviction_order,

@@ -33,9 +33,18 @@ class Standard:
 
     Attributes:
         by_use: whether a use changes a rank.
+        compares_across_pools: whether ranks mean the same in all pools, as a budget that they share needs.
     """
 
     by_use = True
+    compares_across_pools = True
+
+    def age_with(self, other: Standard, page_blocks: int) -> None:
+        """Values of both policies are ranked against each other from now on; a page of this one's takes so many blocks."""
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools: the smallest goes first."""
+        return (value.rank, value.second_rank)
 
     def touched(self, value: Value) -> None:
         """Nothing to keep."""
@@ -108,24 +117,43 @@ class Mru(Standard):
         return (-float(value.touched), 0.0)
 
 
+class Inflation:
+    """How far scores have aged: the highest of a victim."""
+
+    __slots__ = ("score",)
+
+    def __init__(self) -> None:
+        self.score = 0.0
+
+
 class CostAware(Standard):
     """GreedyDual-Size (Cao and Irani, 1997): score = inflation + cost to bring back / bytes.
 
-    The score changes only on touch; the inflation rises to each victim's score, so what is not used ages.
+    The score changes only on touch; the inflation rises to each victim's score, so what is not used ages. Pools that share a
+    budget share their inflation.
     """
 
     def __init__(self, restore_cost: RestoreCost) -> None:
-        self.inflation = 0.0
+        self._age = Inflation()
         self._restore_cost = restore_cost
 
+    @property
+    def inflation(self) -> float:
+        """The score of the last victim, at most."""
+        return self._age.score
+
+    def age_with(self, other: Standard, page_blocks: int) -> None:  # noqa: ARG002
+        assert isinstance(other, CostAware)
+        self._age = other._age
+
     def touched(self, value: Value) -> None:
-        value.score = self.inflation + self._restore_cost(value)
+        value.score = self._age.score + self._restore_cost(value)
 
     def rank(self, value: Value) -> tuple[float, float]:
         return (value.score, float(value.touched))
 
     def evicted(self, value: Value) -> None:
-        self.inflation = max(self.inflation, value.score)
+        self._age.score = max(self._age.score, value.score)
 
 
 class HitDensity(Standard):
@@ -137,6 +165,15 @@ class HitDensity(Standard):
     def __init__(self) -> None:
         self._reuse: Reuse | None = None
         self._queues: list[Queues] = []
+        self._page_blocks = 1
+
+    def age_with(self, other: Standard, page_blocks: int) -> None:  # noqa: ARG002
+        self._page_blocks = page_blocks
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """By what is worth least a block."""
+        worth = value.rank if self._reuse is None else self._reuse.worth_of(value)
+        return (worth / self._page_blocks if worth > 0 else worth, value.second_rank)
 
     def learn_from(self, reuse: Reuse, urgencies: int) -> None:
         """Rank by what is learned of reuse; without that, it is `lru`."""
@@ -164,6 +201,7 @@ class Guarded(Standard):
     Attributes:
         policy: the custom policy.
         is_selective: whether it is an AdmissionPolicy, which may refuse windows and states.
+        compares_across_pools: whether it says so of its ranks.
         failures: how often it raised or returned an invalid rank; `last_failure`: the reason of the last one.
         declined: how many windows and states it refused.
 
@@ -176,6 +214,7 @@ class Guarded(Standard):
             raise ConfigurationError(f"{policy!r} is no eviction policy: it lacks {', '.join(missing)}")
         self.policy = policy
         self.is_selective = callable(getattr(policy, "admits", None))
+        self.compares_across_pools = bool(getattr(policy, "compares_across_pools", False))
         self.failures = 0
         self.declined = 0
         self.last_failure: str | None = None

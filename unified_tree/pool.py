@@ -133,6 +133,21 @@ class Pool:
         """Whether its policy ranks by what is learned of reuse."""
         return isinstance(self._policy, HitDensity)
 
+    @property
+    def compares_across_pools(self) -> bool:
+        """Whether its policy's ranks mean the same in all pools."""
+        return self._policy.compares_across_pools
+
+    def age_with(self, other: Pool, page_blocks: int) -> None:
+        """Values of both pools, which have policies of one kind, are ranked against each other from now on; a page of this
+        one's takes so many blocks.
+        """
+        self._policy.age_with(other._policy, page_blocks)
+
+    def standing(self, value: Value) -> tuple[float, float]:
+        """How a placed value compares with those of other pools; see `Standard.standing`."""
+        return self._policy.standing(value)
+
     def learn_from(self, reuse: Reuse) -> None:
         """Rank by what is learned of reuse, if its policy does."""
         policy = self._policy

@@ -39,7 +39,7 @@ STEADY: Final = 2
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
-"""Of a path: each token that is kept is one that is hit."""
+"""One token hit for each page that is kept."""
 
 
 class Reuse:
@@ -188,14 +188,14 @@ class Reuse:
             kind, pace = FORK, self._forks.pace(visit)
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
-        density = UNIT_DENSITY
+        tokens = float(self._state.page_size)
         if not self._state.is_path[value.component]:
             tokens = float(max(1, visit.room)) / value.page_count
             if not visit.is_fork:
                 end, saves = value.node.end, visit.saves
                 rank = min(RANKS - 1, behind(saves, end)) if end in saves else RANKS - 1
                 tokens *= self._resumed[rank] / max(self._resumed)
-            density = min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
+        density = min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
         return 1 + (kind * PACES + pace) * DENSITIES + density
 
     def worth(self, queue: int, at: int) -> float:

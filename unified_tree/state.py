@@ -23,11 +23,13 @@ from unified_tree.pool import Pool
 from unified_tree.resumability import Resumability
 from unified_tree.retiring import Retired
 from unified_tree.reuse import Reuse
+from unified_tree.shared_pools import SharedPools
 from unified_tree.shared_windows import SharedWindow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.eviction_policy import EvictionPolicy
     from unified_tree.ghosts import Eviction
     from unified_tree.settings import TreeSettings
@@ -51,6 +53,7 @@ class TreeState:
         is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
         save_grid_tokens: the grid on which every kind can be saved.
+        shared_pools: by tier, the pools that share a budget; None where each has a page count of its own.
         blocked: nodes with a path value that is not evictable because something else at the node is locked.
         last_node_id: the largest id given to a node.
         retired: invalidated namespaces whose nodes may still exist.
@@ -66,6 +69,7 @@ class TreeState:
         components: Sequence[Component],
         page_size: int,
         page_counts: tuple[Mapping[str, int], Mapping[str, int]],
+        budgets: tuple[BlockBudget | None, BlockBudget | None],
         policy: PolicyMaker,
         settings: TreeSettings,
         time_s: Callable[[], float],
@@ -80,6 +84,11 @@ class TreeState:
         self.host_pools = [
             Pool(c, Tier.HOST, policy(i, Tier.HOST), page_counts[1].get(c.name)) for i, c in enumerate(self.components)
         ]
+        of_device, of_host = budgets
+        self.shared_pools = (
+            None if of_device is None else SharedPools(self.device_pools, of_device),
+            None if of_host is None else SharedPools(self.host_pools, of_host),
+        )
         self.host_value_count = 0
         self.settings = settings
         self.nodes = NodeTable()
@@ -153,6 +162,13 @@ class TreeState:
     def pools(self, tier: Tier) -> list[Pool]:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""
         return self.host_pools if tier else self.device_pools
+
+    def evicted_pages(self, component: int, tier: Tier) -> int:
+        """How much a pool has lost ever, in its pages; of a shared budget all that was lost there, rounded down."""
+        shared = self.shared_pools[1] if tier else self.shared_pools[0]
+        if shared is None:
+            return self.pools(tier)[component].evicted_pages
+        return shared.evicted_blocks // shared.page_blocks[component]
 
     # By two constants, because compiled code makes a new tuple of both to index it by a tier.
 

@@ -12,7 +12,7 @@ import numpy as np
 from unified_tree import evicting, matching
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer
 from unified_tree.causes import misses
-from unified_tree.component import validate_components, validate_host_page_counts, validate_page_counts
+from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
 from unified_tree.errors import (
@@ -39,6 +39,7 @@ from unified_tree.transfers import Transfers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.component import Component
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.miss import Miss
@@ -64,6 +65,8 @@ class UnifiedTree:
             once a pool.
         page_counts: device pages by component, to check ids against; a component left out is unbounded.
         host_page_counts: host pages by component, likewise.
+        budget: the device's memory as one budget that all pools share, in place of `page_counts`; for every component with
+            device pages of its own. `host_budget` likewise, for every component.
         settings: every bound, with its default.
         time_s: the clock by which evictions are remembered, in seconds; one that never goes back.
 
@@ -85,19 +88,21 @@ class UnifiedTree:
         policy: str | PolicyFactory = "lru",
         page_counts: Mapping[str, int] | None = None,
         host_page_counts: Mapping[str, int] | None = None,
+        budget: BlockBudget | None = None,
+        host_budget: BlockBudget | None = None,
         settings: TreeSettings | None = None,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         components = validate_components(components, page_size)
-        validate_page_counts(page_counts or {}, components)
-        validate_host_page_counts(host_page_counts or {}, components)
+        page_counts = validate_device_pools(page_counts or {}, budget, components)
+        host_page_counts = validate_host_pools(host_page_counts or {}, host_budget, components)
         factory = policy_factory(policy)
 
         def make_policy(component: int, tier: Tier) -> EvictionPolicy:
             return factory(lambda value: restore_cost(self._state, component, tier, value))
 
-        counts = (page_counts or {}, host_page_counts or {})
-        self._state = TreeState(components, page_size, counts, make_policy, settings or TreeSettings(), time_s)
+        counts, budgets = (page_counts, host_page_counts), (budget, host_budget)
+        self._state = TreeState(components, page_size, counts, budgets, make_policy, settings or TreeSettings(), time_s)
         self._locks = Locks(self._state)
         self.transfers = Transfers(self._state, self._locks)
         weakref.finalize(self, self._state.release).atexit = False
@@ -239,6 +244,16 @@ class UnifiedTree:
         if cut_pages is not None:
             cut_pages = integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)
         return evicting.evict(self._state, counts, tier, cut_pages)
+
+    def evict_blocks(self, block_count: int, tier: Tier = Tier.DEVICE) -> EvictResult:
+        """Free at least so many blocks of a budget that the pools of a tier share, or as many as possible.
+
+        The victim is at each moment the first of all pools' orders, stranded values first, whatever their kind.
+
+        Raises ConfigurationError where the pools share none. Cost: as `evict`, and O(components) a victim.
+        """
+        checked_resident(tier)
+        return evicting.evict_blocks(self._state, integer(block_count, "block_count", ConfigurationError), tier)
 
     def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
         """The run that saved a window for a boundary has saved one for a later boundary.

@@ -188,7 +188,7 @@ class DecodeBatch:
         for row in self._at(after > self.max_tokens):
             self.require_room(row.lease, int(after[row.index]))
         counts = -(after // -self._layout.page_size)
-        return all(self._device.fits(name, rows.missing_count(counts)) for name, rows in self._tables.items())
+        return self._device.fits({name: rows.missing_count(counts) for name, rows in self._tables.items()})
 
     def advance(self, lengths: NDArray[np.integer[Any]] | int | None = None) -> None:
         """Report that all tokens that have pages are computed, or the first `lengths` by row.

@@ -17,7 +17,14 @@ from unified_tree.miss_cause import MissCause
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.age_stats import AgeStats
-    from unified_tree.controllers.cache.stats import CacheStats, HostPoolStats, MissMemoryStats, PoolStats, TransferStats
+    from unified_tree.controllers.cache.stats import (
+        BudgetStats,
+        CacheStats,
+        HostPoolStats,
+        MissMemoryStats,
+        PoolStats,
+        TransferStats,
+    )
     from unified_tree.controllers.latency import LatencyStats
     from unified_tree.controllers.storage_tier import StorageTierStats
 
@@ -122,6 +129,7 @@ class CacheCollector:
         yield self._gauge("nodes", "nodes in the tree", {(): stats.nodes})
         yield self._gauge("leases", "leases not released", {(): stats.leases})
         yield from self._pools({"device": stats.pools, "host": stats.host_pools})
+        yield from self._budgets({"device": stats.budget, "host": stats.host_budget})
         if stats.storage is not None:
             yield from self._storage(stats.storage)
         for alias in self._aliases:
@@ -196,6 +204,19 @@ class CacheCollector:
         yield self._gauge("pool_pages", "pages of a pool, by state", pages, "tier", "component", "state")
         yield self._counter("pool_victims", "values evicted because the pool was short", victims, "tier", "component")
         yield self._counter("evicted_pages", "device pages that evictions freed", evicted, "component")
+
+    def _budgets(self, tiers: Mapping[str, BudgetStats | None]) -> Iterator[Metric]:
+        sizes: dict[tuple[str, ...], float] = {}
+        of_pools: dict[tuple[str, ...], float] = {}
+        for tier, budget in tiers.items():
+            if budget is not None:
+                for state in ("total", "used", "evictable"):
+                    sizes[tier, state] = getattr(budget, state) * budget.block_bytes
+                for component, blocks in budget.pool_blocks.items():
+                    of_pools[tier, component] = blocks * budget.block_bytes
+        if sizes:
+            yield self._gauge("budget_bytes", "memory that the pools of a tier share, by state", sizes, "tier", "state")
+            yield self._gauge("budget_pool_bytes", "what a pool has of it", of_pools, "tier", "component")
 
     def _counter(self, name: str, what: str, samples: Samples, *labels: str) -> Metric:
         family = CounterMetricFamily(PREFIX + name, what, labels=[*self._labels, *labels])

@@ -130,7 +130,7 @@ class MissLedger:
             self.namespaces[of] = self.namespaces.get(of, 0) + count
 
     def _note_shortage(self, pool: int, eviction: Eviction, count: int) -> None:
-        since = self._state.pools(eviction.tier)[eviction.component].evicted_pages - eviction.evicted_pages
+        since = self._state.evicted_pages(eviction.component, eviction.tier) - eviction.evicted_pages
         by_size = self._short_by[pool]
         if by_size is None:
             by_size = self._short_by[pool] = [0] * SIZES

@@ -26,7 +26,7 @@ from unified_tree.controllers.cache.store_access import StoreAccess
 from unified_tree.controllers.cache.weights import Weights
 from unified_tree.controllers.host.host_tier import HostTier
 from unified_tree.controllers.host.hybrid_cache_controller import HybridCacheController
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.host.shared_tier_pages import tier_pages
 from unified_tree.controllers.ranks.rank_agreement import MultiRank, SingleRank
 from unified_tree.errors import ConfigurationError, LeaseError
 from unified_tree.eviction_policy import PolicyFactory
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.component import Component
     from unified_tree.controllers.cache.generations import Generation
     from unified_tree.controllers.ranks import Consensus
@@ -59,6 +60,8 @@ class PrefixCache(StoreAccess):
         components: the kinds of state; a composition's `components`.
         page_size: tokens a page.
         page_counts: device pages by component with pages of its own; one left out is unbounded.
+        budget: the device's memory as one budget that all pools share, in place of `page_counts`: what one kind of state needs
+            more of, the others give up. `Composition.budget` makes one. See docs/pools.md for what kernels need then.
         policy: eviction policy by name, or a factory; see UnifiedTree.
         rebuild: resume from a rebuilt window if that computes fewer tokens.
         save_limit: maximum number of lengths of its prompt at which a request saves states and windows.
@@ -91,6 +94,7 @@ class PrefixCache(StoreAccess):
         page_size: int,
         page_counts: Mapping[str, int] | None = None,
         *,
+        budget: BlockBudget | None = None,
         policy: str | PolicyFactory = "lru",
         rebuild: bool = True,
         save_limit: int = 4,
@@ -121,6 +125,8 @@ class PrefixCache(StoreAccess):
             policy=policy,
             page_counts=counts,
             host_page_counts=host.page_counts if host is not None else None,
+            budget=budget,
+            host_budget=host.budget if host is not None else None,
             settings=settings,
             time_s=time_s,
         )
@@ -129,7 +135,7 @@ class PrefixCache(StoreAccess):
         self.weights = Weights(self.tree, self.ranks, max_versions)
         self.counters = CacheCounters()
         self.ledger = MissLedger(self.tree.state)
-        self.device = TierPages(self.tree, Tier.DEVICE, counts, self.counters)
+        self.device = tier_pages(self.tree, Tier.DEVICE, counts, self.counters)
         self.controller = None
         if host is not None:
             self.controller = HybridCacheController(self.tree, self.device, host, self.counters, self.ranks)
@@ -298,7 +304,7 @@ class PrefixCache(StoreAccess):
         """
         self._leases.require(lease)
         needs = lease.tables.needs(self.layout.pages(integer(length_tokens, "length_tokens", LeaseError)))
-        return all(self.device.fits(name, count) for name, count in needs.items())
+        return self.device.fits(needs)
 
     def batch(self, max_leases: int, max_tokens: int) -> DecodeBatch:
         """Rows for leases that decode together, so that a step of all of them is a few array operations.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.age_stats import PoolAgeStats, age_stats
 from unified_tree.controllers.cache.transfer_counters import TransferCounters
+from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
+from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.latency import LatencyStats
 from unified_tree.effect import EffectKind
 from unified_tree.miss_cause import MissCause
@@ -17,6 +19,7 @@ from unified_tree.node import Tier
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.cache.watcher import CacheWatcher
+    from unified_tree.controllers.host.tier_pages import TierPages
     from unified_tree.controllers.sizing.live_sizes import LiveCurve, LiveSizes
     from unified_tree.controllers.storage_tier.storage_tier_stats import StorageTierStats
     from unified_tree.ghosts import Ghosts
@@ -72,6 +75,40 @@ class HostPoolStats:
     copied: int
     page_bytes: int
     victims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStats:
+    """A budget that the pools of a tier share, in blocks.
+
+    Attributes:
+        total: blocks in all.
+        used: not free; `pool_blocks` the same by component; `pool_page_blocks` what a page of each takes.
+        evictable: those of the tree that no lock holds; with `total` - `used` what `allocate` could give.
+        block_bytes: bytes of a block.
+    """
+
+    total: int
+    used: int
+    pool_blocks: Mapping[str, int]
+    pool_page_blocks: Mapping[str, int]
+    evictable: int
+    block_bytes: int
+
+    @classmethod
+    def of(cls, pages: TierPages) -> BudgetStats | None:
+        """A snapshot of a tier; None where its pools share nothing. Cost: O(components)."""
+        if not isinstance(pages, SharedTierPages):
+            return None
+        budget = pages.blocks.budget
+        return cls(
+            total=budget.block_count,
+            used=pages.blocks.used,
+            pool_blocks={name: pages.allocators[name].used_pages * count for name, count in budget.page_blocks.items()},
+            pool_page_blocks=budget.page_blocks,
+            evictable=pages.shared.evictable_blocks,
+            block_bytes=budget.block_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +190,8 @@ class CacheStats:
         backed_up, loaded: completed copies.
         drops: operations that were dropped or failed, by reason.
         pools: device pools by component; `host_pools` likewise, empty without a host tier.
+        budget: the budget that the device pools share, None where each has a page count of its own. A pool's `total` is what it
+            has and what it could have of free blocks, so it changes, and the totals do not add up. `host_budget` likewise.
         storage: statistics of the store, None without one.
         ages: of what is used and of what is evicted, by component and tier ("device" or "host"). Empty if the tree remembers no
             evictions (`TreeSettings.ghost_bytes` of 0). No part of equality, for they are times.
@@ -188,6 +227,8 @@ class CacheStats:
     pools: Mapping[str, PoolStats]
     host_pools: Mapping[str, HostPoolStats]
     storage: StorageTierStats | None
+    budget: BudgetStats | None = None
+    host_budget: BudgetStats | None = None
     ages: Mapping[tuple[str, str], PoolAgeStats] = field(default_factory=dict, compare=False)
     sizes: LiveCurve | None = field(default=None, compare=False)
 
@@ -200,7 +241,7 @@ class CacheStats:
         for name, allocator in cache.device.allocators.items():
             pool = tree.pool(name)
             pools[name] = PoolStats(
-                total=allocator.page_count,
+                total=total_pages(allocator),
                 used=allocator.used_pages,
                 tree=pool.used_pages,
                 leased=allocator.used_pages - pool.used_pages,
@@ -218,7 +259,7 @@ class CacheStats:
         for name, allocator in controller.host.allocators.items() if controller is not None else ():
             pool = tree.pool(name, Tier.HOST)
             host_pools[name] = HostPoolStats(
-                total=allocator.page_count,
+                total=total_pages(allocator),
                 used=allocator.used_pages,
                 tree=pool.used_pages,
                 protected=pool.protected_pages,
@@ -249,6 +290,8 @@ class CacheStats:
             drops=dict(counters.drops),
             pools=pools,
             host_pools=host_pools,
+            budget=BudgetStats.of(cache.device),
+            host_budget=None if controller is None else BudgetStats.of(controller.host),
             storage=cache.storage.stats() if cache.storage is not None else None,
             ages=age_stats(tree.state, tiers),
             sizes=None if counters.sizes is None else counters.sizes.curve(),

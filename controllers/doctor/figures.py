@@ -54,6 +54,7 @@ class PoolFigures:
         victims: values evicted because it was short.
         evicted_tokens: prompt tokens computed because of its evictions.
         short_by: of these the tokens that so many pages more, at most, would have kept: pairs of pages and tokens, ascending.
+        is_shared: whether it shares its tier's memory with the other pools.
     """
 
     component: str
@@ -67,6 +68,7 @@ class PoolFigures:
     victims: int
     evicted_tokens: int = 0
     short_by: list[tuple[int, int]] = field(default_factory=list)
+    is_shared: bool = False
 
     @property
     def name(self) -> str:
@@ -128,6 +130,7 @@ class Figures:
                         victims=pool.victims,
                         evicted_tokens=ledger.evicted.get((i, tier), 0),
                         short_by=sizes_of(ledger.short_by.get((i, tier), ())),
+                        is_shared=state.shared_pools[tier] is not None,
                     )
                 )
         return cls(

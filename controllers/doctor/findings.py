@@ -142,6 +142,8 @@ def _starved(figures: Figures) -> Iterator[Finding]:
         if not pool.evicted_tokens:
             continue
         size = "no limit" if pool.total is None else f"{pool.total:,} pages"
+        if pool.is_shared:
+            size = f"{pool.used:,} pages now, of memory that all pools share"
         yield _finding(
             figures,
             pool.evicted_tokens,
@@ -160,8 +162,9 @@ def _more(figures: Figures, pool: PoolFigures) -> str:
             if pool.page_bytes:
                 size += f" ({pages * pool.page_bytes / GIB:.3g} GiB)"
             points = 100 * kept / max(1, figures.prompt_tokens)
-            return f"Give it {size}, at most, for {points:.1f} points of hits."
-    return "Give it more pages."
+            to = f"Give the {pool.tier}'s pools memory for" if pool.is_shared else "Give it"
+            return f"{to} {size}, at most, for {points:.1f} points of hits."
+    return f"Give the {pool.tier}'s pools more memory." if pool.is_shared else "Give it more pages."
 
 
 def _crowded(pool: PoolFigures) -> str:

@@ -43,6 +43,7 @@ class BackupQueue:
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
+        self._shared = tree.state.shared_pools[0]
         self._max_locked = {
             name: tier.max_backup_share * allocator.page_count
             for name, allocator in device.allocators.items()
@@ -78,9 +79,12 @@ class BackupQueue:
 
         Stranded pages count as far as they are not locked: a prefill that has saved no window or state yet strands its own.
         """
-        pool = self._tree.pool(name)
+        pool, allocator = self._tree.pool(name), self._device.allocators[name]
         stranded = max(0, pool.stranded_pages - pool.protected_pages)
-        ready = self._device.allocators[name].free_pages + pool.copied_pages + stranded + self._locked[name]
+        free_pages = allocator.free_pages
+        ready = free_pages + pool.copied_pages + stranded + self._locked[name]
+        if self._shared is not None:  # it has no size of its own: what it has now, and what is free
+            return int(self._tier.low_water * (allocator.used_pages + free_pages)) - ready
         return self._low_water[name] - ready
 
     def add_coldest(self) -> None:
@@ -117,7 +121,10 @@ class BackupQueue:
         return None
 
     def _at_limit(self) -> bool:
-        return any(self._locked[name] > limit for name, limit in self._max_locked.items())
+        if self._shared is None:
+            return any(self._locked[name] > limit for name, limit in self._max_locked.items())
+        budget = self._shared.budget
+        return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
     def _begin_one(self, boundary: Boundary) -> Effect | None:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
@@ -137,7 +144,14 @@ class BackupQueue:
     def _components_that_fit(self, boundary: Boundary) -> list[str] | None:
         """The components for which the host has room, None for all."""
         needs = self._tree_transfers.backup_needs(boundary)
-        left_out = {name for name in self._optional if name in needs and not self._host.fits(name, needs[name])}
+        left_out = set()
+        fitting = {name: count for name, count in needs.items() if name not in self._optional}
+        for name in self._optional:
+            if name in needs:
+                if self._host.fits({**fitting, name: needs[name]}):
+                    fitting[name] = needs[name]
+                else:
+                    left_out.add(name)
         return None if not left_out else [c.name for c in self._tree.components if c.name not in left_out]
 
     def ended(self, effect: Effect) -> None:

@@ -12,6 +12,7 @@ from unified_tree.controllers.host.load_cost import LoadCost
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.controllers.transfer_engines import TransferEngine
 
 
@@ -35,6 +36,7 @@ class HostTier:
     Attributes:
         page_counts: host pages by component; one left out is unbounded. Components that share device pages have their own host
             pages.
+        budget: the host's memory as one budget that all pools share, in place of `page_counts`.
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.
@@ -50,8 +52,9 @@ class HostTier:
         load_cost: decides whether loading is cheaper than computing.
     """
 
-    page_counts: Mapping[str, int]
     engine: TransferEngine
+    page_counts: Mapping[str, int] = field(default_factory=dict)
+    budget: BlockBudget | None = None
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     selective_hits: int = 2
     low_water: float = 0.1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from unified_tree.controllers.host.block_allocator import BlockAllocator
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
@@ -47,6 +48,13 @@ class FreePages(Protocol):
     def free_pages(self) -> int:
         """How many pages can be allocated now without an eviction."""
         ...
+
+
+def total_pages(allocator: FreePages) -> int | None:
+    """Pages in a pool, None for no limit; of a pool in a shared budget those that it has, and those that it could have without
+    taking any from another.
+    """
+    return allocator.used_pages + allocator.free_pages if isinstance(allocator, BlockAllocator) else allocator.page_count
 
 
 class DevicePages(Protocol):
@@ -93,7 +101,7 @@ class TierPages:
         self._tier = tier
         self._counters = counters
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
-        self.allocators = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
+        self.allocators: dict[str, PageAllocator] = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
 
@@ -183,14 +191,17 @@ class TierPages:
         """The pools that are short of free pages. Raises OutOfPagesError if eviction could not help. Changes nothing."""
         short = [name for name, count in needs.items() if count > self.allocators[name].free_pages]
         for name in short:
-            allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
-            if needs[name] - allocator.free_pages > evictable:
+            if needs[name] - self.allocators[name].free_pages > self._evictable(name):
                 raise self._refusal(name, needs[name], "the rest is locked, leased or on its way")
         return short
 
-    def fits(self, name: str, page_count: int) -> bool:
-        """Whether a pool has so many free or evictable pages."""
-        return page_count <= self.allocators[name].free_pages + self._tree.pool(name, self._tier).evictable_pages
+    def fits(self, needs: Mapping[str, int]) -> bool:
+        """Whether each pool has so many free or evictable pages. Cost: O(components)."""
+        return all(count <= self.allocators[name].free_pages + self._evictable(name) for name, count in needs.items())
+
+    def _evictable(self, name: str) -> int:
+        """Pages of a pool that could be evicted."""
+        return self._tree.pool(name, self._tier).evictable_pages
 
     def try_reserve(self, name: str) -> bool:
         """Whether the pool has a free page now, after evicting one if necessary."""
@@ -202,7 +213,7 @@ class TierPages:
     def _refusal(self, name: str, needed: int, why: str) -> OutOfPagesError:
         if self._tier is Tier.DEVICE:
             self._counters.refused += 1
-        allocator, evictable = self.allocators[name], self._tree.pool(name, self._tier).evictable_pages
+        allocator, evictable = self.allocators[name], self._evictable(name)
         if allocator.page_count is not None and needed > allocator.page_count:
             why = "that many can never be had: the pool is smaller"
         return OutOfPagesError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.ages import BOUNDS_S
 from unified_tree.controllers.cache.stats import TOTALS
 from unified_tree.controllers.doctor.figures import kind_of, label_of
+from unified_tree.controllers.host.tier_pages import total_pages
 from unified_tree.controllers.inspector.page_sizes import is_in_pages, page_bytes
 from unified_tree.node import Tier
 
@@ -121,7 +122,7 @@ def pools(cache: Inspected) -> list[list[Any]]:
                 [
                     name,
                     tier,
-                    allocator.page_count,
+                    total_pages(allocator),
                     allocator.used_pages,
                     pool.used_pages,
                     pool.protected_pages,

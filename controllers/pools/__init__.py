@@ -1,5 +1,6 @@
 """Pools of pages on device and host, and the copies between them. Start at `unified_tree.controllers.tensor_tiers`, which
 creates the pools of a composition: a `DevicePool`, a `HostPool` and the `PagePair` that copies between them per component.
+For a cache whose pools share a budget a `BlockArena`, laid out by a `BlockLayout`, takes the place of the device pools.
 `propose_page_counts` sizes host pools. `mha_format` and its like make a PageFormat by hand. Formats, layouts and sizes need no
 torch; tensors do.
 """
@@ -10,6 +11,7 @@ if __name__ != "unified_tree.controllers.pools":  # a second name would make eve
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unified_tree.controllers.pools.block_layout import BlockLayout
 from unified_tree.controllers.pools.formats import (
     formats_of,
     indexer_format,
@@ -20,16 +22,20 @@ from unified_tree.controllers.pools.formats import (
 )
 from unified_tree.controllers.pools.host_layout import HostLayout
 from unified_tree.controllers.pools.host_memory import check_host_memory, host_memory_available
-from unified_tree.controllers.pools.host_sizing import propose_page_counts
+from unified_tree.controllers.pools.host_sizing import host_budget, propose_page_counts
 from unified_tree.controllers.pools.page_mover import PageMover
 from unified_tree.page_format import PageFormat, Part
 
 if TYPE_CHECKING:
+    from unified_tree.controllers.pools.block_arena import ArenaPair, BlockArena
     from unified_tree.controllers.pools.device_pool import DevicePool
     from unified_tree.controllers.pools.host_pool import HostPool, host_pools
     from unified_tree.controllers.pools.page_pair import PagePair
 
 __all__ = [
+    "ArenaPair",
+    "BlockArena",
+    "BlockLayout",
     "DevicePool",
     "HostLayout",
     "HostPool",
@@ -39,6 +45,7 @@ __all__ = [
     "Part",
     "check_host_memory",
     "formats_of",
+    "host_budget",
     "host_memory_available",
     "host_pools",
     "indexer_format",
@@ -50,6 +57,8 @@ __all__ = [
 ]
 
 _TENSORS = {
+    "ArenaPair": "block_arena",
+    "BlockArena": "block_arena",
     "DevicePool": "device_pool",
     "HostPool": "host_pool",
     "PagePair": "page_pair",

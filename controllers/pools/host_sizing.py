@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unified_tree.block_budget import BlockBudget
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, host_page_bytes
 from unified_tree.errors import ConfigurationError
 
@@ -71,6 +72,15 @@ def propose_page_counts(
                 f"and the pool would have {pages[component.name]}"
             )
     return pages
+
+
+def host_budget(composition: Composition, host_bytes: int, *, trailer_bytes: int = TRAILER_BYTES) -> BlockBudget:
+    """Host memory as one budget that all pools share, for pages with trailers; see `HostTier`.
+
+    Raises as `Composition.budget`.
+    """
+    sizes = {c.name: host_page_bytes(c.page_bytes, trailer_bytes) if c.page_bytes else 0 for c in composition.components}
+    return BlockBudget.of(sizes, host_bytes)
 
 
 def _budget(

@@ -17,7 +17,7 @@ from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.host_settings import HostSettings
 from unified_tree.controllers.replay.linker_settings import LINKERS, LinkerSettings
 from unified_tree.controllers.replay.multiturn import MULTITURN, MultiturnOptions, multiturn_workload
-from unified_tree.controllers.replay.options import DEFAULT_MODEL, MULTITURN_COUNTS, SIZE_RATIO
+from unified_tree.controllers.replay.options import DEFAULT_MODEL, LEARNED, MULTITURN_COUNTS, SIZE_RATIO
 from unified_tree.controllers.replay.output_files import OutputFiles
 from unified_tree.controllers.replay.plan import Plan
 from unified_tree.controllers.replay.server_settings import ServerSettings
@@ -104,16 +104,26 @@ class Arguments:
             return DEFAULT_FLOPS_PER_S * float(self._given["tp"]) if self._is_multiturn else None
         return float(tflops) * 1e12
 
+    @property
+    def learns_pages(self) -> bool:
+        """Whether the device's split is to be learned from the workload."""
+        return str(self._given["pages_text"]) == LEARNED
+
+    @property
+    def _pages(self) -> dict[str, int]:
+        """The device's pages that were given."""
+        return {} if self.learns_pages else parse_pages(self._given["pages_text"], "--pages")
+
     @cached_property
     def page_counts(self) -> dict[str, int]:
         """Device pages by pool."""
-        pages = parse_pages(self._given["pages_text"], "--pages")
+        pages = self._pages
         return split_for_server(self.composition, self.device_bytes, self.settings, pages)
 
     @property
     def device_bytes(self) -> int:
         """What the device pages are split from; pools that were all given need no budget."""
-        pages, page_bytes = parse_pages(self._given["pages_text"], "--pages"), self.composition.pool_page_bytes()
+        pages, page_bytes = self._pages, self.composition.pool_page_bytes()
         if set(pages) == set(page_bytes):
             return sum(count * page_bytes[name] for name, count in pages.items())
         return int(self._given["device_gib"] * GIB)
@@ -208,6 +218,14 @@ class Arguments:
         return Verification.SHRUNK if self._given["verify"] else Verification.OFF
 
     @property
+    def _shares_pools(self) -> bool:
+        """Whether there are rows whose pools share memory."""
+        shares = bool(self._given["shared_pools"])
+        if shares and self.verification is Verification.FULL:
+            raise click.UsageError("--shared-pools: true page sizes would need all memory for every pool; give --verify")
+        return shares
+
+    @property
     def _is_multiturn(self) -> bool:
         return str(self._given["trace"]) == MULTITURN
 
@@ -237,6 +255,7 @@ class Arguments:
             host=self.host,
             storage=self.storage,
             linker=self.linker,
+            shares_pools=self._shares_pools,
             verification=self.verification,
             workload=self.workload,  # last, for it may take a while
         )

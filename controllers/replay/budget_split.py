@@ -9,6 +9,7 @@ from unified_tree.controllers.pools.host_layout import host_page_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.server_settings import ServerSettings
 
@@ -37,6 +38,25 @@ def split_for_server(
     if not with_chunk:
         return pages
     return composition.split_budget(device_bytes, running_requests=settings.concurrency, page_counts=settled | with_chunk)
+
+
+def tokens_in(budget: BlockBudget, block_count: int, composition: Composition, window_tokens: int) -> int:
+    """How many tokens of path so many blocks hold, beside what one request takes of the other kinds.
+
+    Args:
+        window_tokens: tokens that it holds of a window, at most.
+    """
+    path_blocks = 0
+    for component in composition.components:
+        if component.shares is None:
+            blocks, coverage = budget.page_blocks[component.name], component.coverage
+            if coverage.is_path:
+                path_blocks += blocks
+            elif coverage.is_exact:
+                block_count -= blocks
+            else:
+                block_count -= blocks * -(-window_tokens // composition.page_size)
+    return max(0, block_count) // path_blocks * composition.page_size
 
 
 def path_only_split(composition: Composition, device_bytes: int, page_counts: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from unified_tree.controllers.optimum.descent import Descent, whole_tokens
 from unified_tree.controllers.optimum.idle import Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
-from unified_tree.controllers.replay.plan import PATH_ONLY, RowKind
+from unified_tree.controllers.replay.plan import PATH_ONLY, SHARED, RowKind
 from unified_tree.controllers.replay.resumptions import Resumptions
 from unified_tree.controllers.replay.workload import expand_runs
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.workload import Int64s, Workload
 
 ALL_TOKENS = 1 << 60
+
+
+def repeated_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int:
+    """What earlier requests had of a row's prompts, as far as it can be hit."""
+    idle = Idle(_asked(workload, counted.requests), workload.block_count, row.composition.page_size)
+    return int((idle.end - idle.begin).sum())
 
 
 class Situation:
@@ -112,7 +118,7 @@ def certified(rows: Sequence[RowResult]) -> list[RowResult]:
     for row in rows:
         alike[_pools(row)].append(row)
     twins = {row.policy: row for row in rows if row.is_path_only}
-    return [_beside(row, alike[_pools(row)], twins.get(PATH_ONLY + row.policy)) for row in rows]
+    return [_beside(row, alike[_pools(row)], twins.get(PATH_ONLY + row.policy.removeprefix(SHARED))) for row in rows]
 
 
 def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> RowResult:

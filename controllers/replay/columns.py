@@ -311,6 +311,10 @@ def device_pages(row: RowResult) -> dict[str, int | None]:
     return _each(row.cache.pools, "total")
 
 
+SHARED_MEMORY = "shared memory"
+"""What is short where pools have no page counts of their own."""
+
+
 def pool_verdicts(rows: Sequence[RowResult]) -> list[str]:
     """Which pools were short and which idle, a line each; rows without limits say nothing."""
     short: dict[str, list[str]] = {}
@@ -321,7 +325,10 @@ def pool_verdicts(rows: Sequence[RowResult]) -> list[str]:
             (" on host", row.cache.host_pools, row.peak_host_pages),
         ):
             for name, pool in pools.items():
-                if pool.total is not None and pool.victims:
+                if row.cache.budget is not None:
+                    if pool.victims and row.policy not in short.get(SHARED_MEMORY + tier, ()):
+                        short.setdefault(SHARED_MEMORY + tier, []).append(row.policy)
+                elif pool.total is not None and pool.victims:
                     short.setdefault(name + tier, []).append(row.policy)
                 elif pool.total is not None and peaks[name] <= IDLE_SHARE * pool.total:
                     idle.setdefault(name + tier, []).append(row.policy)

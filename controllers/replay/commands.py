@@ -23,6 +23,7 @@ from unified_tree.controllers.replay.row_processes import run_rows
 from unified_tree.controllers.replay.row_tiers import check_tiers
 from unified_tree.controllers.replay.text_table import report_console
 from unified_tree.controllers.replay.verification import Verification
+from unified_tree.controllers.sizing.learned_split import learned_split
 from unified_tree.controllers.sizing.size_command import size_command
 from unified_tree.errors import UnifiedTreeError
 
@@ -78,6 +79,8 @@ def replay_command(**given: Any) -> int:
     files.check()
     policies, page_counts = arguments.policies, arguments.page_counts
     plan = arguments.plan()
+    if arguments.learns_pages:
+        page_counts = learned_split(plan, jobs=arguments.jobs)
     specs = report_specs(policies, page_counts, plan)
     specs[0] = replace(specs[0], recording=files.inspect)
     one_by_one = plan.verification is Verification.FULL  # rows side by side would each take all of the memory

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "gpt-oss-20b"
 DEFAULT_DEVICE_GIB = 8.0
+LEARNED = "learned"
+"""In place of page counts."""
 SIZE_RATIO = 10
 """A store is taken to hold so many times what the host does."""
 MAX_GIB = 1_000_000
@@ -63,7 +65,18 @@ GROUPS: dict[str, list[click.Option]] = {
     ],
     "Device memory": [
         _option("--device-gib", GIB_COUNT, "Device memory for the cache, GiB a rank.", DEFAULT_DEVICE_GIB),
-        _option("--pages pages_text", None, "Pages by pool, full=4096,swa=512; what is not named is split from the budget."),
+        _option(
+            "--pages pages_text",
+            None,
+            "Pages by pool, full=4096,swa=512; what is not named is split from the budget. Or the word "
+            f"{LEARNED}: the split that `unified-tree size` recommends for this workload.",
+        ),
+        _option(
+            "--shared-pools",
+            None,
+            "Also replay each policy with the memory of each tier as one budget that all its pools share.",
+            is_flag=True,
+        ),
         _option(
             "--policy policies",
             None,

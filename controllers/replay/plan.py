@@ -28,6 +28,8 @@ SWEEP_CAPACITIES = (0.25, 0.5, 2.0)
 SWEEP_POLICIES = 2
 PATH_ONLY = "path-only "
 """Before the name of the row whose twin a row is."""
+SHARED = "shared "
+"""Likewise, of the row of the same policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Plan:
         host: the host tier; the unbounded row has none, for nothing leaves its device.
         storage: the store behind the host tier, for the rows that have one.
         linker: the prefix linker beside the cache, for the rows whose device pages have an end.
+        shares_pools: whether there is a row of each policy, too, where all pools of a tier share its memory.
         verification: whether pages hold bytes that are compared.
     """
 
@@ -48,6 +51,7 @@ class Plan:
     host: HostSettings | None = None
     storage: StorageSettings | None = None
     linker: LinkerSettings | None = None
+    shares_pools: bool = False
     verification: Verification = Verification.OFF
 
 
@@ -72,6 +76,7 @@ class RowSpec:
         page_counts: device pages by component.
         is_path_only: whether windows and states never limit a hit and take no room: the page counts are of paths, for which all
             of the budget is.
+        is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
         capacity: device budget as a multiple of the one asked for; for the plot.
         recording: the file for what its cache shows an inspector; None for none.
     """
@@ -80,6 +85,7 @@ class RowSpec:
     policy: str
     page_counts: Mapping[str, int]
     is_path_only: bool = False
+    is_shared: bool = False
     capacity: float = 1.0
     recording: Path | None = None
 
@@ -87,19 +93,22 @@ class RowSpec:
     def label(self) -> str:
         """The row's name in the report."""
         name = self.policy if self.kind is RowKind.POLICY else self.kind.value
+        if self.is_shared:
+            name = SHARED + name
         return PATH_ONLY + name if self.is_path_only else name
 
     @property
     def store_name(self) -> str:
         """What its part of a store goes by, of letters, digits and -; other rows of a report have others."""
-        name = self.label.replace(PATH_ONLY, "path-only-")
+        name = self.label.replace(PATH_ONLY, "path-only-").replace(SHARED, "shared-")
         name = name if self.capacity == 1.0 else f"{name}-{round(100 * self.capacity)}"
         plain = re.sub(r"[^A-Za-z0-9-]", "-", name)
         return name if plain == name else f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
-    """A row a policy, then clairvoyant and unbounded, and a path-only twin of each but the last.
+    """A row a policy, and one where it has all memory to share; then clairvoyant and unbounded, and a path-only twin of each
+    but the last and the shared ones.
 
     There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
     no twins of a model of paths alone, which is its own.
@@ -109,12 +118,13 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
+    shared = [replace(row, is_shared=True) for row in rows] if plan.shares_pools else []
     rows.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts))
     paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
     twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows] if paths != page_counts else []
     if plan.storage is None and plan.linker is None:
         rows.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
-    return rows + twins
+    return rows[: len(shared)] + shared + rows[len(shared) :] + twins
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.replay.certificate import Situation
+from unified_tree.controllers.replay.certificate import Situation, repeated_tokens
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
@@ -78,7 +78,7 @@ def _replay(
             progress = _followed(inspector, progress)
         counters = RowCounters(cache, workload, clairvoyance, progress, plan.settings.step_ms, is_linked=link is not None)
         pages = VerifiedPages(cache, tiers.stores) if tiers.stores is not None else None
-        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held)
+        timed = TimedCache(cache, pages, row.max_tokens, counters.look_at_held, row.tokens_in)
         fetches = _fetches(clock, timed, tiers, link)
         traffic = Traffic(timed, clock, tiers.engine, fetches)
         Server(timed, workload, plan.settings, counters, traffic, PrefillPace(plan.settings, row.composition)).run()
@@ -93,8 +93,13 @@ def _replay(
         counters.look_at_pools()
         served = counters.requests[counters.requests["is_served"]]
         flops = plan.composition.prefill_flops
+        ceiling_tokens = _hittable_tokens(served, row)
         is_bounded = row.storage is None and row.linker is None
-        situation = Situation(workload, counters, row) if is_bounded else None
+        if is_bounded and row.budget is not None:
+            ceiling_tokens = repeated_tokens(workload, counters, row)
+        situation = Situation(workload, counters, row) if is_bounded and row.budget is None else None
+        if situation is not None:
+            ceiling_tokens = situation.repeated_tokens
         result = RowResult(
             policy=spec.label,
             is_path_only=spec.is_path_only,
@@ -116,7 +121,7 @@ def _replay(
             polled_ns=timed.polled.ns,
             virtual_s=virtual_s,
             wall_s=wall_s,
-            ceiling_tokens=_hittable_tokens(served, row) if situation is None else situation.repeated_tokens,
+            ceiling_tokens=ceiling_tokens,
             traffic=_store_traffic(tiers),
             link=None if link is None else link.counters,
             has_latency=plan.settings.prefill_flops_per_s is not None,
@@ -131,7 +136,8 @@ def _cache(row: RowPlan, tiers: RowTiers, policy: str | Clairvoyance, clock: Ste
     return PrefixCache(
         row.composition.components,
         row.composition.page_size,
-        row.page_counts or None,
+        None if row.budget is not None else row.page_counts or None,
+        budget=row.budget,
         policy=policy,
         host=tiers.host,
         storage=None if tiers.storage is None else tiers.storage.tier,

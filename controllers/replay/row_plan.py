@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.replay.budget_split import path_only_host_split
+from unified_tree.controllers.pools import host_budget
+from unified_tree.controllers.replay.budget_split import path_only_host_split, tokens_in
 from unified_tree.controllers.replay.page_store import raw_layers
 from unified_tree.controllers.replay.plan import RowKind
 from unified_tree.controllers.replay.verification import Verification
@@ -14,6 +15,7 @@ from unified_tree.controllers.replay.verification import Verification
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unified_tree.block_budget import BlockBudget
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
     from unified_tree.controllers.replay.linker_settings import LinkerSettings
@@ -28,6 +30,9 @@ class RowPlan:
     Attributes:
         composition: what its tree tracks.
         page_counts: device pages by component with pages of its own; one left out is without end.
+        budget: the device's memory where all pools share it, and then the page counts are the most that each could have;
+            `host_budget` likewise.
+        window_tokens: the most tokens that one request holds of a window: those that it reads, and a step's chunk.
         host: None for no host tier; its pages by component, likewise.
         storage: None for no store; it needs a host tier.
         linker: None for no linker.
@@ -37,6 +42,9 @@ class RowPlan:
 
     composition: Composition
     page_counts: Mapping[str, int]
+    budget: BlockBudget | None
+    host_budget: BlockBudget | None
+    window_tokens: int
     host: HostSettings | None
     storage: StorageSettings | None
     linker: LinkerSettings | None
@@ -48,15 +56,25 @@ class RowPlan:
     def of(cls, plan: Plan, spec: RowSpec) -> RowPlan:
         """The row of a plan. An unbounded device has no end, so nothing ever leaves it."""
         composition, page_counts, host = plan.composition, spec.page_counts, plan.host
+        budget = of_host = None
         if spec.kind is RowKind.UNBOUNDED:
             page_counts, host = {}, None
         elif spec.is_path_only:
             composition = composition.path_only()
             if host is not None:
                 host = replace(host, page_counts=path_only_host_split(composition, host.size_bytes, host.page_counts))
+        elif spec.is_shared:
+            budget = composition.budget(int(plan.device_bytes * spec.capacity))
+            page_counts = budget.page_counts
+            if host is not None:
+                of_host = host_budget(composition, host.size_bytes)
+                host = replace(host, page_counts=of_host.page_counts)
         return cls(
             composition=composition,
             page_counts=page_counts,
+            budget=budget,
+            host_budget=of_host,
+            window_tokens=max(c.coverage.window_tokens or 0 for c in composition.components) + plan.settings.chunk_tokens,
             host=host,
             storage=None if host is None else plan.storage,
             linker=plan.linker if all((c.shares or c.name) in page_counts for c in composition.components) else None,
@@ -68,9 +86,16 @@ class RowPlan:
     @property
     def max_tokens(self) -> int | None:
         """The longest sequence that the path pools hold; None if they have no end."""
+        if self.budget is not None:
+            return self.tokens_in(self.budget.block_count)
         paths = [c.name for c in self.composition.components if c.shares is None and c.coverage.is_path]
         counts = [self.page_counts[name] for name in paths if name in self.page_counts]
         return min(counts) * self.composition.page_size if counts else None
+
+    def tokens_in(self, block_count: int) -> int:
+        """How many tokens of path so many blocks of the shared budget hold, beside one request's windows and state."""
+        assert self.budget is not None
+        return tokens_in(self.budget, block_count, self.composition, self.window_tokens)
 
     @property
     def true_bytes(self) -> dict[str, int]:

@@ -73,7 +73,7 @@ class RowResult:
 
     Attributes:
         policy: the row's name: an eviction policy, `unbounded` or `clairvoyant`; of the path-only twin of one `path-only ` and
-            that name.
+            that name; of one whose pools share memory `shared ` and that name.
         is_path_only: whether it is such a twin, in which windows and states never limit a hit and take no room.
         has_paths_alone: whether the model has neither windows nor states.
         capacity: device budget as a multiple of the one asked for, which is `device_bytes`.

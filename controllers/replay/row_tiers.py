@@ -89,6 +89,11 @@ def stand_up(row: RowPlan) -> RowTiers:
     if row.storage is not None:
         memory = {name: ChunkedPages(size) for name, size in row.moved_bytes.items()} if stores is None else stores.memory
         storage = open_storage(row, row.storage, memory, clock)
-    counts = dict(host.page_counts)
-    tier = HostTier(page_counts=counts, engine=engine, write_policy=host.write_policy, load_cost=host.load_cost)
+    tier = HostTier(
+        page_counts={} if row.host_budget is not None else dict(host.page_counts),
+        budget=row.host_budget,
+        engine=engine,
+        write_policy=host.write_policy,
+        load_cost=host.load_cost,
+    )
     return RowTiers(clock=clock, host=tier, engine=engine, stores=stores, storage=storage, link=link)

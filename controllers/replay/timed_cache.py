@@ -41,13 +41,14 @@ class TimedCache:
         cache: what is timed.
         pages: fills and compares the pages of leases; None where they have no bytes. Its time is nobody's.
         max_tokens: a longer sequence never fits; None for no limit.
+        room: how many tokens of path so many blocks of a shared budget hold.
         grown: called when a lease has got pages; that is when running requests hold most.
 
     Attributes:
         polled: the time in `poll` and `prefetched`, which are no one request's.
     """
 
-    __slots__ = ("_grown", "_pages", "cache", "max_tokens", "polled")
+    __slots__ = ("_grown", "_pages", "_room", "cache", "max_tokens", "polled")
 
     def __init__(
         self,
@@ -55,12 +56,14 @@ class TimedCache:
         pages: VerifiedPages | None = None,
         max_tokens: int | None = None,
         grown: Callable[[], None] | None = None,
+        room: Callable[[int], int] | None = None,
     ) -> None:
         self.cache = cache
         self.max_tokens = max_tokens
         self.polled = Stopwatch()
         self._pages = pages
         self._grown = grown
+        self._room = room
 
     def fits(self, entry: ServedRequest) -> bool:
         """Whether prompt and answer can ever fit."""
@@ -68,7 +71,10 @@ class TimedCache:
 
     def available_tokens(self) -> int:
         """Tokens that every path pool could take now, evicting all that nobody holds. Not timed: a scheduler's own sum."""
-        pools = self.cache.stats().pools
+        stats = self.cache.stats()
+        pools = stats.pools
+        if self._room is not None and stats.budget is not None:
+            return self._room(stats.budget.total - stats.budget.used + stats.budget.evictable)
         pages = (
             UNLIMITED if (pool := pools[name]).total is None else pool.total - pool.leased - pool.protected
             for name in self.cache.layout.paths

@@ -97,10 +97,13 @@ class LiveSizes:
     def watch(cls, cache: PrefixCache, *, one_in: int = 64, shared_tokens: int = 0) -> LiveSizes:
         """Show the curve in `cache.stats().sizes` from now on; `cache.counters.sizes = None` ends it.
 
-        Raises ConfigurationError for a cache whose paths have no end, and for arguments below 1 and 0.
+        Raises ConfigurationError for a cache whose paths have no end or whose pools share a budget, and for arguments below 1
+        and 0.
         """
         one_in = integer(one_in, "one_in", ConfigurationError, minimum=1)
         shared_tokens = integer(shared_tokens, "shared_tokens", ConfigurationError)
+        if cache.tree.state.shared_pools[0] is not None:
+            raise ConfigurationError("these sizes are factors of page counts, and the pools of this cache share a budget")
         pools = cache.device.allocators
         counts = {name: pool.page_count for name, pool in pools.items() if pool.page_count is not None}
         needs = Needs.of(cache.layout.components, cache.page_size)

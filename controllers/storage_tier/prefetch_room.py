@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.errors import OutOfPagesError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class PrefetchRoom:
         self._composition = composition
         self._host = host
         self._max_share = max_share
+        self._shared = host.shared if isinstance(host, SharedTierPages) else None
         self._required = {access.name for access in (*composition.paths, *composition.trailing) if access.required}
         self._claimed = dict.fromkeys(host.allocators, 0)
         self._owed = dict.fromkeys(host.allocators, 0)  # of these not taken yet
@@ -48,7 +50,7 @@ class PrefetchRoom:
             return None
         length = lengths[count - 1]
         needs = self._needs(base_pages, length)
-        sizes = {name: size for name, size in needs.items() if name in self._required or self._has_room(name, size)}
+        sizes = self._with_optional(needs, self._has_room)
         self._add(sizes, 1, self._claimed, self._owed)
         claim = PrefetchClaim(self, length, sizes)
         self.claims.add(claim)
@@ -56,7 +58,7 @@ class PrefetchRoom:
 
     def allocate(self, needs: Mapping[str, int]) -> dict[str, NDArray[np.int64]] | None:
         """Allocate claimed pages; None if a required component is short after all. Short optional ones get none."""
-        wanted = {name: count for name, count in needs.items() if name in self._required or self._host.fits(name, count)}
+        wanted = self._with_optional(needs, self._host.fits)
         try:
             pages = self._host.allocate_all(wanted)
         except OutOfPagesError:
@@ -89,12 +91,27 @@ class PrefetchRoom:
 
     def _fits(self, base_pages: int, length_pages: int) -> bool:
         needs = self._needs(base_pages, length_pages)
-        return all(self._has_room(name, count) for name, count in needs.items() if name in self._required)
+        return self._has_room({name: count for name, count in needs.items() if name in self._required})
 
-    def _has_room(self, name: str, count: int) -> bool:
-        total = self._host.allocators[name].page_count
-        is_over = total is not None and self._claimed[name] + count > self._max_share * total
-        return not is_over and self._host.fits(name, count + self._owed[name])
+    def _with_optional(self, needs: Mapping[str, int], fit: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
+        """The needs of required components, and of the optional ones those that fit beside them."""
+        wanted = {name: count for name, count in needs.items() if name in self._required}
+        for name, count in needs.items():
+            if name not in wanted and fit({**wanted, name: count}):
+                wanted[name] = count
+        return wanted
+
+    def _has_room(self, needs: Mapping[str, int]) -> bool:
+        if self._shared is not None:
+            budget = self._shared.budget
+            if budget.blocks(self._claimed) + budget.blocks(needs) > self._max_share * budget.block_count:
+                return False
+            return self._host.fits({name: owed + needs.get(name, 0) for name, owed in self._owed.items()})
+        for name, count in needs.items():
+            total = self._host.allocators[name].page_count
+            if total is not None and self._claimed[name] + count > self._max_share * total:
+                return False
+        return self._host.fits({name: count + self._owed[name] for name, count in needs.items()})
 
 
 class PrefetchClaim:

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kinds import SETS
-from memory_model import Request, Runner
+from memory_model import Request, Runner, available_pages
 from page_memory import PageMemory
 from state_machines import search, walk
 from tempers import TemperError, Tempers
 from watched_engine import WatchedEngine
 
-from unified_tree import POLICIES, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
+from unified_tree import POLICIES, BlockBudget, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.testing import Faults, SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
@@ -42,14 +42,14 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(seed=SEEDS)
     def start(self, seed: int) -> None:
         rng = Random(seed)
-        counts = {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}
+        counts = self.device_memory(rng)
         self.tempers, rebuild = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
         self.clock, memory = VirtualClock(), PageMemory(self.kinds)
         host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
         self.cache = PrefixCache(
             self.kinds,
             PAGE_SIZE,
-            counts,
+            **counts,
             policy=self.tempers,
             rebuild=rebuild,
             save_limit=rng.choice([1, 2, 4]),
@@ -62,12 +62,20 @@ class CacheMachine(RuleBasedStateMachine):
         self.tables: list[tuple[Any, list[int]]] = []
         self.abandoned: list[Request] = []
 
+    def device_memory(self, rng: Random) -> dict[str, Any]:
+        """Pages of each pool."""
+        return {"page_counts": {c.name: rng.choice([6, 12, 24, 60]) for c in self.kinds if c.shares is None}}
+
+    def host_memory(self, rng: Random) -> dict[str, Any]:
+        """The same on host."""
+        return {"page_counts": {c.name: rng.choice([2, 12, 60]) for c in self.kinds}}
+
     def host_tier(self, rng: Random, memory: PageMemory) -> HostTier:
         """Host pools that may suffice, and an engine that may fail."""
         faults = Faults(fails=rng.choice([0, 0.1]), late=rng.choice([0, 0.3]), twice=rng.choice([0, 0.3]))
         simulated = SimulatedEngine(rng.randrange(100), self.clock, faults=faults, movers=memory.movers())
         return HostTier(
-            page_counts={c.name: rng.choice([2, 12, 60]) for c in self.kinds},
+            **self.host_memory(rng),
             engine=WatchedEngine(simulated, memory),
             write_policy=rng.choice(list(WritePolicy)),
             selective_hits=rng.choice([1, 1, 2, 3]),
@@ -281,9 +289,9 @@ class CacheMachine(RuleBasedStateMachine):
     def burst(self, seed: int) -> None:
         """Much passes through the device pools; it must not meet anything that is not pinned and yet cannot go."""
         rng = Random(seed)
-        for name, pool in self.cache.stats().pools.items():
-            assert pool.total is not None
-            self.cache.device.reserve({name: pool.total - pool.used + rng.randrange(pool.tree - pool.protected + 1)})
+        for name in self.cache.stats().pools:
+            free, most = available_pages(self.cache, name)
+            self.cache.device.reserve({name: free + rng.randrange(most - free + 1)})
 
     @rule(seed=SEEDS)
     def lose_temper(self, seed: int) -> None:
@@ -338,6 +346,23 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.close()
 
 
+class SharedMachine(CacheMachine):
+    """The same where all pools of a tier share its memory: pages of one block or of many, budgets of hardly a page or more."""
+
+    def device_memory(self, rng: Random) -> dict[str, Any]:
+        return {"budget": a_budget(rng, [c.name for c in self.kinds if c.shares is None], [12, 40, 120])}
+
+    def host_memory(self, rng: Random) -> dict[str, Any]:
+        return {"budget": a_budget(rng, [c.name for c in self.kinds], [1, 12, 60, 120])}
+
+
+def a_budget(rng: Random, names: list[str], pages: list[int]) -> BlockBudget:
+    """A budget of so many small pages, or of one page of the largest kind."""
+    blocks = {name: rng.choice([1, 1, 2, 3, 7, 30]) for name in names}
+    count = rng.choice(pages) * rng.choice([1, *blocks.values()])
+    return BlockBudget(block_count=max(count, *blocks.values(), 1), page_blocks=blocks)
+
+
 OPERATIONS = (
     *["run", "run_batch"] * 3,
     *("acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"),
@@ -354,10 +379,18 @@ def test_every_byte_is_what_was_put_in_through_a_long_life(kinds: str, record_pr
     record_property("operations", sum(walk(CacheMachine, kinds, f"{kinds} {i}", 200, OPERATIONS) for i in range(4)))
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("kinds", SETS)
-def test_every_byte_is_what_was_put_in_for_long(kinds: str, record_property: Any) -> None:
-    operations = search(CacheMachine, kinds, max_examples=150, stateful_step_count=100)
-    operations += sum(walk(CacheMachine, kinds, f"deep {kinds} {i}", 1000, OPERATIONS) for i in range(20))
+def test_every_byte_is_what_was_put_in_where_pools_share_memory(kinds: str, record_property: Any) -> None:
+    operations = search(SharedMachine, kinds, max_examples=15, stateful_step_count=40, derandomize=True)
+    operations += sum(walk(SharedMachine, kinds, f"shared {kinds} {i}", 200, OPERATIONS) for i in range(3))
+    record_property("operations", operations)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("machine", [CacheMachine, SharedMachine])
+@pytest.mark.parametrize("kinds", SETS)
+def test_every_byte_is_what_was_put_in_for_long(machine: type[CacheMachine], kinds: str, record_property: Any) -> None:
+    operations = search(machine, kinds, max_examples=150, stateful_step_count=100)
+    operations += sum(walk(machine, kinds, f"deep {kinds} {i}", 1000, OPERATIONS) for i in range(20))
     record_property("operations", operations)
     print(f"{kinds}: {operations:,} operations")

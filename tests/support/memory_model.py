@@ -50,6 +50,15 @@ class Request:
         return self.computed >= self.lease.prompt_tokens
 
 
+def available_pages(cache: PrefixCache, name: str) -> tuple[int, int]:
+    """How many pages of a device pool are free, and how many could be."""
+    stats, free = cache.stats(), cache.device.allocators[name].free_pages
+    if stats.budget is None:
+        return free, free + stats.pools[name].evictable
+    blocks = stats.budget.total - stats.budget.used + stats.budget.evictable
+    return free, blocks // stats.budget.pool_page_blocks[name]
+
+
 class Runner:
     """Runs requests over one cache.
 
@@ -334,6 +343,13 @@ class Runner:
         for name, host_pool in stats.host_pools.items():
             self._check_pool(Tier.HOST, name, [], host_pool.used - host_pool.tree)
             assert host_pool.used <= (host_pool.total or 1 << 62)
+
+        for budget, pools in ((stats.budget, stats.pools), (stats.host_budget, stats.host_pools)):
+            if budget is not None:
+                taken = {name: pool.used * budget.pool_page_blocks[name] for name, pool in pools.items()}
+                assert dict(budget.pool_blocks) == taken, f"{budget}, where pools take {taken}"
+                assert sum(taken.values()) == budget.used <= budget.total
+                assert 0 <= budget.evictable <= budget.used
 
     def _check_pool(self, tier: Tier, component: str, held: list[int], out_pages: int) -> None:
         """All pages that are neither free nor the tree's are accounted for, each once; what is free is spoiled."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from scenario import Scenario
 from sim_store import StoreScenario
 
+from unified_tree import BlockBudget
 from unified_tree.controllers import LoadCost, WritePolicy
 from unified_tree.controllers.storage_tier import PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.testing import StorageFaults
@@ -40,11 +41,20 @@ def scenario_of(seed: int) -> Scenario:
         host_pages=dict.fromkeys(found.host_pages, 400),
         longest=4,
         device_pages={name: max(count, 30) for name, count in found.device_pages.items()},
+        budget=_roomy(found.budget, 30),
+        host_budget=_roomy(found.host_budget, 400),
         max_running=max(found.max_running, 6),
         publish=1.0,
         neighbour=False,
         store=None if found.store is None else store_of(found.store, faults),
     )
+
+
+def _roomy(budget: BlockBudget | None, pages: int) -> BlockBudget | None:
+    """A budget, where there is one, for so many pages of each pool at least."""
+    if budget is None:
+        return None
+    return replace(budget, block_count=max(budget.block_count, pages * sum(budget.page_blocks.values())))
 
 
 def store_of(store: StoreScenario, faults: StorageFaults) -> StoreScenario:

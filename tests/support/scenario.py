@@ -8,7 +8,7 @@ from random import Random
 from kinds import SETS
 from sim_store import StoreScenario
 
-from unified_tree import POLICIES
+from unified_tree import POLICIES, BlockBudget
 from unified_tree.controllers import LoadCost, WritePolicy
 from unified_tree.controllers.storage_tier import PersistPolicy, PrefetchMode, PrefetchPolicy
 from unified_tree.controllers.testing import Faults, Latencies, StorageFaults
@@ -37,6 +37,8 @@ ACTIONS: dict[str, float] = {
 }
 """What may happen in a tick, and how often. A seed leaves some of it out, and has less or much less of what is not needed, so
 that requests come to their end and what the rest leads to gets deep."""
+SHARING = 0.3
+"""How often the pools of a tier share its memory."""
 NEEDED = ("arrive", "step")
 TELLING = ("forget", "restart", "recall")
 """Without these nothing comes from host or from a store."""
@@ -49,6 +51,7 @@ class Scenario:
     Attributes:
         kinds: which set of components.
         device_pages, host_pages: by component; one left out is unbounded.
+        budget, host_budget: what the pools of a tier share in place of page counts; None for nothing.
         letters: different tokens in prompts; the fewer, the more prefixes are shared.
         turns: the chance that a prompt goes on from an older text, of which `max_texts` are remembered; `twins`:
             that it is the same as that of a request at work.
@@ -70,6 +73,8 @@ class Scenario:
     rebuild: bool
     device_pages: dict[str, int]
     host_pages: dict[str, int]
+    budget: BlockBudget | None
+    host_budget: BlockBudget | None
     write_policy: WritePolicy
     selective_hits: int
     low_water: float
@@ -124,6 +129,8 @@ class Scenario:
             rebuild=rng.random() < 0.7,
             device_pages=device,
             host_pages=host,
+            budget=_budget(Random(f"budget {seed}"), device, [c.name for c in SETS[kinds] if c.shares is None]),
+            host_budget=_budget(Random(f"host budget {seed}"), host, [c.name for c in SETS[kinds]]),
             write_policy=rng.choice([WritePolicy.WRITE_THROUGH, *WritePolicy]),
             selective_hits=rng.choice([1, 2, 3]),
             low_water=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]),
@@ -158,6 +165,15 @@ class Scenario:
             max_versions=rng.choice([1, 1, 2, 100]),
             neighbour=rng.random() < 0.2,
         )
+
+
+def _budget(rng: Random, pages: dict[str, int], names: list[str]) -> BlockBudget | None:
+    """Sometimes one budget, of about what the pools have, where pages may take very different numbers of blocks."""
+    if rng.random() >= SHARING:
+        return None
+    blocks = {name: rng.choice([1, 1, 2, 5, 20]) for name in names}
+    wanted = sum(blocks[name] * pages.get(name, 100) for name in names)
+    return BlockBudget(block_count=max(wanted, *blocks.values()), page_blocks=blocks)
 
 
 def _store(rng: Random, tick_ns: int) -> StoreScenario:

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from kinds import SETS
-from memory_model import Request, Runner
+from memory_model import Request, Runner, available_pages
 from page_memory import PageMemory
 from scenario import Scenario
 from sim_store import SimStore
@@ -97,7 +97,8 @@ class SimServer:
         )
         self.engine = WatchedEngine(simulated, self.memory)
         tier = HostTier(
-            page_counts=s.host_pages,
+            page_counts=s.host_pages if s.host_budget is None else {},
+            budget=s.host_budget,
             engine=self.engine,
             write_policy=s.write_policy,
             selective_hits=s.selective_hits,
@@ -109,7 +110,8 @@ class SimServer:
         self.cache = PrefixCache(
             self.kinds,
             s.page_size,
-            s.device_pages,
+            s.device_pages if s.budget is None else None,
+            budget=s.budget,
             policy=s.policy,
             rebuild=s.rebuild,
             host=tier,
@@ -388,8 +390,8 @@ class SimServer:
         """A burst of work passes through the device pools and leaves little behind."""
         for name, pool in self.cache.stats().pools.items():
             if pool.total is not None:
-                free = pool.total - pool.used
-                self.cache.device.reserve({name: free + self.rng.randrange(pool.tree - pool.protected + 1)})
+                free, most = available_pages(self.cache, name)
+                self.cache.device.reserve({name: free + self.rng.randrange(most - free + 1)})
         return "done"
 
     def flush(self) -> str:

@@ -47,6 +47,8 @@ class Tempers:
 
 
 class _Moody:
+    compares_across_pools = True
+
     def __init__(self, inner: EvictionPolicy, tempers: Tempers) -> None:
         self._inner = inner
         self._tempers = tempers

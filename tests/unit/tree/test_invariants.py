@@ -12,9 +12,10 @@ import pytest
 from grove import Grove, key
 from kinds import CARRY_OVER, DRAFT, FULL, MAMBA, swa
 
-from unified_tree import NodeId, Tier, UnifiedTree
+from unified_tree import BlockBudget, NodeId, Tier, UnifiedTree
 from unified_tree.invariants import LAWS
 from unified_tree.node import Node, Root, Value
+from unified_tree.shared_pools import SharedPools
 
 FULL_INDEX, SWA_INDEX, MAMBA_INDEX, DRAFT_INDEX = 0, 1, 2, 3
 
@@ -183,11 +184,19 @@ def forgotten_namespace(tree: UnifiedTree) -> None:
     root.is_retired = True
 
 
+def blocks_out_of_nowhere(tree: UnifiedTree) -> None:
+    """Pools that share fewer blocks than they hold."""
+    pages = {c.name: 1 for c in tree.components if c.shares is None}
+    shared = SharedPools(tree.state.device_pools, BlockBudget(block_count=1, page_blocks=pages))
+    tree.state.shared_pools = (shared, None)
+
+
 CASES: dict[str, list[Callable[[UnifiedTree], None]]] = {
     "structure": [short_edge, forgotten_id, ghost_id, empty_root, same_edge_as_a_sibling],
     "shapes": [sharer_outside_its_owner, path_shorter_than_its_node],
     "closure": [path_with_a_hole],
     "ownership": [page_owned_twice, wrong_pool_size, ledger_behind, host_count_wrong],
+    "budgets": [blocks_out_of_nowhere],
     "lock_counts": [lock_too_many, protected_size_wrong, holder_forgotten],
     "child_counts": [child_too_many],
     "eviction_order": [missing_entry, ghost_entry, locked_but_in_line, rank_fell],

@@ -1,0 +1,47 @@
+"""Which blocks each page of a shared budget has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unified_tree.block_budget import BlockBudget
+
+
+class BlockTables:
+    """The blocks of every page, and those that no page has.
+
+    The allocators of a `PrefixCache` give pages their blocks and take them back through this; see `BlockArena.serve`.
+
+    Attributes:
+        tables: by component with pages of its own, block numbers, int32 [page, block of the page]; rows of free pages mean
+            nothing.
+
+    Memory: 4 bytes a block, and as many for each pool as far as its rows were written.
+    """
+
+    def __init__(self, budget: BlockBudget) -> None:
+        self.budget = budget
+        self.tables: dict[str, NDArray[np.int32]] = {
+            name: np.zeros((budget.page_count(name), blocks), np.int32) for name, blocks in budget.page_blocks.items()
+        }
+        self._free = np.arange(budget.block_count, dtype=np.int32)[::-1].copy()
+        self.free_count = budget.block_count
+
+    def assign(self, component: str, pages: NDArray[np.int64]) -> None:
+        """Give pages that were just allocated their blocks. Cost: O(blocks)."""
+        table = self.tables[component]
+        count = len(pages) * table.shape[1]
+        assert count <= self.free_count, "the allocators count the same blocks"
+        table[pages] = self._free[self.free_count - count : self.free_count][::-1].reshape(len(pages), -1)
+        self.free_count -= count
+
+    def release(self, component: str, pages: NDArray[np.int64]) -> None:
+        """Take the blocks of pages that were just freed. Cost: O(blocks)."""
+        blocks = self.tables[component][pages].reshape(-1)
+        self._free[self.free_count : self.free_count + len(blocks)] = blocks
+        self.free_count += len(blocks)

@@ -1,0 +1,86 @@
+"""Rows whose pools share a tier's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replay_rows import host_of, invoke, rows_of
+
+from unified_tree.components import composition_for
+from unified_tree.controllers.replay.budget_split import split_for_server
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.replay.server_settings import ServerSettings
+from unified_tree.controllers.replay.synthetic import SyntheticOptions, synthetic_workload
+from unified_tree.controllers.replay.verification import Verification
+from unified_tree.controllers.sizing.learned_split import learned_split
+
+GIB = 1 << 30
+
+
+def plan_of(model: str, gib: float, requests: int = 300) -> Plan:
+    return Plan(
+        composition=composition_for(model),
+        device_bytes=int(gib * GIB),
+        settings=ServerSettings(concurrency=8),
+        workload=synthetic_workload(SyntheticOptions(request_count=requests)),
+    )
+
+
+def shared(policy: str) -> RowSpec:
+    return RowSpec(kind=RowKind.POLICY, policy=policy, page_counts={}, is_shared=True)
+
+
+@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 2.0), ("gemma-3-27b", 16.0), ("qwen3-next-80b-a3b", 4.0)])
+def test_it_hits_no_less_than_the_proposed_split(model: str, gib: float) -> None:
+    plan = plan_of(model, gib, 600)
+    counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    split = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts))
+    row = run_row(plan, shared("lru"))
+    assert row.hit_tokens >= split.hit_tokens
+    assert len(row.served) == len(split.served) == 600
+
+
+def test_no_byte_is_wrong_and_both_tiers_keep_to_their_budgets() -> None:
+    plan = plan_of("gemma-3-27b", 8.0)
+    plan = replace(plan, host=host_of(plan.composition, 16.0), verification=Verification.SHRUNK)
+    row = run_row(plan, shared("cost"))
+    assert row.verified is not None and row.verified.wrong_bytes == 0 < row.verified.checked_bytes
+    for budget in (row.cache.budget, row.cache.host_budget):
+        assert budget is not None and 0 < sum(budget.pool_blocks.values()) == budget.used <= budget.total
+        assert len([1 for blocks in budget.pool_blocks.values() if blocks]) == 2
+
+
+def test_the_same_replay_has_the_same_result() -> None:
+    plan = plan_of("qwen3-next-80b-a3b", 4.0)
+    one, other = run_row(plan, shared("lru")), run_row(plan, shared("lru"))
+    assert one.hit_tokens == other.hit_tokens
+    assert one.cache.pools == other.cache.pools
+
+
+def test_the_command_shows_it_beside_the_split_and_gives_no_interval(tmp_path: Path) -> None:
+    rows = rows_of(
+        tmp_path / "rows.json", "replay", "--model", "gemma-3-27b", "--device-gib", 16, "--requests", 150,
+        "--policy", "lru", "--shared-pools", "--jobs", 1,
+    )  # fmt: skip
+    assert list(rows)[:2] == ["lru", "shared lru"]
+    assert rows["shared lru"]["optimum_high_tokens"] is None
+    assert rows["shared lru"]["path_only_hit_rate"] == rows["lru"]["path_only_hit_rate"]
+
+
+def test_true_page_sizes_are_refused() -> None:
+    result = invoke("replay", "--requests", 10, "--shared-pools", "--verify-full-bytes")
+    assert result.exit_code == 2
+    assert "--shared-pools" in result.output
+
+
+def test_a_split_can_be_learned_from_the_workload(tmp_path: Path) -> None:
+    given = ("replay", "--model", "gemma-3-27b", "--device-gib", 40, "--requests", 800, "--policy", "lru", "--jobs", 1)
+    plan = plan_of("gemma-3-27b", 40.0, 800)
+    plan = replace(plan, settings=ServerSettings())
+    learned = learned_split(plan, jobs=1)
+    assert learned != split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    row = rows_of(tmp_path / "learned.json", *given, "--pages", "learned")["lru"]
+    assert {name: row[f"total_pages.{name}"] for name in learned} == learned
