@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.host.idle_boundaries import IdleBoundaries
 from unified_tree.effect import EffectKind
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
     from unified_tree.effect import Effect
-    from unified_tree.order import Place
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
@@ -27,7 +27,7 @@ BACKUP: Final = EffectKind.BACKUP
 
 
 class BackupQueue:
-    """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
+    """Boundaries that wait for their backup, first in first out, each once; with write-back, idle ones when they are due."""
 
     def __init__(
         self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
@@ -41,7 +41,6 @@ class BackupQueue:
         self._tier = tier
         self._counters = counters
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
-        self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
         self._max_locked = {
             name: tier.max_backup_share * allocator.page_count
@@ -49,11 +48,7 @@ class BackupQueue:
             if allocator.page_count is not None
         }
         self._optional = [c.name for c in tree.components if not c.required]
-        self._low_water = {
-            name: int(tier.low_water * allocator.page_count)
-            for name, allocator in device.allocators.items()
-            if tier.write_policy is WritePolicy.WRITE_BACK and allocator.page_count is not None
-        }
+        self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy is WritePolicy.WRITE_BACK else None
 
     def add(self, boundary: Boundary) -> None:
         """Ask for a backup; if the queue is full, the oldest is dropped and counted. Cost: O(1)."""
@@ -69,47 +64,39 @@ class BackupQueue:
         """Whether adding one more drops the oldest."""
         return len(self._waiting) >= self._tier.queue_limit
 
-    def is_due(self) -> bool:
-        """Whether something should be backed up now. Cost: O(components)."""
-        return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
+    def resumed(self, boundary: Boundary) -> None:
+        """A request resumes from a boundary on device, which it supersedes perhaps. Cost: O(1)."""
+        if self._idle is not None:
+            self._idle.resumed(boundary)
 
-    def _deficit(self, name: str) -> int:
-        """How many more pages of a device pool should be free, copied or being copied.
+    def left(self, boundary: Boundary, inner: tuple[Boundary, ...]) -> None:
+        """The request that used a boundary last has ended. Cost: O(nodes of its path that the host lacks).
 
-        Stranded pages count as far as they are not locked: a prefill that has saved no window or state yet strands its own.
+        Args:
+            inner: boundaries on the way that it saved.
         """
-        pool = self._tree.pool(name)
-        stranded = max(0, pool.stranded_pages - pool.protected_pages)
-        ready = self._device.allocators[name].free_pages + pool.copied_pages + stranded + self._locked[name]
-        return self._low_water[name] - ready
+        if self._idle is not None:
+            self._idle.add(boundary, inner)
+            if self._idle.count > self._tier.queue_limit:
+                self._add_oldest(self._idle)
 
-    def add_coldest(self) -> None:
-        """Ask for the backups that keep the low-water mark, once the previous ones have started.
+    def _add_oldest(self, idle: IdleBoundaries) -> None:
+        for boundary in idle.take_oldest():
+            self.add(boundary)
 
-        Each poll looks at a few values of a pool, and the next poll continues there. So values that cannot be backed up (no
-        room on host, not on a boundary) never block the rest. Cost: see Transfers.coldest_boundaries.
-        """
-        if self._waiting:
-            return
-        for name in self._low_water:
-            deficit = self._deficit(name)
-            if deficit > 0 and not self.is_full:
-                self._search(name, deficit)
-
-    def _search(self, name: str, page_count: int) -> None:
-        """Continue where the last search ended; if it reaches the end of the order, once more from its beginning."""
-        look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
-        begun_at = self._cursors.get(name)
-        for after in (begun_at, None) if begun_at is not None else (None,):
-            found, self._cursors[name] = self._tree_transfers.coldest_boundaries(name, page_count, look_at=look_at, after=after)
-            for boundary in found:
-                self.add(boundary)
-            if found or self._cursors[name] is not None:
-                return
+    @property
+    def is_late(self) -> bool:
+        """Whether boundaries are copied late."""
+        return self._idle is not None
 
     def begin(self) -> Effect | None:
         """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""
-        while self._waiting and not self._at_limit():
+        while not self._at_limit():
+            if not self._waiting:
+                if self._idle is None or not self._idle.is_due(self._locked):
+                    break
+                self._add_oldest(self._idle)
+                continue
             boundary, _ = self._waiting.popitem(last=False)
             effect = self._begin_one(boundary)
             if effect is not None:

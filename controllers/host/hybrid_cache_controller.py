@@ -169,8 +169,6 @@ class HybridCacheController:
         """
         self._transfers.poll()
         if not self._closed:
-            if self._backups.is_due():
-                self._backups.add_coldest()
             self._start_backups()
         if self._retired.is_pending:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
@@ -214,9 +212,25 @@ class HybridCacheController:
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt resumes from a device boundary."""
+        self._backups.resumed(boundary)
         selective = self._write_policy is SELECTIVE
         if selective and boundary.length and self._tree_transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
+
+    @property
+    def writes_late(self) -> bool:
+        """Whether boundaries are copied after the requests that used them, so that `left` must be called."""
+        return self._backups.is_late
+
+    def left(self, boundary: Boundary, inner: tuple[Boundary, ...] = ()) -> None:
+        """See BackupQueue.left."""
+        if boundary.length and not self._closed:
+            self._backups.left(boundary, inner)
+
+    def has_forked(self, boundary: Boundary) -> bool:
+        """Whether several texts go on from a boundary."""
+        node = self._tree.state.nodes.get(boundary.node)
+        return node is not None and node.end == boundary.length and node.child_count > 1
 
     @property
     def is_busy(self) -> bool:

@@ -1,0 +1,201 @@
+"""Boundaries (lengths one can resume from) that no request uses and the host lacks, the one unused for longest first.
+
+With write-back they are copied late: when a pool has too few pages whose loss costs nothing, which are those that are free,
+being copied, or evictable and of no boundary here. So what a session supersedes by its next turn is never copied. Nothing waits
+for a copy: a boundary that is evicted sooner is lost. As far as too many are, copies begin sooner; as far as none is, later.
+
+Where hardly anything that leaves host memory has been read there, it holds many prompts for a short time. Then it does as well
+with half of them for twice the time, at half the copies: prompts that were never on host are left out in turn.
+
+Rejected: a search of the eviction order for what has no copy. First in it are the ends of paths, which often are no boundaries,
+and what is needed stands above them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from unified_tree.effect import EffectKind
+from unified_tree.errors import StaleBoundaryError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.host.host_tier import HostTier
+    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
+
+BACKUP: Final = EffectKind.BACKUP
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
+MARK_STEP: Final = 0.02
+"""By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
+MOST_LEFT_OUT: Final = 0.67
+"""At least so much less than all new prompts are copied, or it would not be seen when they are worth it again."""
+
+
+class Idle(NamedTuple):
+    """What one request left.
+
+    Attributes:
+        inner: boundaries on the way to its end where a window or a state was saved, ascending.
+        needs: host pages by component that all of them lacked then.
+    """
+
+    inner: tuple[Boundary, ...]
+    needs: dict[str, int]
+
+
+class IdleBoundaries:
+    """The idle boundaries of one device, each the end of what one request left.
+
+    Attributes:
+        mark: the share of each pool that is to be free, being copied, or needless.
+    """
+
+    def __init__(self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier) -> None:
+        self._tree = tree
+        self._effects = tree.transfers.effects
+        self._resumability = tree.state.resumability
+        self._device = device
+        self._host = host
+        self._lost_share = tier.lost_share
+        self._least_mark = self.mark = tier.low_water
+        self._ends: OrderedDict[Boundary, Idle] = OrderedDict()
+        self._end_of: dict[Boundary, Boundary] = {}
+        self._pages = dict.fromkeys(device.allocators, 0)
+        self._page_counts = {
+            name: allocator.page_count for name, allocator in device.allocators.items() if allocator.page_count is not None
+        }
+        self._saved = [c.name for c in tree.components if not c.coverage.is_path]
+        self._reads = HostReads(tree, tier.worth_share)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._ends)
+
+    def add(self, end: Boundary, inner: tuple[Boundary, ...]) -> None:
+        """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks).
+
+        Args:
+            inner: boundaries on the way that the same request saved.
+        """
+        self._discard(end)
+        try:
+            needs = self._effects.needs(BACKUP, end, None)
+            for boundary in inner:
+                lacking = self._effects.needs(BACKUP, boundary, None)
+                for name in self._saved:
+                    if name in lacking:
+                        needs[name] = needs.get(name, 0) + lacking[name]
+        except StaleBoundaryError:
+            return
+        if needs:
+            self._ends[end] = Idle(inner, needs)
+            self._count(needs, 1)
+            if inner:
+                self._end_of[inner[-1]] = end
+
+    def resumed(self, boundary: Boundary) -> None:
+        """A request goes on from a boundary: what it leaves will supersede what was left there, and behind it by a request that
+        saved nothing in between. Cost: O(1).
+        """
+        self._discard(boundary)
+        end = self._end_of.get(boundary)
+        if end is not None:
+            self._discard(end)
+
+    def _discard(self, end: Boundary) -> None:
+        if end in self._ends:
+            self._take(end)
+
+    def _take(self, end: Boundary) -> Idle:
+        idle = self._ends.pop(end)
+        self._count(idle.needs, -1)
+        if idle.inner and self._end_of.get(idle.inner[-1]) == end:
+            del self._end_of[idle.inner[-1]]
+        return idle
+
+    def _count(self, needs: dict[str, int], sign: int) -> None:
+        pages = self._pages
+        for name, count in needs.items():
+            if name in pages:
+                pages[name] += sign * count
+
+    def is_due(self, copying: dict[str, int]) -> bool:
+        """Whether the oldest should be copied now. Cost: O(components).
+
+        Args:
+            copying: device pages by component that are being copied.
+        """
+        if not self._ends:
+            return False
+        for name, page_count in self._page_counts.items():
+            needless = max(0, self._tree.pool(name).evictable_pages - self._pages[name])
+            if self._device.allocators[name].free_pages + copying[name] + needless < self.mark * page_count:
+                return True
+        return False
+
+    def take_oldest(self) -> list[Boundary]:
+        """Remove the oldest and return what is to be copied of it, ascending: nothing if it was lost, or is left out.
+
+        Cost: O(nodes of its path that the host lacks).
+        """
+        end = next(iter(self._ends))
+        idle = self._take(end)
+        found = [boundary for boundary in (*idle.inner, end) if self._resumability.is_boundary(boundary)]
+        if not found:
+            self.mark = min(1.0, self.mark + MARK_STEP * (1 - self._lost_share))
+            return []
+        self.mark = max(self._least_mark, self.mark - MARK_STEP * self._lost_share)
+        return [] if self._is_left_out(found[-1]) else found
+
+    def _is_left_out(self, boundary: Boundary) -> bool:
+        """Whether a prompt of which the host has little is not worth what would have to go for it."""
+        needs = self._effects.needs(BACKUP, boundary, None)
+        lacking = min([needs.get(name, 0) for name in self._reads.paths])
+        if 2 * lacking * self._tree.page_size <= boundary.length or all(self._has_room(*need) for need in needs.items()):
+            return False
+        return self._reads.leaves_out()
+
+    def _has_room(self, name: str, page_count: int) -> bool:
+        allocator = self._host.allocators[name]
+        return allocator.page_count is None or allocator.free_pages >= page_count
+
+
+class HostReads:
+    """How often what left host memory had been read there, lately; and which new prompts are left out for that.
+
+    Attributes:
+        paths: the required paths.
+    """
+
+    def __init__(self, tree: UnifiedTree, worth_share: float) -> None:
+        self.paths = [c.name for c in tree.components if c.required and c.coverage.is_path and c.shares is None]
+        self._pool = tree.state.host_pools[tree.state.index[self.paths[0]]]
+        self._worth_share = worth_share
+        self._evicted = 0
+        self._unread = 0
+        self._due = 0.0
+
+    @property
+    def read_share(self) -> float:
+        """The share of the pages that left which had been read; 1.0 while none has left. Cost: O(1)."""
+        pool = self._pool
+        evicted, unread = pool.evicted_pages - self._evicted, pool.unread_pages - self._unread
+        if evicted <= 0:
+            return 1.0
+        if evicted > (pool.ledger.page_count or evicted):  # what is older than a pool counts half
+            self._evicted += evicted // 2
+            self._unread += unread // 2
+        return 1.0 - unread / evicted
+
+    def leaves_out(self) -> bool:
+        """Whether to leave out the next new prompt, in turn. Cost: O(1)."""
+        if not self._worth_share:
+            return False
+        self._due += min(MOST_LEFT_OUT, max(0.0, 1.0 - self.read_share / self._worth_share))
+        if self._due < 1.0:
+            return False
+        self._due -= 1.0
+        return True
