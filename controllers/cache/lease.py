@@ -306,9 +306,10 @@ class Lease:
         if self._misses is not None:
             self._misses.book(key, self.prompt_tokens, self.compute_from, self.committed, in_store)
 
-    def _plan_saves(self, lengths: tuple[int, ...], *, prompt_end: bool) -> None:
+    def _plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
         """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""
         self._published.save_at = lengths
+        self._published.branches = branches
         self.saves_prompt_end = prompt_end
 
     def _note_prefetched(self, tokens: int) -> None:

@@ -35,6 +35,7 @@ class PublishedTokens:
         boundary: their end in the tree.
         save_at: lengths at which a state is to be saved and a window kept, ascending.
         saved: those of them whose window or state was published.
+        branches: those of them up to which other prompts share its path.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class PublishedTokens:
         "_tables",
         "_tokens",
         "boundary",
+        "branches",
         "committed",
         "save_at",
         "saved",
@@ -73,6 +75,7 @@ class PublishedTokens:
         self.committed = boundary.length
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
+        self.branches: tuple[int, ...] = ()
         self._resumed = boundary
         self._ends: list[Boundary] = []
 
@@ -163,6 +166,8 @@ class PublishedTokens:
         if not ends:
             controller.left(self._resumed)
             return
-        if controller.has_forked(self._resumed):  # else it is superseded
+        if controller.is_shared(self._resumed):  # else it is superseded
             controller.left(self._resumed)
-        controller.left(ends[-1], tuple(ends[:-1]))
+        end, inner = ends[-1], ends[:-1]
+        before = inner.pop() if inner and inner[-1].length not in self.branches else None
+        controller.left(end, tuple(inner), before)

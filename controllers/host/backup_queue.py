@@ -69,14 +69,10 @@ class BackupQueue:
         if self._idle is not None:
             self._idle.resumed(boundary)
 
-    def left(self, boundary: Boundary, inner: tuple[Boundary, ...]) -> None:
-        """The request that used a boundary last has ended. Cost: O(nodes of its path that the host lacks).
-
-        Args:
-            inner: boundaries on the way that it saved.
-        """
+    def left(self, boundary: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
+        """The request that used a boundary last has ended; see IdleBoundaries.add."""
         if self._idle is not None:
-            self._idle.add(boundary, inner)
+            self._idle.add(boundary, branches, before)
             if self._idle.count > self._tier.queue_limit:
                 self._add_oldest(self._idle)
 
@@ -86,8 +82,13 @@ class BackupQueue:
 
     @property
     def is_late(self) -> bool:
-        """Whether boundaries are copied late."""
+        """Whether boundaries are copied late, as write-back does."""
         return self._idle is not None
+
+    @property
+    def are_too_late(self) -> bool:
+        """Whether late is too late at present."""
+        return self._idle is not None and self._idle.are_too_late
 
     def begin(self) -> Effect | None:
         """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""

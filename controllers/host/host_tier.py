@@ -57,7 +57,7 @@ class HostTier:
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     selective_hits: int = 2
     low_water: float = 0.1
-    lost_share: float = 0.1
+    lost_share: float = 0.01
     worth_share: float = 0.0
     max_backup_share: float = 0.25
     queue_limit: int = 4096

@@ -64,6 +64,7 @@ class HybridCacheController:
         self._effects = tree.transfers.effects
         self._resumability = tree.state.resumability
         self._retired = tree.state.retired
+        self._is_path = tree.state.is_path
         self._device = device
         self.tier = tier
         self._write_policy = tier.write_policy
@@ -207,7 +208,8 @@ class HybridCacheController:
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to this boundary."""
-        if self._write_policy is WRITE_THROUGH and self._resumability.is_boundary(boundary):
+        at_once = self._write_policy is WRITE_THROUGH or self._backups.are_too_late
+        if at_once and self._resumability.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
@@ -222,15 +224,17 @@ class HybridCacheController:
         """Whether boundaries are copied after the requests that used them, so that `left` must be called."""
         return self._backups.is_late
 
-    def left(self, boundary: Boundary, inner: tuple[Boundary, ...] = ()) -> None:
-        """See BackupQueue.left."""
+    def left(self, boundary: Boundary, branches: tuple[Boundary, ...] = (), before: Boundary | None = None) -> None:
+        """The request that used a boundary last has ended; see IdleBoundaries.add."""
         if boundary.length and not self._closed:
-            self._backups.left(boundary, inner)
+            self._backups.left(boundary, branches, before)
 
-    def has_forked(self, boundary: Boundary) -> bool:
-        """Whether several texts go on from a boundary."""
+    def is_shared(self, boundary: Boundary) -> bool:
+        """Whether several prompts have resumed from a window or a state on device. Cost: O(components)."""
         node = self._tree.state.nodes.get(boundary.node)
-        return node is not None and node.end == boundary.length and node.child_count > 1
+        if node is None or node.end != boundary.length:
+            return False
+        return any([v is not None and v.hits > 1 and not self._is_path[v.component] for v in node.device])
 
     @property
     def is_busy(self) -> bool:

@@ -2,7 +2,8 @@
 
 With write-back they are copied late: when a pool has too few pages whose loss costs nothing, which are those that are free,
 being copied, or evictable and of no boundary here. So what a session supersedes by its next turn is never copied. Nothing waits
-for a copy: a boundary that is evicted sooner is lost. As far as too many are, copies begin sooner; as far as none is, later.
+for a copy: a boundary that is evicted sooner is lost. As far as too many are, copies begin sooner, at last as with
+write-through; as far as none is, later.
 
 Where hardly anything that leaves host memory has been read there, it holds many prompts for a short time. Then it does as well
 with half of them for twice the time, at half the copies: prompts that were never on host are left out in turn.
@@ -29,6 +30,11 @@ BACKUP: Final = EffectKind.BACKUP
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
 MARK_STEP: Final = 0.02
 """By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
+TOO_LATE: Final = 0.9
+SELDOM: Final = 20
+"""One resumption in so many."""
+RESUMED_FADE: Final = 1024
+"""After so many resumptions the counts are halved."""
 MOST_LEFT_OUT: Final = 0.67
 """At least so much less than all new prompts are copied, or it would not be seen when they are worth it again."""
 
@@ -37,11 +43,13 @@ class Idle(NamedTuple):
     """What one request left.
 
     Attributes:
-        inner: boundaries on the way to its end where a window or a state was saved, ascending.
-        needs: host pages by component that all of them lacked then.
+        branches: boundaries on the way to its end that other prompts shared, ascending.
+        before: the last of the others on the way, the end of its prompt for example; None for none.
+        needs: host pages by component that all lacked then.
     """
 
-    inner: tuple[Boundary, ...]
+    branches: tuple[Boundary, ...]
+    before: Boundary | None
     needs: dict[str, int]
 
 
@@ -68,42 +76,55 @@ class IdleBoundaries:
         }
         self._saved = [c.name for c in tree.components if not c.coverage.is_path]
         self._reads = HostReads(tree, tier.worth_share)
+        self._resumed_at_end = self._resumed_before = 1
 
     @property
     def count(self) -> int:
         """How many there are."""
         return len(self._ends)
 
-    def add(self, end: Boundary, inner: tuple[Boundary, ...]) -> None:
-        """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks).
+    @property
+    def are_too_late(self) -> bool:
+        """Whether room is so short that boundaries have to be copied before the requests that publish them end."""
+        return self.mark > TOO_LATE
 
-        Args:
-            inner: boundaries on the way that the same request saved.
-        """
+    def add(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
+        """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks). For the others see Idle."""
         self._discard(end)
         try:
             needs = self._effects.needs(BACKUP, end, None)
-            for boundary in inner:
+            for boundary in self._inner(branches, before):
                 lacking = self._effects.needs(BACKUP, boundary, None)
                 for name in self._saved:
                     if name in lacking:
                         needs[name] = needs.get(name, 0) + lacking[name]
         except StaleBoundaryError:
             return
-        if needs:
-            self._ends[end] = Idle(inner, needs)
-            self._count(needs, 1)
-            if inner:
-                self._end_of[inner[-1]] = end
+        if not needs:
+            self._lower_mark()
+            return
+        self._ends[end] = Idle(branches, before, needs)
+        self._count(needs, 1)
+        if before is not None:
+            self._end_of[before] = end
+
+    def _inner(self, branches: tuple[Boundary, ...], before: Boundary | None) -> tuple[Boundary, ...]:
+        """What is copied beside an end. Where hardly a prompt goes on from before an end, that is superseded by the end."""
+        is_used = self._resumed_before * SELDOM >= self._resumed_at_end
+        return (*branches, before) if before is not None and is_used else branches
 
     def resumed(self, boundary: Boundary) -> None:
-        """A request goes on from a boundary: what it leaves will supersede what was left there, and behind it by a request that
-        saved nothing in between. Cost: O(1).
-        """
-        self._discard(boundary)
+        """A request goes on from a boundary: what it leaves will supersede what was left there, or just behind it. Cost: O(1)."""
         end = self._end_of.get(boundary)
-        if end is not None:
+        if boundary in self._ends:
+            self._resumed_at_end += 1
+            self._discard(boundary)
+        elif end is not None:
+            self._resumed_before += 1
             self._discard(end)
+        if self._resumed_at_end + self._resumed_before > RESUMED_FADE:
+            self._resumed_at_end //= 2
+            self._resumed_before = max(1, self._resumed_before // 2)
 
     def _discard(self, end: Boundary) -> None:
         if end in self._ends:
@@ -112,8 +133,8 @@ class IdleBoundaries:
     def _take(self, end: Boundary) -> Idle:
         idle = self._ends.pop(end)
         self._count(idle.needs, -1)
-        if idle.inner and self._end_of.get(idle.inner[-1]) == end:
-            del self._end_of[idle.inner[-1]]
+        if idle.before is not None and self._end_of.get(idle.before) == end:
+            del self._end_of[idle.before]
         return idle
 
     def _count(self, needs: dict[str, int], sign: int) -> None:
@@ -143,12 +164,17 @@ class IdleBoundaries:
         """
         end = next(iter(self._ends))
         idle = self._take(end)
-        found = [boundary for boundary in (*idle.inner, end) if self._resumability.is_boundary(boundary)]
+        left = (*self._inner(idle.branches, idle.before), end)
+        found = [boundary for boundary in left if self._resumability.is_boundary(boundary)]
         if not found:
             self.mark = min(1.0, self.mark + MARK_STEP * (1 - self._lost_share))
             return []
-        self.mark = max(self._least_mark, self.mark - MARK_STEP * self._lost_share)
+        self._lower_mark()
         return [] if self._is_left_out(found[-1]) else found
+
+    def _lower_mark(self) -> None:
+        """One was not lost."""
+        self.mark = max(self._least_mark, self.mark - MARK_STEP * self._lost_share)
 
     def _is_left_out(self, boundary: Boundary) -> bool:
         """Whether a prompt of which the host has little is not worth what would have to go for it."""
