@@ -15,6 +15,7 @@ and what is needed stands above them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unified_tree.effect import EffectKind
@@ -31,6 +32,7 @@ BACKUP: Final = EffectKind.BACKUP
 MARK_STEP: Final = 0.02
 """By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
 TOO_LATE: Final = 0.9
+FORGOTTEN_AT_ONCE: Final = 2
 SELDOM: Final = 20
 """One resumption in so many."""
 RESUMED_FADE: Final = 1024
@@ -86,11 +88,14 @@ class IdleBoundaries:
     @property
     def are_too_late(self) -> bool:
         """Whether room is so short that boundaries have to be copied before the requests that publish them end."""
-        return self.mark > TOO_LATE
+        return self.mark > TOO_LATE and not self._reads.worth_share
 
     def add(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
         """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks). For the others see Idle."""
         self._discard(end)
+        self._forget_lost()
+        if not self._resumability.is_boundary(end):
+            return
         try:
             needs = self._effects.needs(BACKUP, end, None)
             for boundary in self._inner(branches, before):
@@ -107,6 +112,14 @@ class IdleBoundaries:
         self._count(needs, 1)
         if before is not None:
             self._end_of[before] = end
+
+    def _forget_lost(self) -> None:
+        """Forget the oldest ones that were evicted, a few at a time: more than are added."""
+        for end in list(islice(self._ends, FORGOTTEN_AT_ONCE)):
+            if self._resumability.is_boundary(end):
+                return
+            self._take(end)
+            self._raise_mark()
 
     def _inner(self, branches: tuple[Boundary, ...], before: Boundary | None) -> tuple[Boundary, ...]:
         """What is copied beside an end. Where hardly a prompt goes on from before an end, that is superseded by the end."""
@@ -167,10 +180,14 @@ class IdleBoundaries:
         left = (*self._inner(idle.branches, idle.before), end)
         found = [boundary for boundary in left if self._resumability.is_boundary(boundary)]
         if not found:
-            self.mark = min(1.0, self.mark + MARK_STEP * (1 - self._lost_share))
+            self._raise_mark()
             return []
         self._lower_mark()
         return [] if self._is_left_out(found[-1]) else found
+
+    def _raise_mark(self) -> None:
+        """One was lost."""
+        self.mark = min(1.0, self.mark + MARK_STEP * (1 - self._lost_share))
 
     def _lower_mark(self) -> None:
         """One was not lost."""
@@ -194,12 +211,13 @@ class HostReads:
 
     Attributes:
         paths: the required paths.
+        worth_share: see HostTier.
     """
 
     def __init__(self, tree: UnifiedTree, worth_share: float) -> None:
         self.paths = [c.name for c in tree.components if c.required and c.coverage.is_path and c.shares is None]
         self._pool = tree.state.host_pools[tree.state.index[self.paths[0]]]
-        self._worth_share = worth_share
+        self.worth_share = worth_share
         self._evicted = 0
         self._unread = 0
         self._due = 0.0
@@ -218,9 +236,9 @@ class HostReads:
 
     def leaves_out(self) -> bool:
         """Whether to leave out the next new prompt, in turn. Cost: O(1)."""
-        if not self._worth_share:
+        if not self.worth_share:
             return False
-        self._due += min(MOST_LEFT_OUT, max(0.0, 1.0 - self.read_share / self._worth_share))
+        self._due += min(MOST_LEFT_OUT, max(0.0, 1.0 - self.read_share / self.worth_share))
         if self._due < 1.0:
             return False
         self._due -= 1.0

@@ -175,7 +175,7 @@ def states_for_two(**options: Any) -> Tiered:
 
 
 def test_a_state_that_the_next_turn_supersedes_is_not_copied() -> None:
-    tiered = states_for_two(low_water=1.0)
+    tiered = states_for_two(low_water=0.9)
     tiered.serve("abcd")
     tiered.serve("abcdefgh")
     tiered.settle()
