@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.controllers.host.idle_boundaries import IdleBoundaries
 from unified_tree.effect import EffectKind
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError
@@ -48,7 +47,7 @@ class BackupQueue:
             if allocator.page_count is not None
         }
         self._optional = [c.name for c in tree.components if not c.required]
-        self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy is WritePolicy.WRITE_BACK else None
+        self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy.is_late else None
 
     def add(self, boundary: Boundary) -> None:
         """Ask for a backup; if the queue is full, the oldest is dropped and counted. Cost: O(1)."""

@@ -76,7 +76,7 @@ class HybridCacheController:
         self._flops_per_token = sum(component.flops_per_token for component in tree.components)
         self._closed = False
         for pool in tree.state.device_pools:
-            pool.copied_first = tier.write_policy is WritePolicy.WRITE_BACK
+            pool.copied_first = tier.write_policy.is_late
         for pool in tree.state.host_pools:
             pool.copied_first = tier.exclusive
 
@@ -234,7 +234,8 @@ class HybridCacheController:
         node = self._tree.state.nodes.get(boundary.node)
         if node is None or node.end != boundary.length:
             return False
-        return any([v is not None and v.hits > 1 and not self._is_path[v.component] for v in node.device])
+        values = [value for value in node.device if value is not None and not self._is_path[value.component]]
+        return max([value.hits for value in values], default=0) > 1
 
     @property
     def is_busy(self) -> bool:

@@ -5,8 +5,8 @@ being copied, or evictable and of no boundary here. So what a session supersedes
 for a copy: a boundary that is evicted sooner is lost. As far as too many are, copies begin sooner, at last as with
 write-through; as far as none is, later.
 
-Where hardly anything that leaves host memory has been read there, it holds many prompts for a short time. Then it does as well
-with half of them for twice the time, at half the copies: prompts that were never on host are left out in turn.
+Where hardly anything that leaves host memory has been read there, it holds many prompts for a short time. It does as well with
+half of them for twice the time, at half the copies: so the selective policy leaves out, in turn, prompts that were never there.
 
 Rejected: a search of the eviction order for what has no copy. First in it are the ends of paths, which often are no boundaries,
 and what is needed stands above them.
@@ -18,6 +18,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.effect import EffectKind
 from unified_tree.errors import StaleBoundaryError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from unified_tree.tree import UnifiedTree
 
 BACKUP: Final = EffectKind.BACKUP
+SELECTIVE: Final = WritePolicy.WRITE_BACK_SELECTIVE
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
 MARK_STEP: Final = 0.02
 """By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
@@ -77,7 +79,7 @@ class IdleBoundaries:
             name: allocator.page_count for name, allocator in device.allocators.items() if allocator.page_count is not None
         }
         self._saved = [c.name for c in tree.components if not c.coverage.is_path]
-        self._reads = HostReads(tree, tier.worth_share)
+        self._reads = HostReads(tree, tier.worth_share if tier.write_policy is SELECTIVE else 0.0)
         self._resumed_at_end = self._resumed_before = 1
 
     @property
@@ -127,7 +129,7 @@ class IdleBoundaries:
         return (*branches, before) if before is not None and is_used else branches
 
     def resumed(self, boundary: Boundary) -> None:
-        """A request goes on from a boundary: what it leaves will supersede what was left there, or just behind it. Cost: O(1)."""
+        """A request goes on from a boundary: what it leaves supersedes what was left there, or just behind it. Cost: O(1)."""
         end = self._end_of.get(boundary)
         if boundary in self._ends:
             self._resumed_at_end += 1

@@ -93,12 +93,12 @@ def test_where_room_is_too_short_copies_begin_while_requests_run() -> None:
     tiered.end()
 
 
-@pytest.mark.parametrize("worth_share", [0.0, 0.5])
-def test_prompts_that_are_never_read_are_left_out_in_turn(worth_share: float) -> None:
-    tiered = write_back([FULL], device=12, host=40, low_water=0.9, worth_share=worth_share)
+@pytest.mark.parametrize("policy", [WritePolicy.WRITE_BACK, WritePolicy.WRITE_BACK_SELECTIVE])
+def test_prompts_that_are_never_read_are_left_out_in_turn(policy: WritePolicy) -> None:
+    tiered = Tiered([FULL], device=12, host=40, low_water=0.9, write_policy=policy, max_backup_share=1.0)
     lost_share_of(tiered, 200)
     copied = tiered.cache.stats().backed_up.component_pages["full"]
-    assert copied == 800 if not worth_share else 250 < copied < 450, copied
+    assert copied == 800 if policy is WritePolicy.WRITE_BACK else 250 < copied < 450, copied
     tiered.end()
 
 
