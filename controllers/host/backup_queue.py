@@ -26,7 +26,11 @@ BACKUP: Final = EffectKind.BACKUP
 
 
 class BackupQueue:
-    """Boundaries that wait for their backup, first in first out, each once; with write-back, idle ones when they are due."""
+    """Boundaries that wait for their backup, first in first out, each once; with write-back, idle ones when they are due.
+
+    Attributes:
+        feeds_store: whether a store is behind the host, which may keep for long what the host cannot.
+    """
 
     def __init__(
         self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
@@ -46,6 +50,7 @@ class BackupQueue:
             for name, allocator in device.allocators.items()
             if allocator.page_count is not None
         }
+        self.feeds_store = False
         self._optional = [c.name for c in tree.components if not c.required]
         self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy.is_late else None
 
@@ -76,7 +81,7 @@ class BackupQueue:
                 self._add_oldest(self._idle)
 
     def _add_oldest(self, idle: IdleBoundaries) -> None:
-        for boundary in idle.take_oldest():
+        for boundary in idle.take_oldest(may_leave_out=not self.feeds_store):
             self.add(boundary)
 
     @property

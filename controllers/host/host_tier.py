@@ -49,7 +49,7 @@ class HostTier:
             that `allocate` can evict at once. More is kept while too many boundaries go before their copy.
         lost_share: with late copies: the share of boundaries that may go before their copy; with 0 the mark only rises.
         worth_share: with WRITE_BACK_SELECTIVE: where less than this share of what leaves host memory had been read there, new
-            prompts are copied less often, so that the others stay longer.
+            prompts are copied less often, so that the others stay longer. With a store all are.
         max_backup_share: the share of a device pool that backups may lock at a time.
         queue_limit: boundaries that may wait for their backup; with one more the oldest is dropped and counted in
             `CacheStats.drops`. `flush` waits for room instead. With late copies as many may be idle; with one more the oldest

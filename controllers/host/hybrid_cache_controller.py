@@ -175,6 +175,7 @@ class HybridCacheController:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
 
     def _start_backups(self) -> None:
+        self._backups.feeds_store = self.storage is not None
         while (effect := self._backups.begin()) is not None:
             self._transfers.begin(effect)
         self._transfers.submit()

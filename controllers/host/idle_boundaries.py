@@ -18,6 +18,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from unified_tree.controllers.host.host_reads import HostReads
 from unified_tree.controllers.host.host_tier import WritePolicy
 from unified_tree.effect import EffectKind
 from unified_tree.errors import StaleBoundaryError
@@ -34,13 +35,12 @@ SELECTIVE: Final = WritePolicy.WRITE_BACK_SELECTIVE
 MARK_STEP: Final = 0.02
 """By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
 TOO_LATE: Final = 0.9
+"""With a higher mark boundaries are copied while their requests run."""
 FORGOTTEN_AT_ONCE: Final = 2
 SELDOM: Final = 20
-"""One resumption in so many."""
+"""What less than one resumption in so many begins at is not copied."""
 RESUMED_FADE: Final = 1024
 """After so many resumptions the counts are halved."""
-MOST_LEFT_OUT: Final = 0.67
-"""At least so much less than all new prompts are copied, or it would not be seen when they are worth it again."""
 
 
 class Idle(NamedTuple):
@@ -90,7 +90,7 @@ class IdleBoundaries:
     @property
     def are_too_late(self) -> bool:
         """Whether room is so short that boundaries have to be copied before the requests that publish them end."""
-        return self.mark > TOO_LATE and not self._reads.worth_share
+        return self.mark > TOO_LATE
 
     def add(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
         """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks). For the others see Idle."""
@@ -172,7 +172,7 @@ class IdleBoundaries:
                 return True
         return False
 
-    def take_oldest(self) -> list[Boundary]:
+    def take_oldest(self, *, may_leave_out: bool) -> list[Boundary]:
         """Remove the oldest and return what is to be copied of it, ascending: nothing if it was lost, or is left out.
 
         Cost: O(nodes of its path that the host lacks).
@@ -185,7 +185,7 @@ class IdleBoundaries:
             self._raise_mark()
             return []
         self._lower_mark()
-        return [] if self._is_left_out(found[-1]) else found
+        return [] if may_leave_out and self._is_left_out(found[-1]) else found
 
     def _raise_mark(self) -> None:
         """One was lost."""
@@ -206,42 +206,3 @@ class IdleBoundaries:
     def _has_room(self, name: str, page_count: int) -> bool:
         allocator = self._host.allocators[name]
         return allocator.page_count is None or allocator.free_pages >= page_count
-
-
-class HostReads:
-    """How often what left host memory had been read there, lately; and which new prompts are left out for that.
-
-    Attributes:
-        paths: the required paths.
-        worth_share: see HostTier.
-    """
-
-    def __init__(self, tree: UnifiedTree, worth_share: float) -> None:
-        self.paths = [c.name for c in tree.components if c.required and c.coverage.is_path and c.shares is None]
-        self._pool = tree.state.host_pools[tree.state.index[self.paths[0]]]
-        self.worth_share = worth_share
-        self._evicted = 0
-        self._unread = 0
-        self._due = 0.0
-
-    @property
-    def read_share(self) -> float:
-        """The share of the pages that left which had been read; 1.0 while none has left. Cost: O(1)."""
-        pool = self._pool
-        evicted, unread = pool.evicted_pages - self._evicted, pool.unread_pages - self._unread
-        if evicted <= 0:
-            return 1.0
-        if evicted > (pool.ledger.page_count or evicted):  # what is older than a pool counts half
-            self._evicted += evicted // 2
-            self._unread += unread // 2
-        return 1.0 - unread / evicted
-
-    def leaves_out(self) -> bool:
-        """Whether to leave out the next new prompt, in turn. Cost: O(1)."""
-        if not self.worth_share:
-            return False
-        self._due += min(MOST_LEFT_OUT, max(0.0, 1.0 - self.read_share / self.worth_share))
-        if self._due < 1.0:
-            return False
-        self._due -= 1.0
-        return True
