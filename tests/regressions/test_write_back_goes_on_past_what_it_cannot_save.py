@@ -30,7 +30,7 @@ def test_nothing_is_lost_though_more_is_copied_than_is_on_device() -> None:
 
 
 def test_what_is_locked_does_not_stand_before_the_rest() -> None:
-    tiered = write_back(device=170, low_water=1.0)
+    tiered = write_back(device=170, low_water=0.9)
     for text in TEXTS:
         tiered.publish(text)
     held = [tiered.start(text + "?") for text in TEXTS[:70]]
