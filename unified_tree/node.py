@@ -64,6 +64,7 @@ class Value(Ranked):
         copied: all its pages are on the other tier too.
         copying: the open transfers that copy it to the other tier, each different pages.
         locked_by: the receipts that lock this value, by serial number (all but `Path`, which counts).
+        was_read: on host: whether any of it was copied back to device, since it is there.
         run_pages: for required windows, on the device value or else on the host one: how many pages up to the node's end
             the component has without a gap on either tier, counted as far as its window reaches.
     """
@@ -87,6 +88,7 @@ class Value(Ranked):
         "stranded",
         "tier",
         "touched",
+        "was_read",
     )
 
     def __init__(self, node: Node, component: int, tier: Tier, pages: bytes, now: int, priority: int) -> None:
@@ -108,6 +110,7 @@ class Value(Ranked):
         self.copying: tuple[Effect, ...] = ()
         self.locked_by: dict[int, Receipt] | None = None
         self.run_pages = 0
+        self.was_read = False
         self.policy_state: object = None
 
     @property

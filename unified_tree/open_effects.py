@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 DEVICE: Final = Tier.DEVICE
 HOST: Final = Tier.HOST
 BACKUP: Final = EffectKind.BACKUP
+LOAD: Final = EffectKind.LOAD
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
 Missing = dict[int, list[tuple[Value, int, int]]]
 """Source values that the target tier lacks, by component, as (value, first page, last page) within the value."""
@@ -97,6 +98,8 @@ class OpenEffects:
             value = span.node.values(opposite(target))[span.component]
             assert value is not None
             value.copying = (*value.copying, effect) if value.copying else (effect,)
+            if kind is LOAD:
+                value.was_read = True
         self.open[effect] = None
         return effect
 

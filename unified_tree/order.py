@@ -213,17 +213,6 @@ class Order:
             joint.behind = part
             part.above = joint
 
-    def first_at_least(self, urgency: int) -> Ranked | None:
-        """The first entry of at least this urgency class. Cost: O(log n) expected."""
-        at, found = self._root, None
-        while at is not None:
-            if at.urgency < urgency:
-                at = at.behind
-            else:
-                found = at
-                at = at.before
-        return found
-
     def first_from(self, urgency: int, rank: float) -> Ranked | None:
         """The first entry of at least this urgency and rank. Cost: O(log n) expected."""
         at, found = self._root, None
@@ -243,19 +232,6 @@ class Order:
                 at = at.before
             else:
                 found = at
-                at = at.behind
-        return found
-
-    def first_behind(self, place: Place) -> Ranked | None:
-        """The first entry after a place, which may be vacant. Cost: O(log n) expected."""
-        mark = Ranked()
-        mark.urgency, mark.rank, mark.second_rank, mark.depth, mark.serial = place
-        at, found = self._root, None
-        while at is not None:
-            if precedes(mark, at):
-                found = at
-                at = at.before
-            else:
                 at = at.behind
         return found
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from unified_tree.errors import PageError
 from unified_tree.node import PAGE_ID_BYTES, Value
-from unified_tree.order import Order, Place, following
+from unified_tree.order import Order
 from unified_tree.page_set import MAX_PAGES, PageSet
 from unified_tree.policies import Guarded, HitDensity, Standard
 
@@ -41,6 +41,7 @@ class Pool:
             (`UnifiedTree.settle`).
         copied_pages: those of values that are on the other tier too.
         evicted_pages: pages that left, ever.
+        unread_pages: on host: of these the ones of values of which nothing was ever copied back.
         copied_first: after stranded values, evict those with a copy on the other tier before sole copies.
         is_selective: whether the policy is an AdmissionPolicy, which may refuse windows and states.
     """
@@ -58,6 +59,7 @@ class Pool:
         "protected_pages",
         "stranded_pages",
         "tier",
+        "unread_pages",
         "used_pages",
     )
 
@@ -74,6 +76,7 @@ class Pool:
         self.stranded_pages = 0
         self.copied_pages = 0
         self.evicted_pages = 0
+        self.unread_pages = 0
         self.copied_first = False
 
     @property
@@ -179,27 +182,6 @@ class Pool:
         if isinstance(self._policy, Guarded):
             return value.urgency == self.urgency(value)
         return (value.urgency, value.rank, value.second_rank) == (self.urgency(value), *self._policy.rank(value))
-
-    def coldest_uncopied(self, page_count: int, look_at: int, after: Place | None) -> tuple[list[Value], Place | None]:
-        """The next victims whose loss would cost a hit: needed, without a copy, unlocked; about `page_count` pages.
-
-        Args:
-            look_at: look at no more values than this.
-            after: where the previous call stopped.
-
-        Returns them and where this call stopped, None at the order's end. Cost: O(log n), and O(1) a value looked at.
-        """
-        found: list[Value] = []
-        at = self.order.first_at_least(NEEDED) if after is None else self.order.first_behind(after)
-        while at is not None and page_count > 0 and look_at > 0:
-            assert isinstance(at, Value)
-            look_at -= 1
-            if not at.copied and not at.copying:
-                found.append(at)
-                page_count -= at.page_count
-            after = at.place
-            at = following(at)
-        return found, after if at is not None else None
 
     def next_victim(self) -> Value | None:
         """The evictable value that goes next, which stays in the order; None if there is none.

@@ -29,6 +29,8 @@ KNOWN_GAPS: Final = 3
 RANKS: Final = 4
 """Boundaries of a session are told apart by how many lie behind them: 0, 1, 2, or more."""
 RESUMED_FADE: Final = 4096.0
+FIRST_LEARNED: Final = 64
+"""After so many visits something is learned, and after twice as many again, up to `revise_every`."""
 LEARNED: Final = object()
 QUEUE_SPAN: Final = 1 << 39
 UNKNOWN: Final = 0
@@ -114,7 +116,8 @@ class Reuse:
         """A session has a new visit."""
         self._sessions.enter(visit)
         self.now += 1
-        if self._learning is None and self.now % self._settings.revise_every == 0:
+        now, every = self.now, self._settings.revise_every
+        if self._learning is None and (now % every == 0 or (FIRST_LEARNED <= now < every and now & (now - 1) == 0)):
             self._learning = self._learn()
         if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
             self._learning = None

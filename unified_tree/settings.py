@@ -24,7 +24,7 @@ class TreeSettings:
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
         remembered_visits: from how many of the last requests the `density` policy learns, some 600 bytes each.
         remembered_forks: likewise from how many uses of places where sessions fork off.
-        revise_every: after so many requests what was learned is put to use.
+        revise_every: after so many requests the `density` policy learns anew, and first after 64, 128, 256, … of them.
         listed_forks: how many places of one text are known where sessions fork off; the one unused for longest is forgotten.
         listed_saves: how many places of one session are known where windows or states were saved; the first are forgotten.
     """
@@ -37,7 +37,7 @@ class TreeSettings:
     faded_ghosts: int = 1 << 16
     remembered_visits: int = 4096
     remembered_forks: int = 1024
-    revise_every: int = 64
+    revise_every: int = 512
     listed_forks: int = 16
     listed_saves: int = 8
 

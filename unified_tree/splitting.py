@@ -90,7 +90,7 @@ def _divide(state: TreeState, value: Value, pieces: Sequence[Node]) -> None:
 def _upper_part(state: TreeState, value: Value, upper: Node, pages: bytes) -> Value:
     """Give `upper` its share of `value`."""
     half = Value(upper, value.component, value.tier, pages, value.created, value.priority)
-    half.stranded, half.copied = value.stranded, value.copied
+    half.stranded, half.copied, half.was_read = value.stranded, value.copied, value.was_read
     if value.copying:
         _divide_copying(value, half)
     half.score, half.policy_state = value.score, value.policy_state

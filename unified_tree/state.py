@@ -287,6 +287,8 @@ class TreeState:
         node.set_value(component, tier, None)
         if tier:
             self.host_value_count -= 1
+            if not value.was_read:
+                self.host_pools[component].unread_pages += value.page_count
         else:
             on_host = node.host[component]
             if on_host is not None:

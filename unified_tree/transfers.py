@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from unified_tree.keys import Key
     from unified_tree.locking import Locks
-    from unified_tree.order import Place
     from unified_tree.receipt import Receipt
     from unified_tree.state import TreeState
 
@@ -158,23 +157,3 @@ class Transfers:
             for node in live
             if (state.resumability.is_covered(node) if state.is_gated else node.first_child is None)
         ]
-
-    def coldest_boundaries(
-        self, component: str, page_count: int, *, look_at: int = 64, after: Place | None = None
-    ) -> tuple[list[Boundary], Place | None]:
-        """The boundaries that eviction would next deprive of their last copy of a component's device pages; about `page_count`
-        pages.
-
-        Values that are locked, being copied, copied or stranded are skipped, as are values at which no boundary ends.
-
-        Args:
-            look_at: look at no more values of the eviction order than this.
-            after: where the previous call stopped; None to begin with the coldest.
-
-        Returns the boundaries, and where this call stopped: None at the order's end. Cost: O(log n), and O(1) a value looked
-        at.
-        """
-        pool = self._state.device_pools[self._state.index_of(component)]
-        values, place = pool.coldest_uncopied(page_count, look_at, after)
-        found = (Boundary(value.node.id, value.node.end) for value in values)
-        return [boundary for boundary in found if self.is_boundary(boundary)], place

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from math import log
+from math import exp2, log
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,8 +23,6 @@ from unified_tree.visit import BINS, FEATURES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from unified_tree.visit import Visit
 
 
@@ -33,6 +31,7 @@ VISITS_A_CLASS: Final = 64
 AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(-6, 49) / 3)))
 """Ages are told apart in visits up to 6, then in thirds of octaves: 0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, …, 65,536."""
 AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
+AGE_WIDTHS: Final[list[float]] = np.diff(AGE_BOUNDS).tolist()
 AGES: Final = len(AGE_LIMITS)
 PACES: Final = 21
 USUAL_PACE: Final = 10
@@ -141,18 +140,34 @@ class VisitMemory:
         hazard = came.sum(0) / np.maximum(there.sum(0), 1)
         ratio = (came.sum(1) + 1) / ((there * hazard).sum(1) + 1)
         paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
-        worth = []
+        chances: list[float] = hazard.tolist()
+        worth: list[list[float]] = []
         for pace in range(PACES):
             yield
-            worth.append(_worth(np.minimum(1.0, hazard * 2.0 ** ((pace - USUAL_PACE) / PACES_AN_OCTAVE))))
+            worth.append(_worth(chances, exp2((pace - USUAL_PACE) / PACES_AN_OCTAVE)))
         self._weights, self._cuts, self._paces, self._worth = all_weights, cuts.tolist(), paces.astype(np.int64).tolist(), worth
 
 
-def _worth(hazard: NDArray[np.float64]) -> list[float]:
-    """The index of Gittins at each age, from the chances of an answer at each, shape [AGES]."""
-    left = np.concatenate([[1.0], np.cumprod(1 - hazard)])
-    held = np.concatenate([[0.0], np.cumsum((left[:-1] + left[1:]) / 2 * np.diff(AGE_BOUNDS))])
-    answered, time = left[:-1, None] - left[None, 1:], held[None, 1:] - held[:-1, None]
-    rate = np.divide(answered, time, out=np.zeros_like(time), where=time > 0)
-    best: list[float] = np.triu(rate).max(1).tolist()
-    return best
+def _worth(hazard: list[float], times: float) -> list[float]:
+    """The index of Gittins at each age, from so many times the chances of an answer at each; both of length AGES.
+
+    At each age it is the slope to the next corner of the least concave function above the answered share, as a function of the
+    time for which visits were held until then. Cost: O(AGES).
+    """
+    answered, held = [0.0], [0.0]
+    for chance, width in zip(hazard, AGE_WIDTHS, strict=True):
+        left = 1.0 - answered[-1]
+        here = left * min(1.0, chance * times)
+        answered.append(answered[-1] + here)
+        held.append(held[-1] + (left - here / 2) * width)
+    corners = [AGES]
+    worth = [0.0] * AGES
+    for age in range(AGES - 1, -1, -1):
+        while True:
+            time = held[corners[-1]] - held[age]
+            worth[age] = (answered[corners[-1]] - answered[age]) / time if time > 0 else 0.0
+            if len(corners) == 1 or worth[age] > worth[corners[-1]]:
+                break
+            corners.pop()
+        corners.append(age)
+    return worth

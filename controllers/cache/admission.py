@@ -97,7 +97,8 @@ class Admission:
                 if not sure:  # nothing was to be refreshed before it was sure that there is a page for the state
                     match(state, key, limit, touch=True)
                 if parts.layout.saved_indices:
-                    lease._plan_saves(self._save_points(lease, found, checkpoints))
+                    points = self._save_points(lease, found, checkpoints)
+                    lease._plan_saves(points, found.save_at, prompt_end=not checkpoints)
             except BaseException:
                 lease._end()
                 raise

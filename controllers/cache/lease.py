@@ -66,6 +66,7 @@ class Lease:
         host_tokens: of the cached ones, those loaded back from host; `storage_tokens`: of those, prefetched for this request.
         tables: page tables by component.
         tokens: those of the prompt, and those committed behind it.
+        saves_prompt_end: whether windows are kept at the end of its prompt by default: where no checkpoints say where to.
         failure: why its load back failed; it can only be released then. None if nothing failed.
         generation: the weights version that its namespace was in when it was acquired.
     """
@@ -87,6 +88,7 @@ class Lease:
         "load",
         "prompt_tokens",
         "save_output",
+        "saves_prompt_end",
         "storage_tokens",
         "tables",
         "tokens",
@@ -122,6 +124,7 @@ class Lease:
         self._numbers: Numbers = array("q", (boundary.length, compute_from))
         self._row: DecodeRow | None = None
         self.save_output = save_output
+        self.saves_prompt_end = True
         self.load = load
         self.host_tokens = 0 if load is None else load.tokens
         self.storage_tokens = 0
@@ -303,9 +306,11 @@ class Lease:
         if self._misses is not None:
             self._misses.book(key, self.prompt_tokens, self.compute_from, self.committed, in_store)
 
-    def _plan_saves(self, lengths: tuple[int, ...]) -> None:
-        """Save states and keep windows at these lengths, ascending."""
+    def _plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
+        """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""
         self._published.save_at = lengths
+        self._published.branches = branches
+        self.saves_prompt_end = prompt_end
 
     def _note_prefetched(self, tokens: int) -> None:
         """Count the tokens of its load that were prefetched for it."""
@@ -481,6 +486,7 @@ class Lease:
         if self._states is not None:
             self._states.free()
         self._locks.release()
+        self._published.leave()
         row = self._row
         if row is not None:
             self._leave()

@@ -55,6 +55,7 @@ STORAGE_TOTALS = {
     "persisted_boundaries": "boundaries written whole",
     "persisted_pages": "pages written",
     "persisted_bytes": "bytes written",
+    "unread_pages": "path pages written that were not read while known",
     "errors": "calls of the store that failed as a whole",
 }
 """Fields of StorageTierStats that only grow, and what they count."""
@@ -192,18 +193,22 @@ class CacheCollector:
         pages: dict[tuple[str, ...], float] = {}
         victims: dict[tuple[str, ...], float] = {}
         evicted: dict[tuple[str, ...], float] = {}
+        unread: dict[tuple[str, ...], float] = {}
         for tier, pools in tiers.items():
             for component, pool in pools.items():
                 figures = asdict(pool)
                 victims[tier, component] = figures["victims"]
                 if "evicted_pages" in figures:
                     evicted[(component,)] = figures["evicted_pages"]
+                if "unread_pages" in figures:
+                    unread[(component,)] = figures["unread_pages"]
                 for state in POOL_PAGES:
                     if figures.get(state) is not None:
                         pages[tier, component, state] = figures[state]
         yield self._gauge("pool_pages", "pages of a pool, by state", pages, "tier", "component", "state")
         yield self._counter("pool_victims", "values evicted because the pool was short", victims, "tier", "component")
         yield self._counter("evicted_pages", "device pages that evictions freed", evicted, "component")
+        yield self._counter("host_unread_pages", "pages that left host memory and were never read there", unread, "component")
 
     def _budgets(self, tiers: Mapping[str, BudgetStats | None]) -> Iterator[Metric]:
         sizes: dict[tuple[str, ...], float] = {}

@@ -177,7 +177,7 @@ class PrefixCache(StoreAccess):
         Args:
             key: the prompt.
             checkpoints: lengths where later prompts are likely to branch off: ends of turns, of a shared system prompt. A
-                length beyond the prompt counts as the prompt's end.
+                length beyond the prompt counts as the prompt's end. With any, nothing is saved at the prompt's end by default.
             priority: for the policy of that name.
             save_output: whether later prompts may continue this one's output, so that states are worth saving there.
             request: the name under which this prompt was prefetched; that prefetch ends here.

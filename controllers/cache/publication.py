@@ -61,8 +61,8 @@ def checked_publication(
     if resumable is not None:
         resumable = flag(resumable, "resumable", LeaseError)
     else:
-        is_end = lease.save_output or layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
-        resumable = length >= lease.prompt_tokens and is_end
+        at_prompt_end = layout.floor_to_page(length) == layout.floor_to_page(lease.prompt_tokens)
+        resumable = length >= lease.prompt_tokens and (lease.saves_prompt_end if at_prompt_end else lease.save_output)
     whole = None if isinstance(piece, int) else piece
     return record(
         Publication, (length, whole, _checked_states(lease, layout, states, length), _checked_names(layout, without), resumable)

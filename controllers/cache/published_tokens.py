@@ -35,16 +35,20 @@ class PublishedTokens:
         boundary: their end in the tree.
         save_at: lengths at which a state is to be saved and a window kept, ascending.
         saved: those of them whose window or state was published.
+        branches: those of them up to which other prompts share its path.
     """
 
     __slots__ = (
+        "_ends",
         "_locks",
         "_priority",
         "_resources",
+        "_resumed",
         "_states",
         "_tables",
         "_tokens",
         "boundary",
+        "branches",
         "committed",
         "save_at",
         "saved",
@@ -71,6 +75,9 @@ class PublishedTokens:
         self.committed = boundary.length
         self.save_at: tuple[int, ...] = ()
         self.saved: set[int] = set()
+        self.branches: tuple[int, ...] = ()
+        self._resumed = boundary
+        self._ends: list[Boundary] = []
 
     @property
     def windows_kept_from(self) -> int:
@@ -141,3 +148,26 @@ class PublishedTokens:
             self._locks.lock_windows(boundary)
         if parts.controller is not None:
             parts.controller.committed(boundary)
+            if parts.controller.writes_late and parts.tree.transfers.is_boundary(boundary):
+                self._note_end(boundary)
+
+    def _note_end(self, boundary: Boundary) -> None:
+        """Only where something is saved, and the last of them, a prompt resumes later."""
+        ends = self._ends
+        if ends and ends[-1].length not in self.save_at:
+            ends.pop()
+        ends.append(boundary)
+
+    def leave(self) -> None:
+        """The lease ends, and holds nothing any more: what it published may be copied to host when that is due."""
+        controller, ends = self._resources.controller, self._ends
+        if controller is None or not controller.writes_late:
+            return
+        if not ends:
+            controller.left(self._resumed)
+            return
+        if controller.is_shared(self._resumed):  # else it is superseded
+            controller.left(self._resumed)
+        end, inner = ends[-1], ends[:-1]
+        before = inner.pop() if inner and inner[-1].length not in self.branches else None
+        controller.left(end, tuple(inner), before)

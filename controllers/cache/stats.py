@@ -66,6 +66,7 @@ class HostPoolStats:
         used: not free: in the tree, or the target of a backup under way.
         tree: of these in the tree; `protected`: of these locked; `copied`: of these also on device.
         victims: values evicted because this pool was short.
+        unread_pages: pages that came here and left before anything of their value was loaded back.
     """
 
     total: int | None
@@ -75,6 +76,7 @@ class HostPoolStats:
     copied: int
     page_bytes: int
     victims: int
+    unread_pages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,7 @@ class CacheStats:
                 copied=pool.copied_pages,
                 page_bytes=pool.component.page_bytes,
                 victims=counters.victims.get((Tier.HOST, name), 0),
+                unread_pages=pool.unread_pages,
             )
         tiers: dict[Tier, Iterable[str]] = {Tier.DEVICE: pools, Tier.HOST: host_pools}
         evicted = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.controllers.host.idle_boundaries import IdleBoundaries
 from unified_tree.effect import EffectKind
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
     from unified_tree.effect import Effect
-    from unified_tree.order import Place
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
@@ -27,7 +26,11 @@ BACKUP: Final = EffectKind.BACKUP
 
 
 class BackupQueue:
-    """Boundaries that wait for their backup, first in first out, each once; and, with write-back, the coldest ones."""
+    """Boundaries that wait for their backup, first in first out, each once; with write-back, idle ones when they are due.
+
+    Attributes:
+        feeds_store: whether a store is behind the host, which may keep for long what the host cannot.
+    """
 
     def __init__(
         self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier, counters: CacheCounters
@@ -41,7 +44,6 @@ class BackupQueue:
         self._tier = tier
         self._counters = counters
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
-        self._cursors: dict[str, Place | None] = {}
         self._locked = dict.fromkeys(device.allocators, 0)
         self._shared = tree.state.shared_pools[0]
         self._max_locked = {
@@ -49,12 +51,9 @@ class BackupQueue:
             for name, allocator in device.allocators.items()
             if allocator.page_count is not None
         }
+        self.feeds_store = False
         self._optional = [c.name for c in tree.components if not c.required]
-        self._low_water = {
-            name: int(tier.low_water * allocator.page_count)
-            for name, allocator in device.allocators.items()
-            if tier.write_policy is WritePolicy.WRITE_BACK and allocator.page_count is not None
-        }
+        self._idle = IdleBoundaries(tree, device, host, tier) if tier.write_policy.is_late else None
 
     def add(self, boundary: Boundary) -> None:
         """Ask for a backup; if the queue is full, the oldest is dropped and counted. Cost: O(1)."""
@@ -70,50 +69,40 @@ class BackupQueue:
         """Whether adding one more drops the oldest."""
         return len(self._waiting) >= self._tier.queue_limit
 
-    def is_due(self) -> bool:
-        """Whether something should be backed up now. Cost: O(components)."""
-        return bool(self._waiting) or any(self._deficit(name) > 0 for name in self._low_water)
+    def resumed(self, boundary: Boundary) -> None:
+        """A request resumes from a boundary on device, which it supersedes perhaps. Cost: O(1)."""
+        if self._idle is not None:
+            self._idle.resumed(boundary)
 
-    def _deficit(self, name: str) -> int:
-        """How many more pages of a device pool should be free, copied or being copied.
+    def left(self, boundary: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
+        """The request that used a boundary last has ended; see IdleBoundaries.add."""
+        if self._idle is not None:
+            self._idle.add(boundary, branches, before)
+            if self._idle.count > self._tier.queue_limit:
+                self._add_oldest(self._idle)
 
-        Stranded pages count as far as they are not locked: a prefill that has saved no window or state yet strands its own.
-        """
-        pool, allocator = self._tree.pool(name), self._device.allocators[name]
-        stranded = max(0, pool.stranded_pages - pool.protected_pages)
-        free_pages = allocator.free_pages
-        ready = free_pages + pool.copied_pages + stranded + self._locked[name]
-        if self._shared is not None:  # it has no size of its own: what it has now, and what is free
-            return int(self._tier.low_water * (allocator.used_pages + free_pages)) - ready
-        return self._low_water[name] - ready
+    def _add_oldest(self, idle: IdleBoundaries) -> None:
+        for boundary in idle.take_oldest(may_leave_out=not self.feeds_store):
+            self.add(boundary)
 
-    def add_coldest(self) -> None:
-        """Ask for the backups that keep the low-water mark, once the previous ones have started.
+    @property
+    def is_late(self) -> bool:
+        """Whether boundaries are copied late, as write-back does."""
+        return self._idle is not None
 
-        Each poll looks at a few values of a pool, and the next poll continues there. So values that cannot be backed up (no
-        room on host, not on a boundary) never block the rest. Cost: see Transfers.coldest_boundaries.
-        """
-        if self._waiting:
-            return
-        for name in self._low_water:
-            deficit = self._deficit(name)
-            if deficit > 0 and not self.is_full:
-                self._search(name, deficit)
-
-    def _search(self, name: str, page_count: int) -> None:
-        """Continue where the last search ended; if it reaches the end of the order, once more from its beginning."""
-        look_at = min(self._tier.look_at, self._tier.queue_limit - len(self._waiting))
-        begun_at = self._cursors.get(name)
-        for after in (begun_at, None) if begun_at is not None else (None,):
-            found, self._cursors[name] = self._tree_transfers.coldest_boundaries(name, page_count, look_at=look_at, after=after)
-            for boundary in found:
-                self.add(boundary)
-            if found or self._cursors[name] is not None:
-                return
+    @property
+    def are_too_late(self) -> bool:
+        """Whether late is too late at present."""
+        return self._idle is not None and self._idle.are_too_late
 
     def begin(self) -> Effect | None:
         """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""
-        while self._waiting and not self._at_limit():
+        while not self._at_limit():
+            if not self._waiting:
+                if self._idle is None or not self._idle.is_due(self._locked):
+                    break
+                self._add_oldest(self._idle)
+                continue
             boundary, _ = self._waiting.popitem(last=False)
             effect = self._begin_one(boundary)
             if effect is not None:

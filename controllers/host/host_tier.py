@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 
 class WritePolicy(Enum):
     """When a boundary (a length one can resume from) is copied to host: as soon as it is committed, after a few prompts have
-    resumed there, or only when it is about to be evicted.
+    resumed there, or only when it may soon be evicted (see `IdleBoundaries`). The last one leaves prompts out where host memory
+    is seldom read.
     """
 
     WRITE_THROUGH = "write-through"
     WRITE_THROUGH_SELECTIVE = "write-through-selective"
     WRITE_BACK = "write-back"
+    WRITE_BACK_SELECTIVE = "write-back-selective"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether boundaries are copied when no request uses them any more."""
+        return self in (WritePolicy.WRITE_BACK, WritePolicy.WRITE_BACK_SELECTIVE)
 
 
 ENGINE_METHODS = ("submit", "poll", "wait_layer", "cancel", "wait", "drain", "close")
@@ -40,13 +47,15 @@ class HostTier:
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.
-        low_water: with WRITE_BACK: the share of every device pool that is kept free or copied, so that `allocate` can evict at
-            once.
+        low_water: with late copies: the least share of every device pool that is kept free, copied or needless, so
+            that `allocate` can evict at once. More is kept while too many boundaries go before their copy.
+        lost_share: with late copies: the share of boundaries that may go before their copy; with 0 the mark only rises.
+        worth_share: with WRITE_BACK_SELECTIVE: where less than this share of what leaves host memory had been read there, new
+            prompts are copied less often, so that the others stay longer. With a store all are.
         max_backup_share: the share of a device pool that backups may lock at a time.
         queue_limit: boundaries that may wait for their backup; with one more the oldest is dropped and counted in
-            `CacheStats.drops`. `flush` waits for room instead.
-        look_at: with WRITE_BACK: maximum number of values of a pool that a poll examines to keep the low-water mark; the next
-            poll continues there.
+            `CacheStats.drops`. `flush` waits for room instead. With late copies as many may be idle; with one more the oldest
+            is copied.
         reclaim_limit: about how many invalidated nodes a poll removes.
         exclusive: evict those host pages first that were loaded back and are still on device.
         load_cost: decides whether loading is cheaper than computing.
@@ -58,9 +67,10 @@ class HostTier:
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     selective_hits: int = 2
     low_water: float = 0.1
+    lost_share: float = 0.01
+    worth_share: float = 0.5
     max_backup_share: float = 0.25
     queue_limit: int = 4096
-    look_at: int = 64
     reclaim_limit: int = 64
     exclusive: bool = False
     load_cost: LoadCost = field(default_factory=LoadCost)
@@ -80,9 +90,9 @@ class HostTier:
             for name, count in self.page_counts.items()
         }
         self._set("page_counts", counts)  # the caller's own mapping may change
-        for name in ("selective_hits", "queue_limit", "look_at", "reclaim_limit"):
+        for name in ("selective_hits", "queue_limit", "reclaim_limit"):
             self._set(name, integer(getattr(self, name), name, ConfigurationError, minimum=1))
-        for name in ("low_water", "max_backup_share"):
+        for name in ("low_water", "lost_share", "worth_share", "max_backup_share"):
             share = number(getattr(self, name), name, ConfigurationError)
             if share > 1:
                 raise ConfigurationError(f"{name} is a share from 0 to 1, not {share}")

@@ -64,6 +64,7 @@ class HybridCacheController:
         self._effects = tree.transfers.effects
         self._resumability = tree.state.resumability
         self._retired = tree.state.retired
+        self._is_path = tree.state.is_path
         self._device = device
         self.tier = tier
         self._write_policy = tier.write_policy
@@ -75,7 +76,7 @@ class HybridCacheController:
         self._flops_per_token = sum(component.flops_per_token for component in tree.components)
         self._closed = False
         for pool in tree.state.device_pools:
-            pool.copied_first = tier.write_policy is WritePolicy.WRITE_BACK
+            pool.copied_first = tier.write_policy.is_late
         for pool in tree.state.host_pools:
             pool.copied_first = tier.exclusive
 
@@ -169,13 +170,12 @@ class HybridCacheController:
         """
         self._transfers.poll()
         if not self._closed:
-            if self._backups.is_due():
-                self._backups.add_coldest()
             self._start_backups()
         if self._retired.is_pending:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
 
     def _start_backups(self) -> None:
+        self._backups.feeds_store = self.storage is not None
         while (effect := self._backups.begin()) is not None:
             self._transfers.begin(effect)
         self._transfers.submit()
@@ -218,14 +218,34 @@ class HybridCacheController:
 
     def committed(self, boundary: Boundary) -> None:
         """Tokens were published on device up to this boundary."""
-        if self._write_policy is WRITE_THROUGH and self._resumability.is_boundary(boundary):
+        at_once = self._write_policy is WRITE_THROUGH or self._backups.are_too_late
+        if at_once and self._resumability.is_boundary(boundary):
             self._backups.add(boundary)
 
     def hit(self, boundary: Boundary) -> None:
         """A prompt resumes from a device boundary."""
+        self._backups.resumed(boundary)
         selective = self._write_policy is SELECTIVE
         if selective and boundary.length and self._tree_transfers.hits(boundary) >= self.tier.selective_hits:
             self._backups.add(boundary)
+
+    @property
+    def writes_late(self) -> bool:
+        """Whether boundaries are copied after the requests that used them, so that `left` must be called."""
+        return self._backups.is_late
+
+    def left(self, boundary: Boundary, branches: tuple[Boundary, ...] = (), before: Boundary | None = None) -> None:
+        """The request that used a boundary last has ended; see IdleBoundaries.add."""
+        if boundary.length and not self._closed:
+            self._backups.left(boundary, branches, before)
+
+    def is_shared(self, boundary: Boundary) -> bool:
+        """Whether several prompts have resumed from a window or a state on device. Cost: O(components)."""
+        node = self._tree.state.nodes.get(boundary.node)
+        if node is None or node.end != boundary.length:
+            return False
+        values = [value for value in node.device if value is not None and not self._is_path[value.component]]
+        return max([value.hits for value in values], default=0) > 1
 
     @property
     def is_busy(self) -> bool:

@@ -117,6 +117,10 @@ def _verified(row: RowResult) -> VerifiedStats:
     return row.verified
 
 
+def _unread_bytes(row: RowResult) -> int:
+    return sum(pool.unread_pages * pool.page_bytes for pool in row.cache.host_pools.values())
+
+
 def _each(pools: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {component: getattr(pool, name) for component, pool in pools.items()}
 
@@ -218,6 +222,8 @@ SECTIONS = (
     Section("Copies between device and host", only(lambda r: r.has_host, (
         Column("backups", "backups", integer, lambda r: r.cache.backed_up.count, "Copies to host."),
         Column("backed_up_gib", "backed up\nGiB", ONE_DIGIT, lambda r: r.cache.backed_up.size_bytes / GIB, "Their size."),
+        Column("unread_gib", "of it left\nunread", ONE_DIGIT, lambda r: _unread_bytes(r) / GIB,
+               "What left host memory before anything of its value was loaded back, GiB."),
         Column("loads", "loads", integer, lambda r: r.cache.loaded.count, "Copies back to the device."),
         Column("loaded_gib", "loaded\nGiB", ONE_DIGIT, lambda r: r.cache.loaded.size_bytes / GIB, "Their size."),
         Column("load_wait_s", "", str, lambda r: r.total("load_wait_s"),
@@ -241,6 +247,9 @@ SECTIONS = (
         ColumnFamily("total_host_pages", None, str, lambda r: _each(r.cache.host_pools, "total"), "In all; null: no limit."),
         ColumnFamily("host_victims", "evicted", short_count, lambda r: _each(r.cache.host_pools, "victims"),
                      "Values evicted, of any component, because this pool was short."),
+        ColumnFamily("backed_up_pages", None, str, lambda r: dict(r.cache.backed_up.component_pages), "Pages copied to host."),
+        ColumnFamily("unread_host_pages", "left unread", short_count, lambda r: _each(r.cache.host_pools, "unread_pages"),
+                     "Pages that left before anything of their value was loaded back."),
     )),
     Section("Storage: what was looked for, read and written", (
         *only(lambda r: r.cache.storage is not None, (
@@ -248,6 +257,8 @@ SECTIONS = (
             Column("persisted_boundaries", "persisted\nboundaries", integer, lambda r: _store(r).persisted_boundaries,
                    "Lengths one can resume from, written whole."),
             Column("persisted_pages", "", str, lambda r: _store(r).persisted_pages, "Pages written for them."),
+            Column("unread_stored_pages", "unread\npages", integer, lambda r: _store(r).unread_pages,
+                   "Pages of tokens that were written and not read while it was known that they are there."),
             Column("quarantined_pages", "bad\npages", integer, lambda r: sum(_store(r).quarantined.values()),
                    "Pages that did not hold what had been put."),
         )),

@@ -375,6 +375,8 @@ class UnifiedTreeCache(FixedAnswers, BasePrefixCache):  # type: ignore[misc]
         if lock is not None and lock.receipt is not None:
             lock.receipt.release()
             lock.receipt = None
+            if self._tiers is not None:
+                self._tiers.controller.left(lock.node)
 
     def release_swa_prefix_lock(self, req: Any) -> None:
         """The request's window has moved past its prefix, whose window can be evicted from now on."""

@@ -176,7 +176,7 @@ class PrefetchStages:
             totals.prefetched_pages += ids.size
             totals.prefetched_bytes += ids.size * controller.tier.pools[name].value_bytes
         if {access.name for access in controller.composition.paths} <= fetch.arrived(length):
-            controller.stored_digests.add(found.digests[found.base_pages : length])
+            controller.stored_digests.add(found.digests[found.base_pages : length], written=False)
 
     def _agree(self, prefetch: Prefetch, found: FoundPrefix, error: str | None) -> Stages[None]:
         """After a job: reduce the found lengths to those that every rank can restore, or to none if it failed."""

@@ -167,6 +167,7 @@ class StorageController:
             prefetches_ended=self.prefetcher.requests.ended_count,
             boundaries_waiting=self.persist_queue.waiting_count,
             known_pages=len(self.stored_digests),
+            unread_pages=self.stored_digests.unread_count,
             pools=engine.pools,
             latencies=self.store.latencies,
             quarantined=self.store.quarantined,

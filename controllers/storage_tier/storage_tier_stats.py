@@ -35,7 +35,8 @@ class StorageTierStats:
         prefetched_tokens: tokens by which prefixes on host grew; `prefetched_pages`, `prefetched_bytes` over all components.
         persisted_boundaries: written whole; `boundaries_waiting` to be written.
         persisted_pages, persisted_bytes: over all components.
-        known_pages: pages remembered as stored.
+        known_pages: path pages remembered as stored; `unread_pages`: those that were written, and not read until they were
+            forgotten or found to be gone.
         pools: the engine's statistics, by pool.
         latencies: of its calls, by pool and call (exists, get, put).
         quarantined: corrupt pages found, by pool.
@@ -55,6 +56,7 @@ class StorageTierStats:
     persisted_pages: int
     persisted_bytes: int
     known_pages: int
+    unread_pages: int
     pools: Mapping[str, StoredPoolStats]
     latencies: Mapping[tuple[str, str], LatencyStats]
     quarantined: Mapping[str, int]

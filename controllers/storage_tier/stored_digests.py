@@ -38,6 +38,7 @@ class StoredDigests:
 
     Attributes:
         discards: how often a digest was removed because its page was not found.
+        unread_count: digests that were written, and left this set before they were read.
     """
 
     def __init__(self, capacity: int, keep_s: float, clock: Callable[[], float]) -> None:
@@ -45,7 +46,9 @@ class StoredDigests:
         self._keep_s = keep_s
         self._clock = clock
         self.discards = 0
+        self.unread_count = 0
         self._seen: OrderedDict[bytes, float] = OrderedDict()
+        self._unread: set[bytes] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -75,20 +78,30 @@ class StoredDigests:
                 count = len(digests)
             return Seen(count, first_seen, self.discards)
 
-    def add(self, digests: Sequence[bytes]) -> None:
-        """Add digests that were stored or found."""
-        now = self._clock()
+    def add(self, digests: Sequence[bytes], *, written: bool = True) -> None:
+        """Add digests that were written, or else read."""
+        now, unread = self._clock(), self._unread
         with self._lock:
             for digest in digests:
+                if not written:
+                    unread.discard(digest)
+                elif digest not in self._seen:
+                    unread.add(digest)
                 self._seen[digest] = now
                 self._seen.move_to_end(digest)
             while len(self._seen) > self._capacity:
-                self._seen.popitem(last=False)
+                self._left(self._seen.popitem(last=False)[0])
+
+    def _left(self, digest: bytes) -> None:
+        if digest in self._unread:
+            self._unread.remove(digest)
+            self.unread_count += 1
 
     def discard(self, digests: Sequence[bytes]) -> None:
         """Remove digests whose pages were not found."""
         with self._lock:
             before = len(self._seen)
             for digest in digests:
-                self._seen.pop(digest, None)
+                if self._seen.pop(digest, None) is not None:
+                    self._left(digest)
             self.discards += len(self._seen) < before

@@ -80,9 +80,10 @@ class CacheMachine(RuleBasedStateMachine):
             write_policy=rng.choice(list(WritePolicy)),
             selective_hits=rng.choice([1, 1, 2, 3]),
             queue_limit=rng.choice([1, 2, 4, 64]),
-            look_at=rng.choice([1, 2, 4, 64]),
             reclaim_limit=rng.choice([1, 2, 4, 64]),
             low_water=rng.choice([0.0, 0.3, 1.0]),
+            lost_share=rng.choice([0.0, 0.1, 1.0]),
+            worth_share=rng.choice([0.0, 0.5, 1.0]),
             max_backup_share=rng.choice([0.3, 1.0]),
             exclusive=rng.random() < 0.5,
         )

@@ -78,6 +78,8 @@ class Scenario:
     write_policy: WritePolicy
     selective_hits: int
     low_water: float
+    lost_share: float
+    worth_share: float
     max_backup_share: float
     exclusive: bool
     load_cost: LoadCost
@@ -134,6 +136,8 @@ class Scenario:
             write_policy=rng.choice([WritePolicy.WRITE_THROUGH, *WritePolicy]),
             selective_hits=rng.choice([1, 2, 3]),
             low_water=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]),
+            lost_share=Random(f"lost {seed}").choice([0.0, 0.01, 0.3, 1.0]),
+            worth_share=Random(f"worth {seed}").choice([0.0, 0.5, 1.0]),
             max_backup_share=rng.choice([0.0, 0.25, 0.5, 1.0]),
             exclusive=rng.random() < 0.4,
             load_cost=LoadCost(min_tokens=rng.choice([1, 1, 1, 5])),

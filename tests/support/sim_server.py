@@ -103,6 +103,8 @@ class SimServer:
             write_policy=s.write_policy,
             selective_hits=s.selective_hits,
             low_water=s.low_water,
+            lost_share=s.lost_share,
+            worth_share=s.worth_share,
             max_backup_share=s.max_backup_share,
             exclusive=s.exclusive,
             load_cost=s.load_cost,

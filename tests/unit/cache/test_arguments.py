@@ -87,14 +87,14 @@ def test_rebuild_is_a_flag(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*NO_INTEGERS, 0], ids=short)
-@pytest.mark.parametrize("field", ["selective_hits", "queue_limit", "look_at", "reclaim_limit"])
+@pytest.mark.parametrize("field", ["selective_hits", "queue_limit", "reclaim_limit"])
 def test_counts_of_a_host_tier(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field):
         HostTier(page_counts={}, engine=NullEngine(), **{field: value})
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 1.5], ids=short)
-@pytest.mark.parametrize("field", ["low_water", "max_backup_share"])
+@pytest.mark.parametrize("field", ["low_water", "lost_share", "worth_share", "max_backup_share"])
 def test_shares_of_a_host_tier(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field):
         HostTier(page_counts={}, engine=NullEngine(), **{field: value})

@@ -131,6 +131,17 @@ def test_a_window_is_kept_where_the_prompt_ends() -> None:
     assert cache.stats().pools["swa"].tree == 2
 
 
+def test_checkpoints_say_where_windows_are_kept_instead_of_the_end() -> None:
+    cache = make([FULL, swa(4)])
+    with cache.acquire(Key(TOKENS[:12]), (6,)) as lease:
+        cache.allocate(lease, 16)
+        cache.commit(lease, TOKENS[:12])
+        assert cache.stats().pools["swa"].tree == 2
+        cache.commit(lease, TOKENS[:16])
+    assert cache.stats().pools["swa"].tree == 4, "one at the checkpoint, one at the end of the output"
+    assert [cache.tree.match_prefix(Key(TOKENS[:n])).device.length for n in (12, 16)] == [6, 16]
+
+
 def test_a_rebuilt_window_reads_the_cached_path() -> None:
     window = swa(4, rebuild_tokens=4)
     cache = make([FULL, window])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from held_engine import Tiered
 from kinds import DRAFT, FULL, MAMBA, swa
 
-from unified_tree import OutOfPagesError
+from unified_tree import Key, OutOfPagesError
 from unified_tree.controllers import WritePolicy
 from unified_tree.effect import EffectKind
+
+
+def key(text: str) -> Key:
+    return Key([ord(letter) for letter in text])
 
 
 def copied(tiered: Tiered) -> dict[str, int]:
@@ -124,10 +130,10 @@ def test_write_back_drops_clean_victims_first_and_counts_what_is_lost() -> None:
     tiered.serve("ijklmnop")
     tiered.settle()
     assert tiered.on_host() == 4
-    tiered.serve("abcdefgh")  # the copied one is the warmer one now
+    tiered.cache.tree.match_prefix(key("abcdefgh"))  # the copied one is the warmer one now
     tiered.forget(full=4)
     assert tiered.cache.stats().lost == 0
-    assert tiered.serve("ijklmnop?") == 8, "the sole copies stayed, though they are colder"
+    assert tiered.cache.tree.match_prefix(key("ijklmnop")).device.length == 8, "though it is colder"
     tiered.forget()
     assert tiered.cache.stats().lost > 0
     assert tiered.serve("abcdefgh?") == 8, "from host"
@@ -162,18 +168,29 @@ def test_backups_pin_no_more_than_their_share() -> None:
     tiered.end()
 
 
-def test_an_inner_state_is_saved_before_it_becomes_a_tombstone() -> None:
-    tiered = Tiered(
-        [FULL, MAMBA], device=40, counts={"mamba": 4}, write_policy=WritePolicy.WRITE_BACK, low_water=0.75, max_backup_share=1.0
+def states_for_two(**options: Any) -> Tiered:
+    return Tiered(
+        [FULL, MAMBA], device=40, counts={"mamba": 4}, write_policy=WritePolicy.WRITE_BACK, max_backup_share=1.0, **options
     )
+
+
+def test_a_state_that_the_next_turn_supersedes_is_not_copied() -> None:
+    tiered = states_for_two(low_water=0.9)
     tiered.serve("abcd")
     tiered.serve("abcdefgh")
     tiered.settle()
-    assert tiered.on_host("mamba") == 1, "two pages are free, three are to be free or copied"
-    tiered.forget(mamba=1)
-    assert tiered.cache.stats().tombstones == 1
-    assert tiered.serve("abcd?") == 4, "the inner one comes back"
+    assert (tiered.on_host(), tiered.on_host("mamba")) == (4, 1)
+    tiered.forget()
     assert tiered.serve("abcdefgh?") == 8
+    tiered.end()
+
+
+def test_a_state_that_two_prompts_go_on_from_is_copied() -> None:
+    tiered = states_for_two(low_water=1.0)
+    for text in ("abcd", "abcdefgh", "abcdijkl"):
+        tiered.serve(text)
+    tiered.settle()
+    assert (tiered.on_host(), tiered.on_host("mamba")) == (6, 3)
     tiered.end()
 
 

@@ -21,7 +21,10 @@ from unified_tree.errors import ConfigurationError
         ('{"host": {"pages": 6000}}', 'host.pages must name each component, such as {"full": 6000}'),
         ('{"host": {"ratio": 0}}', "host.ratio must be finite and positive"),
         ('{"host": {"ratio": 1, "gib": 1}}', "give one of ratio, gib and pages, not ratio and gib"),
-        ('{"write_policy": "always"}', "write_policy must be one of write-through, write-through-selective, write-back"),
+        (
+            '{"write_policy": "always"}',
+            "write_policy must be one of write-through, write-through-selective, write-back, write-back-selective",
+        ),
         ('{"store": "file"}', 'store must name an engine, such as {"engine": "file"'),
         ('{"store": {"directory": "x"}}', 'store must name an engine, such as {"engine": "file"'),
         ('{"store": {"engine": "file", "prefetch": 3}}', "store.prefetch must be a mapping"),

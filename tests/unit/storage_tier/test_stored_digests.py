@@ -90,3 +90,14 @@ def test_threads_may_use_it_at_once(clock: Clock) -> None:
         thread.join()
     assert not failures
     assert len(stored) <= 50
+
+
+def test_what_was_written_and_forgotten_unread_is_counted(clock: Clock) -> None:
+    stored = StoredDigests(3, 5, clock)
+    stored.add(digests(1, 2, 3))
+    stored.add(digests(2), written=False)
+    stored.add(digests(4, 5, 6))
+    assert stored.unread_count == 2
+    stored.add(digests(9), written=False)
+    stored.discard(digests(5, 9))
+    assert stored.unread_count == 4, "4 gave way, 5 was gone; 9 was another's"

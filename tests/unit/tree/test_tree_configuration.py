@@ -89,6 +89,5 @@ def test_a_ratio_divides_the_page(ratio: int) -> None:
 
 def test_a_pool_of_an_unknown_component() -> None:
     tree = UnifiedTree([FULL], 2)
-    for question in (tree.pool, lambda name: tree.transfers.coldest_boundaries(name, 1)):
-        with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
-            question("nope")
+    with pytest.raises(UnifiedTreeError, match="no component 'nope'"):
+        tree.pool("nope")

@@ -1,0 +1,208 @@
+"""Boundaries (lengths one can resume from) that no request uses and the host lacks, the one unused for longest first.
+
+With write-back they are copied late: when a pool has too few pages whose loss costs nothing, which are those that are free,
+being copied, or evictable and of no boundary here. So what a session supersedes by its next turn is never copied. Nothing waits
+for a copy: a boundary that is evicted sooner is lost. As far as too many are, copies begin sooner, at last as with
+write-through; as far as none is, later.
+
+Where hardly anything that leaves host memory has been read there, it holds many prompts for a short time. It does as well with
+half of them for twice the time, at half the copies: so the selective policy leaves out, in turn, prompts that were never there.
+
+Rejected: a search of the eviction order for what has no copy. First in it are the ends of paths, which often are no boundaries,
+and what is needed stands above them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from unified_tree.controllers.host.host_reads import HostReads
+from unified_tree.controllers.host.host_tier import WritePolicy
+from unified_tree.effect import EffectKind
+from unified_tree.errors import StaleBoundaryError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.host.host_tier import HostTier
+    from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
+    from unified_tree.receipt import Boundary
+    from unified_tree.tree import UnifiedTree
+
+BACKUP: Final = EffectKind.BACKUP
+SELECTIVE: Final = WritePolicy.WRITE_BACK_SELECTIVE
+"""Members of an Enum are looked up by a Python function, so they are looked up once."""
+MARK_STEP: Final = 0.02
+"""By how much a boundary that was lost raises the mark, and one that was not lowers it, before either is weighted."""
+TOO_LATE: Final = 0.9
+"""With a higher mark boundaries are copied while their requests run."""
+FORGOTTEN_AT_ONCE: Final = 2
+SELDOM: Final = 20
+"""What less than one resumption in so many begins at is not copied."""
+RESUMED_FADE: Final = 1024
+"""After so many resumptions the counts are halved."""
+
+
+class Idle(NamedTuple):
+    """What one request left.
+
+    Attributes:
+        branches: boundaries on the way to its end that other prompts shared, ascending.
+        before: the last of the others on the way, the end of its prompt for example; None for none.
+        needs: host pages by component that all lacked then.
+    """
+
+    branches: tuple[Boundary, ...]
+    before: Boundary | None
+    needs: dict[str, int]
+
+
+class IdleBoundaries:
+    """The idle boundaries of one device, each the end of what one request left.
+
+    Attributes:
+        mark: the share of each pool that is to be free, being copied, or needless.
+    """
+
+    def __init__(self, tree: UnifiedTree, device: DevicePages, host: TierPages, tier: HostTier) -> None:
+        self._tree = tree
+        self._effects = tree.transfers.effects
+        self._resumability = tree.state.resumability
+        self._device = device
+        self._host = host
+        self._lost_share = tier.lost_share
+        self._least_mark = self.mark = tier.low_water
+        self._ends: OrderedDict[Boundary, Idle] = OrderedDict()
+        self._end_of: dict[Boundary, Boundary] = {}
+        self._pages = dict.fromkeys(device.allocators, 0)
+        self._bounded = {name: pages for name, pages in device.allocators.items() if pages.page_count is not None}
+        self._saved = [c.name for c in tree.components if not c.coverage.is_path]
+        self._reads = HostReads(tree, tier.worth_share if tier.write_policy is SELECTIVE else 0.0)
+        self._resumed_at_end = self._resumed_before = 1
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._ends)
+
+    @property
+    def are_too_late(self) -> bool:
+        """Whether room is so short that boundaries have to be copied before the requests that publish them end."""
+        return self.mark > TOO_LATE
+
+    def add(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
+        """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks). For the others see Idle."""
+        self._discard(end)
+        self._forget_lost()
+        if not self._resumability.is_boundary(end):
+            return
+        try:
+            needs = self._effects.needs(BACKUP, end, None)
+            for boundary in self._inner(branches, before):
+                lacking = self._effects.needs(BACKUP, boundary, None)
+                for name in self._saved:
+                    if name in lacking:
+                        needs[name] = needs.get(name, 0) + lacking[name]
+        except StaleBoundaryError:
+            return
+        if not needs:
+            self._lower_mark()
+            return
+        self._ends[end] = Idle(branches, before, needs)
+        self._count(needs, 1)
+        if before is not None:
+            self._end_of[before] = end
+
+    def _forget_lost(self) -> None:
+        """Forget the oldest ones that were evicted, a few at a time: more than are added."""
+        for end in list(islice(self._ends, FORGOTTEN_AT_ONCE)):
+            if self._resumability.is_boundary(end):
+                return
+            self._take(end)
+            self._raise_mark()
+
+    def _inner(self, branches: tuple[Boundary, ...], before: Boundary | None) -> tuple[Boundary, ...]:
+        """What is copied beside an end. Where hardly a prompt goes on from before an end, that is superseded by the end."""
+        is_used = self._resumed_before * SELDOM >= self._resumed_at_end
+        return (*branches, before) if before is not None and is_used else branches
+
+    def resumed(self, boundary: Boundary) -> None:
+        """A request goes on from a boundary: what it leaves supersedes what was left there, or just behind it. Cost: O(1)."""
+        end = self._end_of.get(boundary)
+        if boundary in self._ends:
+            self._resumed_at_end += 1
+            self._discard(boundary)
+        elif end is not None:
+            self._resumed_before += 1
+            self._discard(end)
+        if self._resumed_at_end + self._resumed_before > RESUMED_FADE:
+            self._resumed_at_end //= 2
+            self._resumed_before = max(1, self._resumed_before // 2)
+
+    def _discard(self, end: Boundary) -> None:
+        if end in self._ends:
+            self._take(end)
+
+    def _take(self, end: Boundary) -> Idle:
+        idle = self._ends.pop(end)
+        self._count(idle.needs, -1)
+        if idle.before is not None and self._end_of.get(idle.before) == end:
+            del self._end_of[idle.before]
+        return idle
+
+    def _count(self, needs: dict[str, int], sign: int) -> None:
+        pages = self._pages
+        for name, count in needs.items():
+            if name in pages:
+                pages[name] += sign * count
+
+    def is_due(self, copying: dict[str, int]) -> bool:
+        """Whether the oldest should be copied now. Cost: O(components).
+
+        Args:
+            copying: device pages by component that are being copied.
+        """
+        if not self._ends:
+            return False
+        for name, pages in self._bounded.items():
+            free_pages = pages.free_pages
+            needless = max(0, self._tree.pool(name).evictable_pages - self._pages[name])
+            # A pool that shares a budget has no size of its own: it is what it has now, and what is free.
+            if free_pages + copying[name] + needless < self.mark * (pages.used_pages + free_pages):
+                return True
+        return False
+
+    def take_oldest(self, *, may_leave_out: bool) -> list[Boundary]:
+        """Remove the oldest and return what is to be copied of it, ascending: nothing if it was lost, or is left out.
+
+        Cost: O(nodes of its path that the host lacks).
+        """
+        end = next(iter(self._ends))
+        idle = self._take(end)
+        left = (*self._inner(idle.branches, idle.before), end)
+        found = [boundary for boundary in left if self._resumability.is_boundary(boundary)]
+        if not found:
+            self._raise_mark()
+            return []
+        self._lower_mark()
+        return [] if may_leave_out and self._is_left_out(found[-1]) else found
+
+    def _raise_mark(self) -> None:
+        """One was lost."""
+        self.mark = min(1.0, self.mark + MARK_STEP * (1 - self._lost_share))
+
+    def _lower_mark(self) -> None:
+        """One was not lost."""
+        self.mark = max(self._least_mark, self.mark - MARK_STEP * self._lost_share)
+
+    def _is_left_out(self, boundary: Boundary) -> bool:
+        """Whether a prompt of which the host has little is not worth what would have to go for it."""
+        needs = self._effects.needs(BACKUP, boundary, None)
+        lacking = min([needs.get(name, 0) for name in self._reads.paths])
+        if 2 * lacking * self._tree.page_size <= boundary.length or all(self._has_room(*need) for need in needs.items()):
+            return False
+        return self._reads.leaves_out()
+
+    def _has_room(self, name: str, page_count: int) -> bool:
+        allocator = self._host.allocators[name]
+        return allocator.page_count is None or allocator.free_pages >= page_count
