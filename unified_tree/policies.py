@@ -192,7 +192,7 @@ class HitDensity(Standard):
         return first if found is None else found
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return (float(queue_of(value)), float(value.touched))
+        return (float(queue_of(value)), float(since(value)))
 
 
 class Guarded(Standard):
