@@ -132,7 +132,7 @@ def hot_modules() -> list[Any]:
     document({source for extension in found for source in extension.sources})
     if sys.platform != "win32":
         for extension in found:
-            extension.extra_compile_args += WITHIN
+            extension.extra_compile_args = [*extension.extra_compile_args, *WITHIN]  # mypyc gives all of them one list
     return found
 
 

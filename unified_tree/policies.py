@@ -172,7 +172,7 @@ class HitDensity(Standard):
 
     def standing(self, value: Value) -> tuple[float, float]:
         """By what is worth least a block."""
-        worth = value.rank if self._reuse is None else self._reuse.worth_of(value)
+        worth = value.rank if self._reuse is None else self._reuse.worth(queue_of(value), since(value))
         return (worth / self._page_blocks if worth > 0 else worth, value.second_rank)
 
     def learn_from(self, reuse: Reuse, urgencies: int) -> None:
@@ -185,7 +185,7 @@ class HitDensity(Standard):
 
     def entered(self, value: Value) -> None:
         if self._reuse is not None:
-            self._queues[value.urgency].entered(queue_of(value), since(value))
+            self._queues[value.urgency].entered(int(value.rank), int(value.second_rank))
 
     def next_victim(self, order: Order, first: Value) -> Value:
         found = None if self._reuse is None else self._queues[first.urgency].least(order)

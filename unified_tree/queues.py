@@ -2,18 +2,20 @@
 
 The rank of a value is its queue, so a queue is a part of the order, and the value of it that is worth least stands at one of
 its ends: the oldest, or the newest where nobody comes back soon. What that one is worth is noted when a value enters and when
-it is asked for. It falls with time, so each victim looks at one more queue anew.
+it is asked for. It falls with time, so every few victims one more queue is looked at anew.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unified_tree.node import Value
 
 if TYPE_CHECKING:
     from unified_tree.order import Order
     from unified_tree.reuse import Reuse
+
+VICTIMS_A_LOOK: Final = 4
 
 
 class Queues:
@@ -47,9 +49,9 @@ class Queues:
 
         Cost: O(log n) for each queue that it looks at, mostly two, and O(queues) for the smallest of their numbers.
         """
-        if self._numbers:
-            self._turn += 1
-            self._look_at(self._turn % len(self._numbers), order)
+        self._turn += 1
+        if self._turn % VICTIMS_A_LOOK == 0 and self._numbers:
+            self._look_at(self._turn // VICTIMS_A_LOOK % len(self._numbers), order)
         while self._numbers:
             place = self._worth.index(min(self._worth))
             found = self._look_at(place, order)
@@ -68,6 +70,7 @@ class Queues:
             if place < len(self._numbers):
                 self._numbers[place], self._worth[place], self._places[last] = last, worth, place
             return None
-        of_oldest, of_newest = self._reuse.worth_of(oldest), self._reuse.worth_of(newest)
+        of_oldest = self._reuse.worth(number, int(oldest.second_rank))
+        of_newest = of_oldest if newest is oldest else self._reuse.worth(number, int(newest.second_rank))
         self._worth[place] = min(of_oldest, of_newest)
         return oldest if of_oldest <= of_newest else newest

@@ -11,8 +11,10 @@ visits, and what hangs on lines.
 
 from __future__ import annotations
 
-from math import exp2, inf, log2
+from math import inf, log2
 from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
 
 from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
 from unified_tree.visit_memory import PACES, PACES_AN_OCTAVE, VisitMemory
@@ -42,6 +44,9 @@ DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
 """One token hit for each page that is kept."""
+HITS_A_PAGE: Final[list[float]] = [2.0 ** ((i - UNIT_DENSITY) / DENSITIES_AN_OCTAVE) for i in range(DENSITIES)]
+STEADY_GAPS: Final[list[float]] = [MEAN_GAPS * 2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
+"""A mean gap of so many, and none since, makes a chance of so many in all that time."""
 
 
 class Reuse:
@@ -176,10 +181,6 @@ class Reuse:
                 queue, at = other, fork.at
         return float(queue * QUEUE_SPAN + at)
 
-    def worth_of(self, value: Value) -> float:
-        """What a value in the order is worth; see `worth`."""
-        return self.worth(queue_of(value), since(value))
-
     def _queue(self, visit: Visit, value: Value) -> int:
         """A queue is of one kind, one pace (or gap), and one density."""
         kind = SESSION
@@ -201,22 +202,26 @@ class Reuse:
         density = min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
         return 1 + (kind * PACES + pace) * DENSITIES + density
 
-    def worth(self, queue: int, at: int) -> float:
-        """Hits a page and visit that keeping a value of a queue is worth; the least is evicted first. Cost: O(1)."""
+    def worth(self, queue: i64, at: i64) -> float:
+        """Hits a page and visit that keeping a value of a queue is worth, which waits there since some visit; the least is
+        evicted first. Cost: O(1).
+        """
         if queue == UNKNOWN:
             return -inf
-        code, density = divmod(queue - 1, DENSITIES)
-        kind, pace = divmod(code, PACES)
-        age = float(self.now - at)
+        age: i64 = self.now - at
         if not self._sessions.is_ready:
-            return -age
-        if kind == STEADY:  # a mean gap of so many, and none since
-            worth = MEAN_GAPS / (MEAN_GAPS * exp2(pace / PACES_AN_OCTAVE) + age)
+            return -float(age)
+        code: i64 = (queue - 1) // DENSITIES
+        density: i64 = queue - 1 - code * DENSITIES
+        kind: i64 = code // PACES
+        pace: i64 = code - kind * PACES
+        if kind == STEADY:
+            worth = MEAN_GAPS / (STEADY_GAPS[pace] + float(age))
         elif kind == FORK and self._forks.is_ready:
             worth = self._forks.worth(pace, age)
         else:
             worth = self._sessions.worth(pace, age)
-        return worth * exp2((density - UNIT_DENSITY) / DENSITIES_AN_OCTAVE)
+        return worth * HITS_A_PAGE[density]
 
 
 def queue_of(value: Value) -> int:

@@ -17,6 +17,7 @@ from math import exp2, log
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from mypy_extensions import i64
 
 from unified_tree.visit import BINS, FEATURES
 
@@ -33,6 +34,9 @@ AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(-6, 49) / 3)))
 AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
 AGE_WIDTHS: Final[list[float]] = np.diff(AGE_BOUNDS).tolist()
 AGES: Final = len(AGE_LIMITS)
+YOUNG: Final = 4096
+AGE_BINS: Final = bytes(np.searchsorted(AGE_BOUNDS[1:], np.arange(YOUNG), "right").tolist())
+"""The bin of each age up to there."""
 PACES: Final = 21
 USUAL_PACE: Final = 10
 PACES_AN_OCTAVE: Final = 2
@@ -101,9 +105,10 @@ class VisitMemory:
             odds += weights[at]
         return self._paces[bisect_right(self._cuts, odds)]
 
-    def worth(self, pace: int, age: float) -> float:
+    def worth(self, pace: i64, age: i64) -> float:
         """What a hit of what a visit left is worth after so many visits of others, in hits a visit. Cost: O(1)."""
-        return self._worth[pace][min(AGES - 1, bisect_right(AGE_LIMITS, age))]
+        at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
+        return self._worth[pace][at]
 
     def learn(self, now: int) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost: a slice is a few passes in numpy over `size`

@@ -10,7 +10,7 @@ import pytest
 from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Value
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import since
+from unified_tree.reuse import queue_of, since
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_memory import AGE_BOUNDS, USUAL_PACE, VisitMemory
 
@@ -285,7 +285,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(bound
             first = pool.next_victim()
             if first is None or first.urgency == STRANDED:
                 continue
-            for _ in range(200):  # each looks at one more queue
+            for _ in range(800):  # now and then one looks at one more queue
                 first = pool.next_victim()
             assert first is not None
             ends: dict[float, list[Value]] = {}
@@ -293,7 +293,8 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(bound
                 assert isinstance(value, Value)
                 ends.setdefault(value.rank, []).append(value)
             at_ends = [value for queue in ends.values() for value in (queue[0], queue[-1])]
-            assert reuse.worth_of(first) == min(reuse.worth_of(value) for value in at_ends)
+            worth = {value: reuse.worth(queue_of(value), since(value)) for value in at_ends}
+            assert worth[first] == min(worth.values())
 
 
 def test_what_a_session_left_behind_waits_as_it_did() -> None:
