@@ -140,21 +140,25 @@ def ownership(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """The tree holds no more blocks than a shared budget has, and the next victim is the first of all orders."""
+    """The tree holds no more blocks than a shared budget has, and the next victim is the first of all orders; where a policy
+    learns, asking for a victim changes what it has noted, so that is not asked.
+    """
     for tier, shared in zip(TIERS, state.shared_pools, strict=True):
         if shared is None:
             continue
-        used = 0
-        firsts = []
-        for i, pool in enumerate(state.pools(tier)):
-            used += sum(v.page_count for v in _owned(state, tier) if v.component == i) * shared.page_blocks[i]
-            first = pool.next_victim()
-            if first is not None and shared.page_blocks[i]:
-                firsts.append((first.urgency, pool.standing(first), first.depth, i))
+        used = sum(value.page_count * shared.page_blocks[value.component] for value in _owned(state, tier))
         if used > shared.block_count:
             yield f"the tree holds {used} blocks on {tier.name.lower()}, where there are {shared.block_count}"
         if used != shared.used_blocks:
             yield f"{shared.used_blocks} blocks booked on {tier.name.lower()}, {used} are held"
+        pools = state.pools(tier)
+        if any(pool.learns for pool in pools):
+            continue
+        firsts = []
+        for i, pool in enumerate(pools):
+            first = pool.next_victim()
+            if first is not None and shared.page_blocks[i]:
+                firsts.append((first.urgency, pool.standing(first), first.depth, i))
         victim = shared.next_victim()
         if (None if victim is None else victim.component) != (min(firsts)[-1] if firsts else None):
             yield f"{victim} is not the first to go on {tier.name.lower()}"
