@@ -102,15 +102,7 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
             split(state, victim.node, victim.node.end - going * state.page_size)
             is_whole = True
-        if state.ghosts is not None and state.ages is not None:
-            if eviction is None:
-                eviction = state.ghosts.eviction(i, tier, pool.evicted_pages)
-            state.ages.evicted(victim, eviction.at_s)
-            if state.ghosts.victims_of is not None:
-                state.ghosts.count_victim(victim.node)
-        pool.evicted(victim)
-        freed.victims += 1
-        freed.lost += not (victim.stranded or victim.copied)
+        eviction = _book_victim(state, victim, freed, eviction)
         if not is_whole:
             freed.add_pages(i, tier, state.shorten(victim, going))
             freed.deleted_nodes += 1
@@ -138,16 +130,7 @@ def evict_blocks(state: TreeState, count: int, tier: Tier) -> EvictResult:
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        if state.ghosts is not None and state.ages is not None:
-            if evictions[i] is None:
-                evictions[i] = state.ghosts.eviction(i, tier, state.evicted_pages(i, tier))
-            eviction = evictions[i]
-            assert eviction is not None
-            state.ages.evicted(victim, eviction.at_s)
-            state.ghosts.count_victim(victim.node)
-        pool.evicted(victim)
-        freed.victims += 1
-        freed.lost += not (victim.stranded or victim.copied)
+        evictions[i] = _book_victim(state, victim, freed, evictions[i])
         remove_victim(state, victim, freed, evictions[i])
     return freed.result()
 
@@ -162,6 +145,23 @@ def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Fr
         blocks = shared.blocks_of(freed.page_counts)
     state.resumability.settle_share()
     return blocks > before
+
+
+def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Eviction | None) -> Eviction | None:
+    """Count a victim that is about to go.
+
+    Returns what is remembered of it, which all victims of one pool in one call have in common; None without a memory.
+    """
+    i, tier = victim.component, victim.tier
+    if state.ghosts is not None and state.ages is not None:
+        if eviction is None:
+            eviction = state.ghosts.eviction(i, tier, state.evicted_pages(i, tier))
+        state.ages.evicted(victim, eviction.at_s)
+        state.ghosts.count_victim(victim.node)
+    state.pools(tier)[i].evicted(victim)
+    freed.victims += 1
+    freed.lost += not (victim.stranded or victim.copied)
+    return eviction
 
 
 def _can_shorten(state: TreeState, victim: Value) -> bool:

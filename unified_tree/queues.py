@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.reuse import Reuse
 
 VICTIMS_A_LOOK: Final = 4
+"""After so many victims one more queue is looked at: what it was noted with may have become less."""
 
 
 class Queues:

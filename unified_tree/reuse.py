@@ -5,8 +5,7 @@ each age (`VisitMemory`). Values of the same worth at the same age wait in one q
 victim stands at an end of some queue.
 
 Time is counted in visits of sessions, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` of them some thirty slices of a few passes in numpy over what is remembered, one a visit. Memory: two rings of
-visits, and what hangs on lines.
+`revise_every` of them some sixty slices of learning, one a visit. Memory: two rings of visits, and what hangs on lines.
 """
 
 from __future__ import annotations
@@ -64,11 +63,12 @@ class Reuse:
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
+        self._path_density = _density(float(state.page_size))
 
     # -- what happens
 
     def arrived(self, node: Node, length: int) -> None:
-        """A request has matched so far. Cost: O(1), but for every `revise_every`th visit."""
+        """A request has matched so far. Cost: O(1), and with some visits a slice of learning."""
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None:
@@ -80,7 +80,7 @@ class Reuse:
             line.kept = length
 
     def grew(self, node: Node) -> None:
-        """A new leaf stands in the tree. Cost: O(1), but for every `revise_every`th visit."""
+        """A new leaf stands in the tree. Cost: O(1), and with some visits a slice of learning."""
         line, parent = node.line, node.parent
         if line is None or parent is None:
             return
@@ -192,14 +192,14 @@ class Reuse:
             kind, pace = FORK, self._forks.pace(visit)
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
-        tokens = float(self._state.page_size)
+        density = self._path_density
         if not self._state.is_path[value.component]:
             tokens = float(max(1, visit.room)) / value.page_count
             if not visit.is_fork:
                 end, saves = value.node.end, visit.saves
                 rank = min(RANKS - 1, behind(saves, end)) if end in saves else RANKS - 1
                 tokens *= self._resumed[rank] / max(self._resumed)
-        density = min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
+            density = _density(tokens)
         return 1 + (kind * PACES + pace) * DENSITIES + density
 
     def worth(self, queue: i64, at: i64) -> float:
@@ -222,6 +222,11 @@ class Reuse:
         else:
             worth = self._sessions.worth(pace, age)
         return worth * HITS_A_PAGE[density]
+
+
+def _density(tokens: float) -> int:
+    """The bin of so many tokens hit for each page that is kept."""
+    return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
 
 
 def queue_of(value: Value) -> int:

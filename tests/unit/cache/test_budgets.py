@@ -246,3 +246,15 @@ def test_the_figures_of_a_budget() -> None:
 def test_sizes_are_not_watched_where_pools_have_none() -> None:
     with pytest.raises(ConfigurationError, match="share"):
         LiveSizes.watch(cache_of(20, FULL, SWA))
+
+
+def test_what_is_evicted_by_pool_is_short_by_what_has_left_since() -> None:
+    cache = cache_of(60, FULL, SWA)
+    for letter in "abcdefghijklmnopqrstuvwxyz":  # much leaves, of both pools
+        run(cache, letter * 8)
+    run(cache, "0123456789")
+    cache.evict({"full": 100})
+    assert run(cache, "0123456789xx") == 0
+    sizes = [size for by_size in cache.ledger.short_by.values() for size, tokens in enumerate(by_size) if tokens]
+    assert sizes
+    assert max(sizes) <= (60).bit_length(), "no more than the budget has left since"

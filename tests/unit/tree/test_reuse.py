@@ -1,4 +1,4 @@
-"""What the `density` policy learns: visits, how long to keep what they leave, and what that is worth against recency."""
+"""What the `density` policy learns: visits, what is worth how much that they leave, and what that brings against recency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unified_tree.node import Value
 from unified_tree.pool import STRANDED
 from unified_tree.reuse import queue_of, since
 from unified_tree.visit import Visit, latest
-from unified_tree.visit_memory import AGE_BOUNDS, USUAL_PACE, VisitMemory
+from unified_tree.visit_memory import AGE_BOUNDS, AGE_WIDTHS, AGES, USUAL_PACE, VisitMemory, _worth
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
 STATE = Component(name="state", coverage=Point(), page_bytes=64)
@@ -263,6 +263,22 @@ def test_a_value_is_worth_what_the_best_time_to_keep_it_brings(seed: int) -> Non
             held = sum(min(each + 0.5, kept) for each in waiting)
             best = max(best, in_time / held if held else 0.0)
         assert memory.worth(USUAL_PACE, age) == pytest.approx(best, rel=0.3, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_is_the_best_slope_to_any_later_age(seed: int) -> None:
+    draw, times = Random(seed), 1.5
+    hazard = [draw.choice([0.0, draw.random() ** 4, draw.random()]) for _ in range(AGES)]
+    answered, held = [0.0], [0.0]
+    for chance, width in zip(hazard, AGE_WIDTHS, strict=True):
+        left = 1 - answered[-1]
+        answered.append(answered[-1] + left * min(1.0, chance * times))
+        held.append(held[-1] + (left + 1 - answered[-1]) / 2 * width)
+    for age, worth in enumerate(_worth(hazard, times)):
+        slopes = [
+            (answered[at] - answered[age]) / (held[at] - held[age]) for at in range(age + 1, AGES + 1) if held[at] > held[age]
+        ]
+        assert worth == pytest.approx(max(slopes, default=0.0))
 
 
 def test_a_visit_that_is_answered_more_often_has_a_higher_pace() -> None:
