@@ -3,7 +3,8 @@ source runs as it is, and Python does what those do.
 
 An editable install is never compiled, or edits would go unseen; UNIFIED_TREE_PURE=1 skips compiling too.
 
-mypyc leaves docstrings out of the C that it writes, and `help` would be empty; they are written into it here.
+mypyc leaves docstrings out of the C that it writes, and `help` would be empty; they are written into it here. Long chains of
+objects end as `dealloc.h` says and why.
 """
 
 import ast
@@ -129,7 +130,9 @@ def hot_modules() -> list[Any]:
         found = list(mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core"))
     except SystemExit:  # how mypyc says that it cannot; it printed why
         return []
-    document({source for extension in found for source in extension.sources})
+    sources = {source for extension in found for source in extension.sources}
+    document(sources)
+    bound_deallocation(sources)
     if sys.platform != "win32":
         for extension in found:
             extension.extra_compile_args = [*extension.extra_compile_args, *WITHIN]  # mypyc gives all of them one list
@@ -164,6 +167,22 @@ def document(sources: set[str]) -> None:
         for pattern in (MODULE, FUNCTION, GETTER, NATIVE_CLASS):
             code = pattern.sub(append, code)
         path.write_text(OTHER_CLASS.sub(replace, code), encoding="utf-8")
+
+
+LAST_INCLUDE = re.compile(r'(?<=#include "__native_internal_unified_tree_core.h"\n)')
+
+
+def bound_deallocation(sources: set[str]) -> None:
+    """Have the C that mypyc made of the hot modules end long chains of objects as `dealloc.h` does."""
+    changed = 0
+    for path in map(Path, sources):
+        code = path.read_text(encoding="utf-8")
+        if "CPy_TRASHCAN_BEGIN" in code:
+            code, count = LAST_INCLUDE.subn(f'#include "{Path("unified_tree/dealloc.h").resolve().as_posix()}"\n', code)
+            path.write_text(code, encoding="utf-8")
+            changed += count
+    if changed != 1:
+        raise RuntimeError("the C that mypyc writes has changed: dealloc.h must follow its includes")
 
 
 def docstrings(source: str) -> Iterator[tuple[str, str]]:
