@@ -92,6 +92,7 @@ HOT = (
     "state",
     "token_bytes",
     "visit",
+    "visit_fit",
     "visit_memory",
 )
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.errors import ConfigurationError
 from unified_tree.extensions import find_extension, known_names
 from unified_tree.queues import Queues
-from unified_tree.reuse import queue_of, since
+from unified_tree.reuse import BY_RECENCY, QUEUE_SPAN, queue_of, since
 
 if TYPE_CHECKING:
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory, RestoreCost
@@ -172,8 +172,9 @@ class HitDensity(Standard):
 
     def standing(self, value: Value) -> tuple[float, float]:
         """By what is worth least a block."""
-        worth = value.rank if self._reuse is None else self._reuse.worth(queue_of(value), since(value))
-        return (worth / self._page_blocks if worth > 0 else worth, value.second_rank)
+        if self._reuse is None or self._reuse.mode == BY_RECENCY:
+            return (float(value.touched), 0.0)
+        return (self._reuse.worth(queue_of(value), since(value)) / self._page_blocks, value.second_rank)
 
     def learn_from(self, reuse: Reuse, urgencies: int) -> None:
         """Rank by what is learned of reuse; without that, it is `lru`."""
@@ -185,14 +186,14 @@ class HitDensity(Standard):
 
     def entered(self, value: Value) -> None:
         if self._reuse is not None:
-            self._queues[value.urgency].entered(int(value.rank), int(value.second_rank))
+            self._queues[value.urgency].entered(int(value.rank), i64(value.second_rank))
 
     def next_victim(self, order: Order, first: Value) -> Value:
         found = None if self._reuse is None else self._queues[first.urgency].least(order)
         return first if found is None else found
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return (float(queue_of(value)), float(since(value)))
+        return (value.score // QUEUE_SPAN, value.score % QUEUE_SPAN)
 
 
 class Guarded(Standard):

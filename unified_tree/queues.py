@@ -7,9 +7,13 @@ it is asked for. It falls with time, so every few victims one more queue is look
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64, mypyc_attr
+
 from unified_tree.node import Value
+from unified_tree.reuse import BY_RECENCY
 
 if TYPE_CHECKING:
     from unified_tree.order import Order
@@ -17,6 +21,24 @@ if TYPE_CHECKING:
 
 VICTIMS_A_LOOK: Final = 4
 """After so many victims one more queue is looked at: what it was noted with may have become less."""
+
+
+@mypyc_attr(acyclic=True)
+class Queue:
+    """What is noted of one queue.
+
+    Attributes:
+        number: see `Reuse.score`.
+        place: where it stands in the list of all.
+        worth: of the value that is worth least.
+    """
+
+    __slots__ = ("number", "place", "worth")
+
+    def __init__(self, number: int, place: int, worth: float) -> None:
+        self.number = number
+        self.place = place
+        self.worth = worth
 
 
 class Queues:
@@ -29,49 +51,64 @@ class Queues:
     def __init__(self, urgency: int, reuse: Reuse) -> None:
         self._urgency = urgency
         self._reuse = reuse
-        self._numbers: list[int] = []
-        self._worth: list[float] = []
-        self._places: dict[int, int] = {}
+        self._queues: list[Queue] = []
+        self._by_number: dict[int, Queue] = {}
         self._turn = 0
+        self._mode = BY_RECENCY
 
-    def entered(self, number: int, since: int) -> None:
+    def entered(self, number: int, since: i64) -> None:
         """A value stands in a queue. Cost: O(1)."""
         worth = self._reuse.worth(number, since)
-        place = self._places.get(number, -1)
-        if place < 0:
-            self._places[number] = len(self._numbers)
-            self._numbers.append(number)
-            self._worth.append(worth)
-        elif worth < self._worth[place]:
-            self._worth[place] = worth
+        queue = self._by_number.get(number)
+        if queue is None:
+            queue = self._by_number[number] = Queue(number, len(self._queues), worth)
+            self._queues.append(queue)
+        elif worth < queue.worth:
+            queue.worth = worth
 
     def least(self, order: Order) -> Value | None:
         """The value that is worth least, as far as is noted; None if there is none.
 
-        Cost: O(log n) for each queue that it looks at, mostly two, and O(queues) for the smallest of their numbers.
+        Cost: O(log n) for each queue that it looks at, mostly one, and O(queues) for the smallest of their notes.
         """
+        if self._mode != self._reuse.mode:
+            self._mode = self._reuse.mode
+            for queue in self._queues.copy():
+                self._look_at(queue, order)
         self._turn += 1
-        if self._turn % VICTIMS_A_LOOK == 0 and self._numbers:
-            self._look_at(self._turn // VICTIMS_A_LOOK % len(self._numbers), order)
-        while self._numbers:
-            place = self._worth.index(min(self._worth))
-            found = self._look_at(place, order)
-            if found is not None and self._worth[place] <= min(self._worth):
+        if self._turn % VICTIMS_A_LOOK == 0 and self._queues:
+            self._look_at(self._queues[self._turn // VICTIMS_A_LOOK % len(self._queues)], order)
+        while self._queues:
+            least = self._queues[0]
+            next_worth = inf
+            for queue in self._queues:
+                worth = queue.worth
+                if worth < least.worth:
+                    next_worth = least.worth
+                    least = queue
+                elif worth < next_worth and queue is not least:
+                    next_worth = worth
+            found = self._look_at(least, order)
+            if found is not None and least.worth <= next_worth:
                 return found
         return None
 
-    def _look_at(self, place: int, order: Order) -> Value | None:
+    def _look_at(self, queue: Queue, order: Order) -> Value | None:
         """Note what the least of a queue is worth, and return it; None if the queue was empty, and is forgotten."""
-        urgency, number = self._urgency, self._numbers[place]
+        urgency, number = self._urgency, queue.number
         oldest, newest = order.first_from(urgency, float(number)), order.last_up_to(urgency, float(number))
         is_there = oldest is not None and oldest.urgency == urgency and oldest.rank == number
         if not (is_there and isinstance(oldest, Value) and isinstance(newest, Value)):
-            del self._places[number]
-            last, worth = self._numbers.pop(), self._worth.pop()
-            if place < len(self._numbers):
-                self._numbers[place], self._worth[place], self._places[last] = last, worth, place
+            del self._by_number[number]
+            last = self._queues.pop()
+            if last is not queue:
+                self._queues[queue.place] = last
+                last.place = queue.place
             return None
-        of_oldest = self._reuse.worth(number, int(oldest.second_rank))
-        of_newest = of_oldest if newest is oldest else self._reuse.worth(number, int(newest.second_rank))
-        self._worth[place] = min(of_oldest, of_newest)
-        return oldest if of_oldest <= of_newest else newest
+        of_oldest = self._reuse.worth(number, i64(oldest.second_rank))
+        of_newest = of_oldest if newest is oldest else self._reuse.worth(number, i64(newest.second_rank))
+        if of_newest < of_oldest:
+            queue.worth = of_newest
+            return newest
+        queue.worth = of_oldest
+        return oldest

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from unified_tree.node import Tier
 from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
-from unified_tree.visit_memory import PACES, PACES_AN_OCTAVE, VisitMemory
+from unified_tree.visit_fit import PACES, PACES_AN_OCTAVE, USUAL_PACE
+from unified_tree.visit_memory import VisitMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +35,13 @@ RESUMED_FADE: Final = 4096.0
 FIRST_LEARNED: Final = 64
 """After so many visits something is learned, and after twice as many again, up to `revise_every`."""
 LEARNED: Final = object()
-QUEUE_SPAN: Final = 1 << 39
+BY_RECENCY: Final = 0
+BY_AGE: Final = 1
+BY_CLASS: Final = 2
+PAYS: Final = 1.02
+"""Classes of sessions are told apart if so many times as many hits are expected of that as of recency."""
+STILL_PAYS: Final = 1.01
+QUEUE_SPAN: Final = float(1 << 39)
 UNKNOWN: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
 SESSION: Final = 0
@@ -58,12 +66,17 @@ class Reuse:
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self._settings = settings = state.settings
-        self.now = 0
+        self.visits = 0
+        self.mode = BY_RECENCY
         self._sessions = VisitMemory(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
         self._path_density = _density(float(state.page_size))
+
+    @property
+    def now(self) -> int:
+        return self._state.clock
 
     # -- what happens
 
@@ -75,7 +88,7 @@ class Reuse:
             return
         if not visit.is_gone_on_from(length):
             self._fork(line, length)
-        elif not (visit.is_open and visit.serial == self._sessions.last_serial):  # else it tries again
+        elif not visit.is_open:  # else it tries again
             self._go_on(visit, length)
             line.kept = length
 
@@ -120,9 +133,9 @@ class Reuse:
     def _begin(self, visit: Visit) -> Visit:
         """A session has a new visit."""
         self._sessions.enter(visit)
-        self.now += 1
-        now, every = self.now, self._settings.revise_every
-        if self._learning is None and (now % every == 0 or (FIRST_LEARNED <= now < every and now & (now - 1) == 0)):
+        self.visits += 1
+        count, every = self.visits, self._settings.revise_every
+        if self._learning is None and (count % every == 0 or (FIRST_LEARNED <= count < every and count & (count - 1) == 0)):
             self._learning = self._learn()
         if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
             self._learning = None
@@ -156,10 +169,21 @@ class Reuse:
 
     def _learn(self) -> Iterator[None]:
         """In slices, one a visit."""
-        yield from self._sessions.learn(self.now)
-        yield from self._forks.learn(self.now)
+        yield from self._sessions.learn(self.now, self._held_tokens())
+        yield from self._forks.learn(self.now, 0)
+        pays = self._sessions.gain >= (STILL_PAYS if self.mode == BY_CLASS else PAYS)
+        self.mode = BY_CLASS if pays else BY_AGE
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
+
+    def _held_tokens(self) -> int:
+        """Tokens of paths that the tree holds on the tier that holds more."""
+        state, most = self._state, 0
+        for tier in Tier:
+            for pool in state.pools(tier):
+                if pool.is_path:
+                    most = max(most, pool.used_pages * state.page_size)
+        return most
 
     # -- what it means
 
@@ -169,17 +193,17 @@ class Reuse:
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None or not value.touched:
-            return float(UNKNOWN * QUEUE_SPAN + value.touched)
+            return UNKNOWN * QUEUE_SPAN + float(value.touched)
         if node.end > line.kept and value.score >= QUEUE_SPAN:
             queue, at = queue_of(value), since(value)  # its session has left it behind, where it waits as it did
         else:
-            queue, at = self._queue(visit, value), visit.at
+            queue, at = self._queue(visit, value), value.touched
         fork = None if line.forks is None else line.forks.get(node.end)
         if fork is not None:
             other = self._queue(fork, value)
-            if self.worth(other, fork.at) > self.worth(queue, at):
-                queue, at = other, fork.at
-        return float(queue * QUEUE_SPAN + at)
+            if self.worth(other, at) > self.worth(queue, at):
+                queue = other
+        return float(queue) * QUEUE_SPAN + float(at)
 
     def _queue(self, visit: Visit, value: Value) -> int:
         """A queue is of one kind, one pace (or gap), and one density."""
@@ -206,11 +230,11 @@ class Reuse:
         """Hits a page and visit that keeping a value of a queue is worth, which waits there since some visit; the least is
         evicted first. Cost: O(1).
         """
+        if self.mode == BY_RECENCY:
+            return float(at)
         if queue == UNKNOWN:
             return -inf
         age: i64 = self.now - at
-        if not self._sessions.is_ready:
-            return -float(age)
         code: i64 = (queue - 1) // DENSITIES
         density: i64 = queue - 1 - code * DENSITIES
         kind: i64 = code // PACES
@@ -220,7 +244,7 @@ class Reuse:
         elif kind == FORK and self._forks.is_ready:
             worth = self._forks.worth(pace, age)
         else:
-            worth = self._sessions.worth(pace, age)
+            worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
         return worth * HITS_A_PAGE[density]
 
 
@@ -231,9 +255,9 @@ def _density(tokens: float) -> int:
 
 def queue_of(value: Value) -> int:
     """The queue that is noted in a value's score."""
-    return int(value.score) // QUEUE_SPAN
+    return int(value.score // QUEUE_SPAN)
 
 
 def since(value: Value) -> int:
     """Since when it waits there, in visits."""
-    return int(value.score) % QUEUE_SPAN
+    return int(value.score % QUEUE_SPAN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from unified_tree.line import Line
@@ -19,16 +19,23 @@ GONE_ON_SHARE: Final = 3
 MEAN_GAPS: Final = 4
 """About so many gaps count for their mean."""
 FEATURES: Final = 5
+BIN_BITS: Final = 5
 BINS: Final = 24
+UNJUDGED: Final = -1
 
 
-def octave(number: int) -> int:
+def octave(number: i64) -> i64:
     """The bin of a count: 0 for what is unknown (-1), else 1, 2, 3, … for 0, 1, 2 to 3, …
 
     >>> octave(-1), octave(0), octave(1), octave(2), octave(3), octave(4)
     (0, 1, 2, 2, 3, 3)
     """
-    return min(BINS - 1, (number + 1).bit_length()) if number >= 0 else 0
+    number += 1
+    found: i64 = 0
+    while number > 0 and found < BINS - 1:
+        number >>= 1
+        found += 1
+    return found
 
 
 @mypyc_attr(acyclic=True)
@@ -43,7 +50,9 @@ class Visit:
         gap, gap_before: after how many others this one came, and the one before it; -1 for the first.
         mean_gap: a moving mean of the gaps up to this one.
         growth: tokens beyond what it shares with the one before; -1 for the first.
-        bins: what it is like: a byte for each feature, below `BINS`.
+        features: what it is like: a bin below `BINS` for each, in `BIN_BITS`, the first one lowest.
+        pace: how soon visits like it are answered, as far as was known when it was judged; judged: when that was, by what had
+            been learned, or UNJUDGED.
         serial: its number there.
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
@@ -53,15 +62,17 @@ class Visit:
 
     __slots__ = (
         "at",
-        "bins",
         "by",
         "end",
+        "features",
         "gap",
         "gap_before",
         "growth",
         "is_fork",
         "is_open",
+        "judged",
         "mean_gap",
+        "pace",
         "room",
         "saves",
         "serial",
@@ -78,7 +89,9 @@ class Visit:
         self.is_open = True
         self.saves: tuple[int, ...] = ()
         self.serial = 0
-        self.bins = b""
+        self.features: i64 = 0
+        self.pace: i64 = 0
+        self.judged: i64 = UNJUDGED
         if before is None:
             self.turns = 0
             self.gap = self.gap_before = self.growth = -1
@@ -116,8 +129,12 @@ class Visit:
             self.saves = tuple(sorted((*self.saves, length)))[-most:]
 
     def _describe(self) -> None:
-        ages = octave(self.gap), octave(self.gap_before)
-        self.bins = bytes((min(self.turns, BINS - 1), octave(self.end), *ages, octave(self.growth)))
+        features: i64 = octave(self.growth)
+        features = features << BIN_BITS | octave(self.gap_before)
+        features = features << BIN_BITS | octave(self.gap)
+        features = features << BIN_BITS | octave(self.end)
+        self.features = features << BIN_BITS | min(self.turns, BINS - 1)
+        self.judged = UNJUDGED
 
 
 def latest(line: Line) -> Visit | None:

@@ -37,9 +37,12 @@ del tree
 
 
 @pytest.mark.parametrize(
-    ("what_ends", "length"), [(CHAIN, 60), (CHAIN, 300_000), (NESTED, 48), (NESTED, 49), (NESTED, 50), (NESTED, 60), (TREE, 200)]
+    ("what_ends", "length"),
+    [(CHAIN, 60), (CHAIN, 300_000), (NESTED, 48), (NESTED, 49), (NESTED, 50), (NESTED, 60), (TREE, 200)],
 )
 def test_what_lies_before_an_object_stays_as_it_was(what_ends: str, length: int) -> None:
     code = f"import resource; resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))\n{what_ends.format(length=length)}"
-    done = subprocess.run([sys.executable, "-P", "-X", "dev", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "dev", "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

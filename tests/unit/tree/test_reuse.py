@@ -6,14 +6,18 @@ from random import Random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Value
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import queue_of, since
+from unified_tree.reuse import BY_AGE, BY_CLASS, queue_of, since
 from unified_tree.visit import Visit, latest
-from unified_tree.visit_memory import AGE_BOUNDS, AGE_WIDTHS, AGES, USUAL_PACE, VisitMemory, _worth
+from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, USUAL_PACE, VisitFit, worth_by_age
+from unified_tree.visit_memory import VisitMemory
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
 STATE = Component(name="state", coverage=Point(), page_bytes=64)
 WINDOW = Component(name="window", coverage=Trailing(2), page_bytes=64)
@@ -166,7 +170,7 @@ def test_a_turn_goes_on_from_the_one_before() -> None:
         server.serve(fresh(5, draw))
     server.serve(text + fresh(6, draw))
     answered = visit_of(server, text)
-    assert (answered.turns, answered.gap, answered.gap_before, answered.growth, answered.end) == (1, 3, -1, 6, 30)
+    assert (answered.turns, answered.gap, answered.gap_before, answered.growth, answered.end) == (1, 4, -1, 6, 30)
 
 
 def test_a_turn_whose_answer_was_dropped_goes_on_from_the_session() -> None:
@@ -187,7 +191,7 @@ def test_a_session_that_comes_back_after_its_eviction_is_known() -> None:
         server.serve(fresh(20, draw))
     assert server.serve(text + fresh(4, draw)) == 0
     visit = visit_of(server, text)
-    assert (visit.turns, visit.gap, visit.end) == (1, 6, 28)
+    assert (visit.turns, visit.gap, visit.end) == (1, 7, 28)
 
 
 def test_sessions_that_share_little_are_their_own() -> None:
@@ -206,6 +210,7 @@ def test_a_retry_is_no_visit_of_its_own() -> None:
     server.serve(text)
     for _ in range(5):
         server.tree.match_prefix(Key([*text, 7, 8, 9]))  # there was no room for it
+        server.serve(fresh(5, draw))
     server.serve([*text, 7, 8, 9])
     assert visit_of(server, text).turns == 1
 
@@ -229,7 +234,7 @@ def learned(ages: list[int | None]) -> VisitMemory:
 
 def learn(memory: VisitMemory, now: int) -> None:
     """All slices."""
-    for _ in memory.learn(now):
+    for _ in memory.learn(now, 0):
         pass
 
 
@@ -267,14 +272,14 @@ def test_a_value_is_worth_what_the_best_time_to_keep_it_brings(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_is_the_best_slope_to_any_later_age(seed: int) -> None:
-    draw, times = Random(seed), 1.5
+    draw, pace = Random(seed), USUAL_PACE + 2
     hazard = [draw.choice([0.0, draw.random() ** 4, draw.random()]) for _ in range(AGES)]
     answered, held = [0.0], [0.0]
     for chance, width in zip(hazard, AGE_WIDTHS, strict=True):
         left = 1 - answered[-1]
-        answered.append(answered[-1] + left * min(1.0, chance * times))
+        answered.append(answered[-1] + left * min(1.0, chance * 2))
         held.append(held[-1] + (left + 1 - answered[-1]) / 2 * width)
-    for age, worth in enumerate(_worth(hazard, times)):
+    for age, worth in enumerate(worth_by_age(hazard, pace)):
         slopes = [
             (answered[at] - answered[age]) / (held[at] - held[age]) for at in range(age + 1, AGES + 1) if held[at] > held[age]
         ]
@@ -285,6 +290,46 @@ def test_a_visit_that_is_answered_more_often_has_a_higher_pace() -> None:
     memory = learned([10, None] * 300)
     paces = [memory.pace(Visit(600, 0, length, None, is_fork=False)) for length in (1_000, 100)]
     assert paces[0] > USUAL_PACE > paces[1]
+
+
+def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
+    """All that is learned of these visits."""
+    fit = VisitFit(features, is_back, ages)
+    for _ in fit.steps():
+        pass
+    return fit
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["features tell", "features say nothing"])
+def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> None:
+    draw = np.random.default_rng(3)
+    is_back = draw.random(4_000) < 0.2
+    ages = np.where(is_back, draw.integers(500, 1_500, 4_000), 10_000)
+    features = np.where(is_back if tells else draw.random(4_000) < 0.2, 3, 1) + (draw.integers(0, 8, 4_000) << 5)
+    fit = fitted(features[::2], is_back[::2], ages[::2])
+    others = features[1::2], is_back[1::2], ages[1::2], np.full(2_000, 100)
+    held = 100 * int(ages[1::2].sum())
+    few, all_of_them = fit.gain(*others, 0.06 * held), fit.gain(*others, held)
+    assert all_of_them == 1.0
+    assert few > 2 if tells else 0.9 < few < 1.02
+
+
+def test_one_class_gains_nothing() -> None:
+    features, is_back, ages = np.zeros(60, np.int64), np.arange(60) % 2 == 0, np.where(np.arange(60) % 2 == 0, 16, 1_000)
+    assert fitted(features, is_back, ages).gain(features, is_back, ages, np.full(60, 10), 500.0) == 1.0
+
+
+def test_classes_are_told_apart_only_where_that_pays() -> None:
+    server = Server("density", 320)
+    chats_among_scans(server)
+    assert server.tree.state.reuse is not None and server.tree.state.reuse.mode == BY_CLASS
+    alike, draw = Server("density", 320), Random(7)
+    texts = [fresh(10, draw) for _ in range(40)]
+    for _ in range(1_500):
+        at = draw.randrange(len(texts))
+        texts[at] = texts[at] + fresh(1, draw) if draw.random() < 0.9 else fresh(10, draw)
+        alike.serve(texts[at])
+    assert alike.tree.state.reuse is not None and alike.tree.state.reuse.mode == BY_AGE
 
 
 @pytest.mark.parametrize("boundaries", [0, 20])
@@ -322,4 +367,4 @@ def test_what_a_session_left_behind_waits_as_it_did() -> None:
     server.serve(text + fresh(10, draw))
     ages = sorted(since(value) for value in server.tree.state.device_pools[0].order if isinstance(value, Value))
     assert ages[0] == 1  # the dropped answer
-    assert ages[-1] == 11
+    assert ages[-1] == 12

@@ -1,0 +1,193 @@
+"""What is learned of visits: how the odds of an answer follow from what a visit is like, and the chance of one at each age.
+
+The share of visits with the same bin of a feature that were answered, beside that of all, gives the bin its weight; a visit's
+weights add up to its odds (naive Bayes). Visits of about the same odds form a class. How long each visit was idle, and whether
+an answer ended that, gives a hazard by age (Kaplan and Meier, 1958); a class has that of all, so many times as its visits are
+answered more often than the others at the same ages: its pace (proportional hazards, Cox, 1972).
+
+What a visit left is worth the chance of an answer up to some age, for the time for which it is held until then, at the age for
+which that is most (the index of Gittins, 1979, for one arrival).
+"""
+
+from __future__ import annotations
+
+from math import exp2, log
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from unified_tree.visit import BIN_BITS, BINS, FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+CLASSES: Final = 16
+VISITS_A_CLASS: Final = 64
+AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(-6, 58) / 3)))
+"""Ages are told apart in ticks up to 6, then in thirds of octaves: 0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, …, 524,288."""
+AGE_WIDTHS: Final[list[float]] = np.diff(AGE_BOUNDS).tolist()
+AGES: Final = len(AGE_WIDTHS)
+BIN_MASK: Final = (1 << BIN_BITS) - 1
+PACES: Final = 21
+USUAL_PACE: Final = 10
+PACES_AN_OCTAVE: Final = 2
+PATIENCE: Final = 2.0
+"""A visit without an answer counts as one once it is older than the median answer so many times."""
+LEAST_SHARE: Final = 0.001
+BIN_PRIOR: Final = 10.0
+"""Visits like all others that are counted with those of a bin."""
+PRICES: Final = 48
+"""So many prices are tried, and what lies between is interpolated."""
+DOUBTED_ANSWERS: Final = 10.0
+"""So many answers of the usual size are added to what any order would hit: few answers say little."""
+
+
+class VisitFit:
+    """Learns from these visits.
+
+    Args:
+        features: of each visit, int64, shape [visits].
+        is_back: whether it was answered.
+        age: when that was, or how long it waits; ticks.
+
+    Attributes:
+        weights: of each bin, shape [FEATURES][BINS].
+        cuts: the odds between the classes, ascending.
+        paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
+        chances: of an answer at each age, shape [AGES].
+    """
+
+    def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
+        self._features = features
+        self._is_back = is_back
+        self._age = age
+        self.weights: list[list[float]] = []
+        self.cuts: list[float] = []
+        self.paces: list[int] = []
+        self.chances: list[float] = []
+
+    def steps(self) -> Iterator[None]:
+        """All that is to be done, in slices. Cost: a slice is a few passes in numpy over the visits."""
+        is_back, age, count = self._is_back, self._age, len(self._age)
+        # A visit that waits for longer than answers usually take counts as not answered.
+        usual = PATIENCE * float(np.median(age[is_back])) if is_back.any() else 0.0
+        is_known = is_back | (age > usual)
+        share = (is_back.sum() + 1) / (is_known.sum() + 2)
+        for i in range(FEATURES):
+            yield
+            of = bins_of(self._features, i)
+            seen = np.bincount(of[is_known], minlength=BINS)
+            answered = np.bincount(of[is_back], minlength=BINS)
+            part = np.clip((answered + BIN_PRIOR * share) / (seen + BIN_PRIOR), LEAST_SHARE, 1 - LEAST_SHARE)
+            self.weights.append((np.log(part / (1 - part)) - log(share / (1 - share))).tolist())
+        yield
+        odds = self._odds(self._features)
+        classes = min(CLASSES, max(1, count // VISITS_A_CLASS))
+        self.cuts = np.sort(odds)[[count * i // classes for i in range(1, classes)]].tolist()
+        yield
+        cell = self._cells(odds, age)
+        came = np.bincount(cell[is_back], minlength=classes * AGES).reshape(classes, AGES)
+        there = np.bincount(cell, minlength=classes * AGES).reshape(classes, AGES)[:, ::-1].cumsum(1)[:, ::-1]
+        hazard = came.sum(0) / np.maximum(there.sum(0), 1)
+        ratio = (came.sum(1) + 1) / ((there * hazard).sum(1) + 1)
+        paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
+        self.chances, self.paces = hazard.tolist(), paces.astype(np.int64).tolist()
+
+    def _odds(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
+        odds = np.zeros(len(features))
+        for i, weights in enumerate(self.weights):
+            odds += np.array(weights)[bins_of(features, i)]
+        return odds
+
+    def _cells(self, odds: NDArray[np.float64], age: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The class and bin of age of visits, as one number."""
+        of_class = np.searchsorted(np.array(self.cuts), odds, "right")
+        return of_class * AGES + np.minimum(AGES - 1, np.searchsorted(AGE_BOUNDS[1:], age, "right"))
+
+    def gain(
+        self,
+        features: NDArray[np.int64],
+        is_back: NDArray[np.bool_],
+        age: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        memory: float,
+    ) -> float:
+        """How many times as many tokens of other visits are hit if these classes are told apart as if they are not.
+
+        A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
+        (the working set, Denning, 1968). What is answered until then is hit.
+
+        Args:
+            features, is_back, age: of the others.
+            tokens: of their texts.
+            memory: what can be held: tokens times ticks.
+
+        Cost: a few passes over them, and O(classes x (AGES + PRICES)).
+        """
+        cell, classes = self._cells(self._odds(features), age), len(self.paces)
+        ended, aged, hit = (
+            np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1)
+            for weight in (tokens, tokens * age, tokens * is_back)
+        )
+        # What is held, and hit, of each class if it is kept up to each bound.
+        start = np.zeros((classes, 1))
+        held = np.hstack([start, aged + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]])
+        hit = np.hstack([start, hit])
+        if memory >= held[:, -1].sum():
+            return 1.0
+        told_apart, alike = (
+            hits_at([worth_by_age(self.chances, pace) for pace in paces], held, hit, memory)
+            for paces in (self.paces, [USUAL_PACE] * classes)
+        )
+        doubt = DOUBTED_ANSWERS * float(hit[:, -1].sum()) / max(1, int(is_back.sum()))
+        return (told_apart + doubt) / (alike + doubt)
+
+
+def hits_at(worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float) -> float:
+    """What is hit if each class is kept while it is worth some price, at the price at which that fits into the memory.
+
+    Args:
+        worth: of each class at each age.
+        held, hit: of each class if it is kept up to each bound of ages, shape [classes, AGES + 1].
+    """
+    least = np.minimum.accumulate(np.array(worth), 1)
+    held_at, hit_at = [0.0], [0.0]
+    for price in np.quantile(least, np.linspace(1, 0, PRICES)).tolist():
+        kept = (least >= price).sum(1)
+        held_at.append(float(held[np.arange(len(held)), kept].sum()))
+        hit_at.append(float(hit[np.arange(len(hit)), kept].sum()))
+    return float(np.interp(memory, held_at, hit_at))
+
+
+def bins_of(features: NDArray[np.int64], i: int) -> NDArray[np.int64]:
+    """The bin of one feature of each visit."""
+    return features >> BIN_BITS * i & BIN_MASK
+
+
+def worth_by_age(chances: list[float], pace: int) -> list[float]:
+    """The index of Gittins at each age, from the usual chances of an answer at each; both of length AGES.
+
+    At each age it is the slope to the next corner of the least concave function above the answered share, as a function of the
+    time for which visits were held until then. Cost: O(AGES).
+    """
+    times = exp2((pace - USUAL_PACE) / PACES_AN_OCTAVE)
+    answered, held = [0.0], [0.0]
+    for chance, width in zip(chances, AGE_WIDTHS, strict=True):
+        left = 1.0 - answered[-1]
+        here = left * min(1.0, chance * times)
+        answered.append(answered[-1] + here)
+        held.append(held[-1] + (left - here / 2) * width)
+    corners = [AGES]
+    worth = [0.0] * AGES
+    for age in range(AGES - 1, -1, -1):
+        while True:
+            time = held[corners[-1]] - held[age]
+            worth[age] = (answered[corners[-1]] - answered[age]) / time if time > 0 else 0.0
+            if len(corners) == 1 or worth[age] > worth[corners[-1]]:
+                break
+            corners.pop()
+        corners.append(age)
+    return worth
