@@ -136,13 +136,13 @@ class VisitFit:
         start = np.zeros((classes, 1))
         held = np.hstack([start, aged + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]])
         hit = np.hstack([start, hit])
-        if memory >= held[:, -1].sum():
+        if memory >= held[:, -1].sum() or not is_back.any():
             return 1.0
         told_apart, alike = (
             hits_at([worth_by_age(self.chances, pace) for pace in paces], held, hit, memory)
             for paces in (self.paces, [USUAL_PACE] * classes)
         )
-        doubt = DOUBTED_ANSWERS * float(hit[:, -1].sum()) / max(1, int(is_back.sum()))
+        doubt = DOUBTED_ANSWERS * float(hit[:, -1].sum()) / int(is_back.sum())
         return (told_apart + doubt) / (alike + doubt)
 
 

@@ -95,7 +95,7 @@ class PrefixCache(StoreAccess):
         page_counts: Mapping[str, int] | None = None,
         *,
         budget: BlockBudget | None = None,
-        policy: str | PolicyFactory = "lru",
+        policy: str | PolicyFactory = "density",
         rebuild: bool = True,
         save_limit: int = 4,
         draft_tokens: int = 16,

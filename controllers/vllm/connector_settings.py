@@ -42,7 +42,7 @@ class ConnectorSettings:
     host_gib: float = 4.0
     boundary_tokens: int = 1024
     min_load_tokens: int = 0
-    policy: str = "lru"
+    policy: str = "density"
     verify: bool = False
     miss_memory_mib: int = 64
     inspector: InspectorSettings | None = None

@@ -319,6 +319,23 @@ def test_one_class_gains_nothing() -> None:
     assert fitted(features, is_back, ages).gain(features, is_back, ages, np.full(60, 10), 500.0) == 1.0
 
 
+def test_visits_without_an_answer_say_nothing() -> None:
+    features, ages = np.zeros(40, np.int64), np.arange(1, 41)
+    for is_back in (np.zeros(40, np.bool_), ages < 0):
+        assert fitted(features, ages % 2 == 0, ages).gain(features, is_back, ages, np.full(40, 10), 500.0) == 1.0
+        assert fitted(features, is_back, ages).gain(features, ages % 2 == 0, ages, np.full(40, 10), 500.0) > 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_few_visits_can_be_learned_from(count: int) -> None:
+    memory = VisitMemory(8)
+    for at in range(count):
+        memory.enter(Visit(0, 0, at, None, is_fork=False))
+    for _ in memory.learn(0, 100):
+        pass
+    assert memory.gain == pytest.approx(1.0, abs=0.5)
+
+
 def test_classes_are_told_apart_only_where_that_pays() -> None:
     server = Server("density", 320)
     chats_among_scans(server)
