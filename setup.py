@@ -97,6 +97,7 @@ HOT = (
 )
 
 NATIVE = {
+    "key_bytes": "unified_tree/key_bytes.c",
     "page_flags": "unified_tree/page_flags.c",
     "controllers/pools/row_copy": "controllers/pools/row_copy.c",
     "controllers/storage/file/bucket_scan": "controllers/storage/file/bucket_scan.c",

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.int64 import INT64_BYTES
+from unified_tree.comparing import agreement, page_code
 from unified_tree.line import Line, RootLine
-from unified_tree.matching import agreement
 from unified_tree.node import Root
 
 if TYPE_CHECKING:
@@ -35,29 +34,10 @@ GHOST_BYTES: Final = 320
 Measured in the compiled build over thousands of them: 227 for the turns of chats, 279 for prompts that fork off one text, up to
 345 where windows or states are evicted, too.
 """
-LONG_PAGE_BYTES: Final = 64
 MAX_FORMER: Final = 8
 """How many invalidations are remembered."""
 MAX_FIRST_PAGES: Final = 1 << 16
 """Of how many first pages of prompts it is remembered in which namespaces they stood."""
-
-
-def page_code(length: i64, data: bytes | memoryview, position: int, page_bytes: int) -> i64:
-    """A hash of a length and the page behind it, which stands in a key's data at a position.
-
-    Of a long page only the low bytes of its tokens count, which is faster; pages that differ in no low byte take each other's
-    place.
-    """
-    end = position + page_bytes
-    if page_bytes > LONG_PAGE_BYTES:
-        few = data[position:end:INT64_BYTES]
-        page = few if isinstance(few, bytes) else bytes(few)
-    elif isinstance(data, bytes):
-        page = data[position:end]
-    else:
-        page = bytes(data[position:end])
-    code: i64 = hash(page)
-    return code ^ length
 
 
 @mypyc_attr(acyclic=True)

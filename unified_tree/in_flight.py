@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.ghosts import page_code
-from unified_tree.matching import common_bytes
+from unified_tree.comparing import agreement, page_code
 
 if TYPE_CHECKING:
     from unified_tree.keys import Key
@@ -67,13 +66,8 @@ class InFlight:
             flight = self._flights.get(page_code(length, data, length * width, size * width))
         if flight is None or flight.known != length or flight.key.namespace != key.namespace or flight.key.bigram != key.bigram:
             return 0
-        whole = min(key.length, flight.length) // size * size
-        ours, theirs = bytes(data[: whole * width]), bytes(flight.data[: whole * width])
-        end = (length + size) * width
-        if not ours.startswith(theirs[:end]):
-            return 0
-        common = common_bytes(ours, theirs[length * width :], length * width, len(ours), size * width)
-        return length + common // width
+        common = agreement(data, flight.data, 0, min(key.length, flight.length) * width, size * width) // width
+        return common if common > length else 0
 
     def begin(self, key: Key, count: int, length: int) -> Flight | None:
         """A prompt of `count` tokens will be computed from `length` on; None if it fills no whole page there."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unified_tree.comparing import agreement
 from unified_tree.errors import InsertError, PageError
 from unified_tree.int64 import any_negative
 from unified_tree.keys import Key
-from unified_tree.matching import has_at, path_reach, walk
+from unified_tree.matching import path_reach, walk
 from unified_tree.node import Node
 from unified_tree.page_ids import page_ids
 from unified_tree.shared_windows import would_lose_state
@@ -134,7 +135,7 @@ def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None
     data, width = key.data, key.width_bytes
     at = node
     while (parent := at.parent) is not None:
-        if not has_at(data, parent.end * width, at.edge):
+        if agreement(data, at.edge, parent.end * width, len(data), len(at.edge)) == 0:
             return root
         at = parent
     return node if at is root else root

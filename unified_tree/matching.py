@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.children import child_at
+from unified_tree.comparing import agreement
 from unified_tree.keys import Key
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier
 from unified_tree.receipt import NOWHERE, Boundary, Match, record
@@ -34,63 +35,25 @@ def walk(state: TreeState, key: Key, start: Node, limit: int) -> tuple[Node, int
     position = start.end * width - base
     node = start
     while position < stop:
-        at_once = min(stop - position, STRETCH_BYTES)  # longer edges are not compared here and again where they differ
-        child = None
-        if node.child_index is None:  # few children: one whose whole edge agrees, else one whose first page does
+        common = 0
+        if node.child_index is None:
             child = node.first_child
-            while child is not None and not (len(child.edge) <= at_once and has_at(data, position, child.edge)):
+            while child is not None:
+                common = agreement(data, child.edge, position, stop, page)
+                if common:
+                    break
                 child = child.next_sibling
-        agrees = child is not None
-        if child is None:
-            child = child_at(node, bytes(data[position : position + page]))
-            if child is None:
-                break
-        edge = child.edge
-        if not agrees and node.child_index is not None:
-            agrees = len(edge) <= at_once and has_at(data, position, edge)
-        if not agrees:
-            common = common_bytes(data, edge, position, stop, page)
-            if common < len(edge):
-                return child, (base + position + common) // width
-        node = child
-        position += len(edge)
-    return node, (base + position) // width
-
-
-def has_at(data: bytes | memoryview, position: int, edge: bytes) -> bool:
-    """Whether the whole of `edge` stands in a key's data at a position. Cost: one comparison, and no copy."""
-    if isinstance(data, bytes):
-        return data.startswith(edge, position)
-    after = position + len(edge)
-    return after <= len(data) and edge.startswith(data[position:after])
-
-
-def agreement(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
-    """How many bytes of `edge`, in whole pages, agree with `data` from a position up to `stop`. Cost: a comparison."""
-    if len(edge) <= stop - position and has_at(data, position, edge):
-        return len(edge)
-    if not edge.startswith(data[position : position + page]):
-        return 0
-    return common_bytes(data, edge, position, stop, page)
-
-
-def common_bytes(data: bytes | memoryview, edge: bytes, position: int, stop: int, page: int) -> int:
-    """How many bytes of `edge`, in whole pages, agree with `data` at `position`. The first page is known to agree.
-
-    Goes on by a long stretch at a time, and bisects the one that differs: each byte is compared about once, without a copy.
-    """
-    ours = memoryview(data)
-    low, high = 1, min(len(edge), stop - position) // page
-    stretch = max(1, STRETCH_BYTES // page)
-    differs = False
-    while low < high:
-        middle = low + ((high - low + 1) // 2 if differs else min(high - low, stretch))
-        if edge.startswith(ours[position + low * page : position + middle * page], low * page):
-            low = middle
         else:
-            high = middle - 1
-            differs = True
-    return low * page
+            child = child_at(node, bytes(data[position : position + page]))
+            if child is not None:
+                common = agreement(data, child.edge, position, stop, page)
+        if child is None:
+            break
+        if common < len(child.edge):
+            return child, (base + position + common) // width
+        node = child
+        position += common
+    return node, (base + position) // width
 
 
 def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool = False) -> Match:
@@ -136,8 +99,6 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
 
 
-STRETCH_BYTES: Final = 1 << 18
-"""How much of a long edge is compared at a time: so much that the calls cost next to nothing, and little is compared twice."""
 _MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, (), NOWHERE)
 
 

@@ -1,16 +1,19 @@
 """Reuse: which values are needed again, and when; learned from how requests go on from one another, not their content.
 
 Each request that publishes a text leaves a `Visit`. What happened to visits like it says what a value that it left is worth at
-each age (`VisitMemory`). Values of the same worth at the same age wait in one queue, since when they were used, so the next
+each age (`VisitMemory`). Values of the same worth at the same age wait in one queue, by when they were used last, so the next
 victim stands at an end of some queue.
 
-Time is counted in visits of sessions, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` of them some sixty slices of learning, one a visit. Memory: two rings of visits, and what hangs on lines.
+Until enough is known values go by recency. Then sessions are told apart only while that pays, judged by visits that the judging
+knowledge does not come from; else all of them are worth the same at the same age.
+
+Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
+`revise_every` visits some twenty slices of learning, one a visit. Memory: two rings of visits, and what hangs on lines.
 """
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf, log2, sqrt
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -38,8 +41,10 @@ LEARNED: Final = object()
 BY_RECENCY: Final = 0
 BY_AGE: Final = 1
 BY_CLASS: Final = 2
+"""How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
+is known of sessions like theirs."""
 PAYS: Final = 1.02
-"""Classes of sessions are told apart if so many times as many hits are expected of that as of recency."""
+"""Classes of sessions are told apart if so many times as many hits are expected of that; and go on to be, if STILL_PAYS."""
 STILL_PAYS: Final = 1.01
 QUEUE_SPAN: Final = float(1 << 39)
 UNKNOWN: Final = 0
@@ -60,7 +65,8 @@ class Reuse:
     """What one tree has learned.
 
     Attributes:
-        now: how many visits sessions had.
+        visits: how many visits sessions had.
+        mode: BY_RECENCY, BY_AGE or BY_CLASS.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -72,10 +78,12 @@ class Reuse:
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
+        self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._path_density = _density(float(state.page_size))
 
     @property
     def now(self) -> int:
+        """The tree's clock: it ticks with each match and insert."""
         return self._state.clock
 
     # -- what happens
@@ -188,7 +196,7 @@ class Reuse:
     # -- what it means
 
     def score(self, value: Value) -> float:
-        """The queue in which a value waits, and since when, in visits; see `queue_of` and `since`. Cost: O(1)."""
+        """The queue in which a value waits, and since which tick; see `queue_of` and `since`. Cost: O(1)."""
         node = value.node
         line = node.line
         visit = None if line is None else latest(line)
@@ -206,7 +214,11 @@ class Reuse:
         return float(queue) * QUEUE_SPAN + float(at)
 
     def _queue(self, visit: Visit, value: Value) -> int:
-        """A queue is of one kind, one pace (or gap), and one density."""
+        """A queue is of one kind, one pace (or gap), and one density.
+
+        What a hit of a window or state saves, a page of it, counts as its geometric mean with what a page of path saves: the
+        path may be gone before, and by a count of tokens alone windows would stay with other sessions than paths.
+        """
         kind = SESSION
         if visit.is_open and not visit.is_fork:
             kind, pace = STEADY, 0  # its request waits for room
@@ -218,17 +230,17 @@ class Reuse:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
         density = self._path_density
         if not self._state.is_path[value.component]:
-            tokens = float(max(1, visit.room)) / value.page_count
+            tokens = sqrt(float(max(1, visit.room)) * self._state.page_size / value.page_count)
             if not visit.is_fork:
-                end, saves = value.node.end, visit.saves
-                rank = min(RANKS - 1, behind(saves, end)) if end in saves else RANKS - 1
+                end = value.node.end
+                rank = rank_of(visit.saves, end, end + self._reach[value.component])
                 tokens *= self._resumed[rank] / max(self._resumed)
             density = _density(tokens)
         return 1 + (kind * PACES + pace) * DENSITIES + density
 
     def worth(self, queue: i64, at: i64) -> float:
-        """Hits a page and visit that keeping a value of a queue is worth, which waits there since some visit; the least is
-        evicted first. Cost: O(1).
+        """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.
+        By recency it is that tick. Cost: O(1).
         """
         if self.mode == BY_RECENCY:
             return float(at)
@@ -248,6 +260,23 @@ class Reuse:
         return worth * HITS_A_PAGE[density]
 
 
+def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:
+    """How many of a session's boundaries lie behind the last one that needs a value, at most RANKS - 1; so many if none does.
+
+    Args:
+        end, reach: boundaries from here to there need it.
+
+    >>> rank_of((100, 200, 300), 200, 200), rank_of((100, 200, 300), 150, 310), rank_of((100, 300), 200, 250)
+    (1, 0, 3)
+    """
+    rank = 0
+    for at in reversed(saves):
+        if at <= reach:
+            return min(RANKS - 1, rank) if at >= end else RANKS - 1
+        rank += 1
+    return RANKS - 1
+
+
 def _density(tokens: float) -> int:
     """The bin of so many tokens hit for each page that is kept."""
     return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
@@ -259,5 +288,5 @@ def queue_of(value: Value) -> int:
 
 
 def since(value: Value) -> int:
-    """Since when it waits there, in visits."""
+    """Since which tick it waits there."""
     return int(value.score % QUEUE_SPAN)

@@ -43,11 +43,11 @@ class Visit:
     """One request's use of a session, or of a place where sessions fork off.
 
     Attributes:
-        at: when its request published last, counted in visits of sessions; until then, when it arrived.
+        at: the tick of the tree's clock at which its request published last; until then, at which it arrived.
         start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
         room: tokens that nobody keeps but this session.
         turns: how many visits it had before.
-        gap, gap_before: after how many others this one came, and the one before it; -1 for the first.
+        gap, gap_before: after how many ticks this one came, and the one before it; -1 for the first.
         mean_gap: a moving mean of the gaps up to this one.
         growth: tokens beyond what it shares with the one before; -1 for the first.
         features: what it is like: a bin below `BINS` for each, in `BIN_BITS`, the first one lowest.

@@ -1,0 +1,49 @@
+"""Comparing keys and edges, and hashing a page, by slices, where the C module `key_bytes` was not compiled."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from unified_tree.int64 import INT64_BYTES
+
+STRETCH_BYTES: Final = 1 << 18
+"""What is compared at once of bytes that differ somewhere."""
+LONG_PAGE_BYTES: Final = 64
+
+
+def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int, stop: int, page: int) -> int:
+    """How many bytes of `edge`, in whole pages, agree with a key's data from a position up to `stop`.
+
+    Args:
+        page: bytes a page.
+
+    Cost: each byte is compared once, or twice in the stretch that differs; no copy of bytes.
+    """
+    ours, theirs = memoryview(data), edge if isinstance(edge, bytes) else bytes(edge)
+    size = min(len(theirs), min(stop, len(ours)) - position) // page * page
+    if size <= 0:
+        return 0
+    if size == len(theirs) <= STRETCH_BYTES and theirs.startswith(ours[position : position + size]):
+        return size
+    low, high, stretch, differs = 0, size // page, max(1, STRETCH_BYTES // page), False
+    if not theirs.startswith(ours[position : position + page]):
+        return 0
+    low = 1
+    while low < high:
+        middle = low + ((high - low + 1) // 2 if differs else min(high - low, stretch))
+        if theirs.startswith(ours[position + low * page : position + middle * page], low * page):
+            low = middle
+        else:
+            high = middle - 1
+            differs = True
+    return low * page
+
+
+def page_code(length: int, data: bytes | memoryview, position: int, page_bytes: int) -> int:
+    """A hash of a length and the page behind it, which stands in a key's data at a position.
+
+    Of a long page only the low bytes of its tokens count here, which is faster; pages that differ in no low byte take each
+    other's place.
+    """
+    step = INT64_BYTES if page_bytes > LONG_PAGE_BYTES else 1
+    return hash(bytes(data[position : position + page_bytes : step])) ^ length
