@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from unified_tree.int64 import INT64_BYTES
-
 STRETCH_BYTES: Final = 1 << 18
 """What is compared at once of bytes that differ somewhere."""
-LONG_PAGE_BYTES: Final = 64
 
 
 def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int, stop: int, page: int) -> int:
@@ -40,10 +37,5 @@ def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int,
 
 
 def page_code(length: int, data: bytes | memoryview, position: int, page_bytes: int) -> int:
-    """A hash of a length and the page behind it, which stands in a key's data at a position.
-
-    Of a long page only the low bytes of its tokens count here, which is faster; pages that differ in no low byte take each
-    other's place.
-    """
-    step = INT64_BYTES if page_bytes > LONG_PAGE_BYTES else 1
-    return hash(bytes(data[position : position + page_bytes : step])) ^ length
+    """A hash of a length and the page behind it, which stands in a key's data at a position. Cost: O(page)."""
+    return hash(bytes(data[position : position + page_bytes])) ^ length
