@@ -269,11 +269,9 @@ def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:
     >>> rank_of((100, 200, 300), 200, 200), rank_of((100, 200, 300), 150, 310), rank_of((100, 300), 200, 250)
     (1, 0, 3)
     """
-    rank = 0
-    for at in reversed(saves):
+    for rank, at in enumerate(reversed(saves)):
         if at <= reach:
             return min(RANKS - 1, rank) if at >= end else RANKS - 1
-        rank += 1
     return RANKS - 1
 
 
