@@ -2,8 +2,8 @@
 
 The rank of a value is its queue, so a queue is a part of the order, and the value of it that is worth least stands at one of
 its ends: the oldest, or the newest where nobody comes back soon. What that one is worth is noted when a value enters and when
-it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all
-of them when values are ranked in another way.
+it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values are
+ranked in another way.
 """
 
 from __future__ import annotations

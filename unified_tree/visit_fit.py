@@ -58,6 +58,7 @@ class VisitFit:
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
         chances: of an answer at each age, shape [AGES].
+        gain: as judged last; 1 before.
     """
 
     def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
@@ -68,6 +69,7 @@ class VisitFit:
         self.cuts: list[float] = []
         self.paces: list[int] = []
         self.chances: list[float] = []
+        self.gain = 1.0
 
     def steps(self) -> Iterator[None]:
         """All that is to be done, in slices. Cost: a slice is a few passes in numpy over the visits."""
@@ -107,15 +109,16 @@ class VisitFit:
         of_class = np.searchsorted(np.array(self.cuts), odds, "right")
         return of_class * AGES + np.minimum(AGES - 1, np.searchsorted(AGE_BOUNDS[1:], age, "right"))
 
-    def gain(
+    def judge(
         self,
         features: NDArray[np.int64],
         is_back: NDArray[np.bool_],
         age: NDArray[np.int64],
         tokens: NDArray[np.int64],
         memory: float,
-    ) -> float:
-        """How many times as many tokens of other visits are hit if these classes are told apart as if they are not.
+    ) -> Iterator[None]:
+        """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
+        as if they are not.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
         (the working set, Denning, 1968). What is answered until then is hit.
@@ -125,9 +128,10 @@ class VisitFit:
             tokens: of their texts.
             memory: what can be held: tokens times ticks.
 
-        Cost: a few passes over them, and O(classes x (AGES + PRICES)).
+        Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
         """
         cell, classes = self._cells(self._odds(features), age), len(self.paces)
+        yield
         ended, aged, hit = (
             np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1)
             for weight in (tokens, tokens * age, tokens * is_back)
@@ -136,14 +140,20 @@ class VisitFit:
         start = np.zeros((classes, 1))
         held = np.hstack([start, aged + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]])
         hit = np.hstack([start, hit])
-        if memory >= held[:, -1].sum() or not is_back.any():
-            return 1.0
-        told_apart, alike = (
-            hits_at([worth_by_age(self.chances, pace) for pace in paces], held, hit, memory)
-            for paces in (self.paces, [USUAL_PACE] * classes)
-        )
-        doubt = DOUBTED_ANSWERS * float(hit[:, -1].sum()) / int(is_back.sum())
-        return (told_apart + doubt) / (alike + doubt)
+        most = float(hit[:, -1].sum())
+        if memory >= held[:, -1].sum() or most <= 0:
+            self.gain = 1.0
+            return
+        by_pace: dict[int, list[float]] = {}
+        for pace in {*self.paces, USUAL_PACE}:
+            yield
+            by_pace[pace] = worth_by_age(self.chances, pace)
+        yield
+        told_apart = hits_at([by_pace[pace] for pace in self.paces], held, hit, memory)
+        yield
+        alike = hits_at([by_pace[USUAL_PACE]] * classes, held, hit, memory)
+        doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
+        self.gain = (told_apart + doubt) / (alike + doubt)
 
 
 def hits_at(worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float) -> float:
@@ -154,11 +164,10 @@ def hits_at(worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np
         held, hit: of each class if it is kept up to each bound of ages, shape [classes, AGES + 1].
     """
     least = np.minimum.accumulate(np.array(worth), 1)
-    held_at, hit_at = [0.0], [0.0]
-    for price in np.quantile(least, np.linspace(1, 0, PRICES)).tolist():
-        kept = (least >= price).sum(1)
-        held_at.append(float(held[np.arange(len(held)), kept].sum()))
-        hit_at.append(float(hit[np.arange(len(hit)), kept].sum()))
+    prices = np.quantile(least, np.linspace(1, 0, PRICES))
+    kept = (least >= prices[:, np.newaxis, np.newaxis]).sum(2)  # up to which bound, shape [PRICES, classes]
+    of_class = np.arange(len(held))
+    held_at, hit_at = (np.concatenate([[0.0], part[of_class, kept].sum(1)]) for part in (held, hit))
     return float(np.interp(memory, held_at, hit_at))
 
 

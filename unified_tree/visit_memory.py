@@ -140,5 +140,5 @@ class VisitMemory:
         yield from half.steps()
         yield
         memory = float(held_tokens) * float(now - at.min()) / 2
-        judged = half.gain(features[1::2], is_back[1::2], age[1::2], tokens[1::2], memory)
-        self.gain += (judged - self.gain) / JUDGEMENTS
+        yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], memory)
+        self.gain += (half.gain - self.gain) / JUDGEMENTS

@@ -300,6 +300,13 @@ def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
     return fit
 
 
+def gain(fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float) -> float:
+    """What these visits say of it."""
+    for _ in fit.judge(features, is_back, ages, tokens, memory):
+        pass
+    return fit.gain
+
+
 @pytest.mark.parametrize("tells", [True, False], ids=["features tell", "features say nothing"])
 def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> None:
     draw = np.random.default_rng(3)
@@ -309,21 +316,22 @@ def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> Non
     fit = fitted(features[::2], is_back[::2], ages[::2])
     others = features[1::2], is_back[1::2], ages[1::2], np.full(2_000, 100)
     held = 100 * int(ages[1::2].sum())
-    few, all_of_them = fit.gain(*others, 0.06 * held), fit.gain(*others, held)
+    few, all_of_them = gain(fit, *others, 0.06 * held), gain(fit, *others, held)
     assert all_of_them == 1.0
     assert few > 2 if tells else 0.9 < few < 1.02
 
 
 def test_one_class_gains_nothing() -> None:
     features, is_back, ages = np.zeros(60, np.int64), np.arange(60) % 2 == 0, np.where(np.arange(60) % 2 == 0, 16, 1_000)
-    assert fitted(features, is_back, ages).gain(features, is_back, ages, np.full(60, 10), 500.0) == 1.0
+    assert gain(fitted(features, is_back, ages), features, is_back, ages, np.full(60, 10), 500.0) == 1.0
 
 
 def test_visits_without_an_answer_say_nothing() -> None:
     features, ages = np.zeros(40, np.int64), np.arange(1, 41)
     for is_back in (np.zeros(40, np.bool_), ages < 0):
-        assert fitted(features, ages % 2 == 0, ages).gain(features, is_back, ages, np.full(40, 10), 500.0) == 1.0
-        assert fitted(features, is_back, ages).gain(features, ages % 2 == 0, ages, np.full(40, 10), 500.0) > 0
+        assert gain(fitted(features, ages % 2 == 0, ages), features, is_back, ages, np.full(40, 10), 500.0) == 1.0
+        assert gain(fitted(features, is_back, ages), features, ages % 2 == 0, ages, np.full(40, 10), 500.0) > 0
+        assert gain(fitted(features, is_back, ages), features, ages % 2 == 0, ages, np.zeros(40, np.int64), -1.0) == 1.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
