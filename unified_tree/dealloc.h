@@ -2,8 +2,8 @@
 
    mypyc hands objects that lie deep to the trashcan of CPython, those of classes without the collector's header, too
    (`acyclic=True`). Up to Python 3.13 that links them through this header: it writes over what lies before them in memory. Here
-   they wait in an array, and end when the outermost one has ended. Cost: O(1) amortized an object; memory for as many as lie at
-   the bound. */
+   they wait in an array, and end when the outermost one has ended. Cost: O(1) amortized an object; memory for as many as ever
+   waited at once. */
 
 #ifndef UNIFIED_TREE_DEALLOC_H
 #define UNIFIED_TREE_DEALLOC_H

@@ -111,6 +111,22 @@ class Ghost:
         self.newer: Ghost | None = None
 
 
+@mypyc_attr(acyclic=True)
+class FirstPage:
+    """The roots that had a child which begins with some page.
+
+    Attributes:
+        name: of the last such root.
+        other: of the last one before with another name; the same where there was none.
+    """
+
+    __slots__ = ("name", "other")
+
+    def __init__(self, name: tuple[str, bool], other: tuple[str, bool]) -> None:
+        self.name = name
+        self.other = other
+
+
 class GhostQueue:
     """Ghosts in the order in which they came."""
 
@@ -196,7 +212,7 @@ class Ghosts:
         self.beneficiary: str | None = None
         self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
-        self._first_pages: dict[int, tuple[tuple[str, bool], tuple[str, bool]]] = {}
+        self._first_pages: dict[int, FirstPage] = {}
         self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
 
     def line_of_root(self, name: tuple[str, bool]) -> RootLine:
@@ -222,13 +238,13 @@ class Ghosts:
     def note_first_page(self, root: Root, page: bytes) -> None:
         """A root has a new child that begins with a page. Cost: O(1)."""
         code, name = hash(page), root.name
-        names = self._first_pages.get(code)
-        if names is None:
+        known = self._first_pages.get(code)
+        if known is None:
             if len(self._first_pages) >= MAX_FIRST_PAGES:
                 del self._first_pages[next(iter(self._first_pages))]
-            self._first_pages[code] = (name, name)
-        elif names[0] != name:
-            self._first_pages[code] = (name, names[0])
+            self._first_pages[code] = FirstPage(name, name)
+        elif known.name != name:
+            known.name, known.other = name, known.name
 
     @property
     def root_count(self) -> int:
@@ -237,10 +253,10 @@ class Ghosts:
 
     def other_namespace(self, name: tuple[str, bool], key: Key, page_size: int) -> tuple[str, bool] | None:
         """Another root with a child that begins as a key does; None if none is remembered. Cost: O(1)."""
-        names = self._first_pages.get(hash(bytes(key.data[: page_size * key.width_bytes])))
-        if names is None:
+        known = self._first_pages.get(hash(bytes(key.data[: page_size * key.width_bytes])))
+        if known is None:
             return None
-        other = names[1] if names[0] == name else names[0]
+        other = known.other if known.name == name else known.name
         return other if other != name and other[1] == name[1] else None
 
     def retired(self, roots: dict[tuple[str, bool], Root], name: tuple[str, bool] | None) -> None:

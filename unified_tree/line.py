@@ -23,6 +23,21 @@ MAX_NOTES: Final = 16
 
 
 @mypyc_attr(acyclic=True)
+class LostBoundaries:
+    """Boundaries (lengths one can resume from) that were evicted and whose tokens came back without them.
+
+    Attributes:
+        first: the smallest of these lengths.
+    """
+
+    __slots__ = ("eviction", "first")
+
+    def __init__(self, first: int, eviction: Eviction) -> None:
+        self.first = first
+        self.eviction = eviction
+
+
+@mypyc_attr(acyclic=True)
 class Line:
     """One text, and where it forks off another.
 
@@ -34,8 +49,7 @@ class Line:
         forked: what was evicted where another text forks off, by its code (a hash of the prefix's length and the first page
             behind it); None for nothing.
         unsaved: why no state was saved where one was due, by length; None for nothing.
-        lost: boundaries (lengths one can resume from) that were evicted and whose tokens came back without them: by the last
-            length the first, and the eviction; None for none.
+        lost: boundaries that were evicted and whose tokens came back without them, by the last length; None for none.
         visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
             very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
             for none.
@@ -50,7 +64,7 @@ class Line:
         self.ghost: Ghost | None = None
         self.forked: dict[int, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
-        self.lost: dict[int, tuple[int, Eviction]] | None = None
+        self.lost: dict[int, LostBoundaries] | None = None
         self.visit: Visit | None = None
         self.forks: dict[int, Visit] | None = None
         self.kept = 0
@@ -104,7 +118,7 @@ class Line:
                 line.lost = {}
             elif len(line.lost) >= MAX_NOTES:
                 del line.lost[next(iter(line.lost))]
-            line.lost[last] = (first, eviction)
+            line.lost[last] = LostBoundaries(first, eviction)
             last, line = min(last, line.fork), line.parent
 
     def last_unsaved(self, after: int, up_to: int) -> str | None:
@@ -123,10 +137,10 @@ class Line:
         line: Line | None = self
         while line is not None and up_to > after:
             best, found = after, None
-            for last, (first, eviction) in (line.lost or {}).items():
+            for last, lost in (line.lost or {}).items():
                 end = min(last, up_to)
-                if end >= first and end > best:
-                    best, found = end, eviction
+                if end >= lost.first and end > best:
+                    best, found = end, lost.eviction
             if found is not None:
                 return best, found
             up_to, line = min(up_to, line.fork), line.parent

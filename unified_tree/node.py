@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NewType
 from mypy_extensions import mypyc_attr
 
 from unified_tree.order import Ranked
+from unified_tree.tuples import with_item
 
 if TYPE_CHECKING:
     from unified_tree.children import ChildIndex, SiblingPlace
@@ -217,12 +218,10 @@ class Node:
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
         """Put a value, or a tombstone, in its place. Cost: O(components)."""
-        values = self.host if tier else self.device
-        values = (*values[:component], value, *values[component + 1 :])
         if tier is Tier.DEVICE:
-            self.device = values
+            self.device = with_item(self.device, component, value)
         else:
-            self.host = values
+            self.host = with_item(self.host, component, value)
 
     def lost_of(self, component: int) -> Lost | None:
         """What a component had at its end and has no more. Cost: O(components that lost one)."""

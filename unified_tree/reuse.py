@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.node import Tier
+from unified_tree.tuples import untracked
 from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
 from unified_tree.visit_fit import PACES, PACES_AN_OCTAVE, USUAL_PACE
 from unified_tree.visit_memory import VisitMemory
@@ -135,7 +136,7 @@ class Reuse:
         """A request goes on from a session's last visit, at some length."""
         self._answer(before, length)
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
-        visit.saves = tuple([at for at in before.saves if at <= length])
+        visit.saves = untracked(tuple([at for at in before.saves if at <= length]))
         return self._begin(visit)
 
     def _begin(self, visit: Visit) -> Visit:

@@ -14,7 +14,7 @@ def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int,
     Args:
         page: bytes a page.
 
-    Cost: each byte is compared once, or twice in the stretch that differs; no copy of bytes.
+    Cost: each byte is compared once, or twice in the stretch that differs; an edge that is no `bytes` is copied first.
     """
     ours, theirs = memoryview(data), edge if isinstance(edge, bytes) else bytes(edge)
     size = min(len(theirs), min(stop, len(ours)) - position) // page * page
@@ -22,10 +22,9 @@ def agreement(data: bytes | memoryview, edge: bytes | memoryview, position: int,
         return 0
     if size == len(theirs) <= STRETCH_BYTES and theirs.startswith(ours[position : position + size]):
         return size
-    low, high, stretch, differs = 0, size // page, max(1, STRETCH_BYTES // page), False
     if not theirs.startswith(ours[position : position + page]):
         return 0
-    low = 1
+    low, high, stretch, differs = 1, size // page, max(1, STRETCH_BYTES // page), False
     while low < high:
         middle = low + ((high - low + 1) // 2 if differs else min(high - low, stretch))
         if theirs.startswith(ours[position + low * page : position + middle * page], low * page):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from unified_tree.tuples import untracked
+
 if TYPE_CHECKING:
     from unified_tree.line import Line
 
@@ -126,7 +128,7 @@ class Visit:
     def saved(self, length: int, most: int) -> None:
         """A window or a state of the session was saved; so many places are known at most. Cost: O(most)."""
         if length not in self.saves:
-            self.saves = tuple(sorted((*self.saves, length)))[-most:]
+            self.saves = untracked(tuple(sorted((*self.saves, length)))[-most:])
 
     def _describe(self) -> None:
         features: i64 = octave(self.growth)
