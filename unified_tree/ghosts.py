@@ -15,7 +15,7 @@ that a walk passes. A line without ghosts costs nothing.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -212,7 +212,7 @@ class Ghosts:
         self.beneficiary: str | None = None
         self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
-        self._first_pages: dict[int, FirstPage] = {}
+        self._first_pages: OrderedDict[int, FirstPage] = OrderedDict()
         self.former: deque[tuple[dict[tuple[str, bool], Root], dict[tuple[str, bool], RootLine]]] = deque(maxlen=MAX_FORMER)
 
     def line_of_root(self, name: tuple[str, bool]) -> RootLine:
@@ -241,7 +241,7 @@ class Ghosts:
         known = self._first_pages.get(code)
         if known is None:
             if len(self._first_pages) >= MAX_FIRST_PAGES:
-                del self._first_pages[next(iter(self._first_pages))]
+                self._first_pages.popitem(last=False)
             self._first_pages[code] = FirstPage(name, name)
         elif known.name != name:
             known.name, known.other = name, known.name

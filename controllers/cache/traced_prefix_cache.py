@@ -5,6 +5,7 @@ Tracing is a class of its own, so that a cache without it pays nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class TracedPrefixCache(PrefixCache):
         self._max_prefetches = integer(max_prefetches, "max_prefetches", ConfigurationError, minimum=1)
         super().__init__(components, page_size, page_counts, **options)
         self._tracer = get_tracer("unified_tree") if tracer is None else tracer
-        self._prefetches: dict[Hashable, Span] = {}
+        self._prefetches: OrderedDict[Hashable, Span] = OrderedDict()
         self._requests: dict[Lease, Span] = {}
         self._loading: dict[Lease, Span] = {}
 

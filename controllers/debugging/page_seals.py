@@ -6,6 +6,7 @@ host, a prefetch from a store, or a swap for another request's page.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -76,7 +77,7 @@ class PageSeals:
     def __init__(self, read_page: ReadPage, max_seals: int) -> None:
         self._read_page = read_page
         self._max_seals = max_seals
-        self._seals: dict[tuple[str, bytes], PageSeal] = {}
+        self._seals: OrderedDict[tuple[str, bytes], PageSeal] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
@@ -90,7 +91,7 @@ class PageSeals:
             self._seals.pop((component, prefix), None)
             self._seals[component, prefix] = seal
             if len(self._seals) > self._max_seals:
-                del self._seals[next(iter(self._seals))]
+                self._seals.popitem(last=False)
 
     def differing(self, component: str, pages: Iterable[tuple[bytes, int]]) -> list[tuple[int, int, PageSeal]]:
         """Pages that differ from their seals, as (index among those given, page, seal). Pages without a seal are skipped. Cost:

@@ -8,7 +8,7 @@ forgotten ticket raises an error.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class Ledger:
         self.open: dict[int, Progress] = {}
         self.completions: list[Completion] = []
         self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
-        self._recent: dict[int, Progress] = {}
+        self._recent: OrderedDict[int, Progress] = OrderedDict()
 
     def enter(
         self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]] | None = None
@@ -114,5 +114,5 @@ class Ledger:
         """The completions since the last call. Cost: O(completions)."""
         taken, self.completions = self.completions, []
         while len(self._recent) > self._remembered:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
         return taken
