@@ -8,12 +8,13 @@ Until enough is known values go by recency. Then sessions are told apart only wh
 knowledge does not come from; else all of them are worth the same at the same age.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` visits some thirty slices of learning, one a visit. Memory: two rings of visits, and what hangs on lines.
+`revise_every` visits some fifty slices of learning, one a visit, or some of those over few visits. Memory: two rings of visits,
+and what hangs on lines.
 """
 
 from __future__ import annotations
 
-from math import inf, log2, sqrt
+from math import inf, log2
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -38,6 +39,8 @@ RANKS: Final = 4
 RESUMED_FADE: Final = 4096.0
 FIRST_LEARNED: Final = 64
 """After so many visits something is learned, and after twice as many again, up to `revise_every`."""
+EARLY_SLICES: Final = 4
+"""A visit takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
 LEARNED: Final = object()
 BY_RECENCY: Final = 0
 BY_AGE: Final = 1
@@ -81,6 +84,16 @@ class Reuse:
         self._resumed = [1.0] * RANKS
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._path_density = _density(float(state.page_size))
+        self._page_blocks: list[int] = []
+        self._token_blocks = self._boundary_blocks = 0.0
+        shared = next((pools for pools in state.shared_pools if pools is not None), None)
+        if shared is not None:
+            self._page_blocks = [max(1, blocks) for blocks in shared.page_blocks]
+        for i, blocks in enumerate(self._page_blocks):
+            if state.is_path[i]:
+                self._token_blocks += blocks / state.page_size
+            else:
+                self._boundary_blocks += float(blocks) * (self._reach[i] // state.page_size + 1)
 
     @property
     def now(self) -> int:
@@ -90,7 +103,7 @@ class Reuse:
     # -- what happens
 
     def arrived(self, node: Node, length: int) -> None:
-        """A request has matched so far. Cost: O(1), and with some visits a slice of learning."""
+        """A request has matched so far. Cost: O(1), and with some visits slices of learning."""
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None:
@@ -102,7 +115,7 @@ class Reuse:
             line.kept = length
 
     def grew(self, node: Node) -> None:
-        """A new leaf stands in the tree. Cost: O(1), and with some visits a slice of learning."""
+        """A new leaf stands in the tree. Cost: O(1), and with some visits slices of learning."""
         line, parent = node.line, node.parent
         if line is None or parent is None:
             return
@@ -121,7 +134,7 @@ class Reuse:
                 visit = self._begin(Visit(self.now, fork, fork, None, is_fork=False))
             line.visit = visit
         elif not visit.is_open and start < visit.end:  # evicted text comes back
-            visit = self._go_on(visit, start)
+            visit = self._go_on(visit, start, is_whole=False)
         line.kept = node.end
         visit.went_on(node.end, self.now)
         self._sessions.judge(visit)
@@ -132,9 +145,9 @@ class Reuse:
         if visit is not None:
             visit.saved(node.end, self._settings.listed_saves)
 
-    def _go_on(self, before: Visit, length: int) -> Visit:
-        """A request goes on from a session's last visit, at some length."""
-        self._answer(before, length)
+    def _go_on(self, before: Visit, length: int, *, is_whole: bool = True) -> Visit:
+        """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known."""
+        self._answer(before, length, is_whole=is_whole)
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
         visit.saves = untracked(tuple([at for at in before.saves if at <= length]))
         return self._begin(visit)
@@ -146,8 +159,9 @@ class Reuse:
         count, every = self.visits, self._settings.revise_every
         if self._learning is None and (count % every == 0 or (FIRST_LEARNED <= count < every and count & (count - 1) == 0)):
             self._learning = self._learn()
-        if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
-            self._learning = None
+        for _ in range(max(1, EARLY_SLICES * every // count)):
+            if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
+                self._learning = None
         return visit
 
     def _fork(self, line: Line, length: int) -> None:
@@ -167,17 +181,17 @@ class Reuse:
         if visit.turns < KNOWN_GAPS:
             self._forks.enter(visit)
 
-    def _answer(self, visit: Visit, length: int) -> None:
+    def _answer(self, visit: Visit, length: int, *, is_whole: bool = True) -> None:
         """A request goes on from a visit, at some length."""
         if not visit.is_fork:
             self._sessions.answered(visit, self.now - visit.at)
         elif visit.turns < KNOWN_GAPS:
             self._forks.answered(visit, self.now - visit.at)
-        if visit.saves:
+        if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
 
     def _learn(self) -> Iterator[None]:
-        """In slices, one a visit."""
+        """In slices; see `_begin`."""
         yield from self._sessions.learn(self.now, self._held_tokens())
         yield from self._forks.learn(self.now, 0)
         pays = self._sessions.gain >= (STILL_PAYS if self.mode == BY_CLASS else PAYS)
@@ -217,8 +231,9 @@ class Reuse:
     def _queue(self, visit: Visit, value: Value) -> int:
         """A queue is of one kind, one pace (or gap), and one density.
 
-        What a hit of a window or state saves, a page of it, counts as its geometric mean with what a page of path saves: the
-        path may be gone before, and by a count of tokens alone windows would stay with other sessions than paths.
+        Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
+        for the blocks of both. Where they do not, it does not matter how long a session is: windows and states should stay with
+        the sessions that paths stay with.
         """
         kind = SESSION
         if visit.is_open and not visit.is_fork:
@@ -229,15 +244,18 @@ class Reuse:
             kind, pace = FORK, self._forks.pace(visit)
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
-        density = self._path_density
-        if not self._state.is_path[value.component]:
-            tokens = sqrt(float(max(1, visit.room)) * self._state.page_size / value.page_count)
-            if not visit.is_fork:
-                end = value.node.end
-                rank = rank_of(visit.saves, end, end + self._reach[value.component])
-                tokens *= self._resumed[rank] / max(self._resumed)
-            density = _density(tokens)
-        return 1 + (kind * PACES + pace) * DENSITIES + density
+        is_path = self._state.is_path[value.component]
+        if is_path and not self._page_blocks:
+            return 1 + (kind * PACES + pace) * DENSITIES + self._path_density
+        tokens = 1.0
+        if self._page_blocks:
+            room = float(max(self._state.page_size, visit.room))
+            tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
+        if not is_path and not visit.is_fork:
+            end = value.node.end
+            rank = rank_of(visit.saves, end, end + self._reach[value.component])
+            tokens *= self._resumed[rank] / max(self._resumed)
+        return 1 + (kind * PACES + pace) * DENSITIES + _density(tokens)
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.
@@ -265,11 +283,16 @@ def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:
     """How many of a session's boundaries lie behind the last one that needs a value, at most RANKS - 1; so many if none does.
 
     Args:
+        saves: what is known of them. A value behind all of these stands at one that is not, or no more.
         end, reach: boundaries from here to there need it.
 
     >>> rank_of((100, 200, 300), 200, 200), rank_of((100, 200, 300), 150, 310), rank_of((100, 300), 200, 250)
     (1, 0, 3)
+    >>> rank_of((100, 200), 300, 300)
+    0
     """
+    if not saves or end > saves[-1]:
+        return 0
     for rank, at in enumerate(reversed(saves)):
         if at <= reach:
             return min(RANKS - 1, rank) if at >= end else RANKS - 1
@@ -278,7 +301,7 @@ def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:
 
 def _density(tokens: float) -> int:
     """The bin of so many tokens hit for each page that is kept."""
-    return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + 0.5) + UNIT_DENSITY))
+    return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + UNIT_DENSITY + 0.5)))
 
 
 def queue_of(value: Value) -> int:

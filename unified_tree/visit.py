@@ -47,6 +47,7 @@ class Visit:
     Attributes:
         at: the tick of the tree's clock at which its request published last; until then, at which it arrived.
         start, end: the session's own text: from where it forked off another to where this request left it, in tokens.
+        begin: how much of it the request shared.
         room: tokens that nobody keeps but this session.
         turns: how many visits it had before.
         gap, gap_before: after how many ticks this one came, and the one before it; -1 for the first.
@@ -64,6 +65,7 @@ class Visit:
 
     __slots__ = (
         "at",
+        "begin",
         "by",
         "end",
         "features",
@@ -85,7 +87,7 @@ class Visit:
     def __init__(self, at: int, start: int, end: int, before: Visit | None, *, is_fork: bool) -> None:
         self.at = at
         self.start = start
-        self.end = end
+        self.begin = self.end = end
         self.is_fork = is_fork
         self.by: Visit | None = None
         self.is_open = True
@@ -111,8 +113,11 @@ class Visit:
         self._describe()
 
     def is_gone_on_from(self, length: int) -> bool:
-        """Whether a request that shares so much of the session's text goes on from it, rather than forks off."""
-        return GONE_ON_SHARE * (length - self.start) >= self.end - self.start
+        """Whether a request that shares so much of the text goes on from it, rather than forks off: it shares what the
+        last one did, and no small part of the text.
+        """
+        is_same = self.is_open or length >= self.begin
+        return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
 
     def went_on(self, end: int, now: int) -> None:
         """The same request has published more."""

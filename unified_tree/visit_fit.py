@@ -11,15 +11,15 @@ which that is most (the index of Gittins, 1979, for one arrival).
 
 from __future__ import annotations
 
-from math import exp2, log
-from typing import TYPE_CHECKING, Final
+from math import exp2, inf, log
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from unified_tree.visit import BIN_BITS, BINS, FEATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,8 @@ AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(-6, 58) / 3)))
 """Ages are told apart in ticks up to 6, then in thirds of octaves: 0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, …, 524,288."""
 AGE_WIDTHS: Final[list[float]] = np.diff(AGE_BOUNDS).tolist()
 AGES: Final = len(AGE_WIDTHS)
+INNER_BOUNDS: Final = AGE_BOUNDS[1:-1].astype(np.int32)
+OLDEST: Final = int(AGE_BOUNDS[-1])
 BIN_MASK: Final = (1 << BIN_BITS) - 1
 PACES: Final = 21
 USUAL_PACE: Final = 10
@@ -58,7 +60,7 @@ class VisitFit:
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
         chances: of an answer at each age, shape [AGES].
-        gain: as judged last; 1 before.
+        gain, rise: as judged last.
     """
 
     def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
@@ -70,12 +72,16 @@ class VisitFit:
         self.paces: list[int] = []
         self.chances: list[float] = []
         self.gain = 1.0
+        self.rise = inf
 
     def steps(self) -> Iterator[None]:
         """All that is to be done, in slices. Cost: a slice is a few passes in numpy over the visits."""
         is_back, age, count = self._is_back, self._age, len(self._age)
         # A visit that waits for longer than answers usually take counts as not answered.
-        usual = PATIENCE * float(np.median(age[is_back])) if is_back.any() else 0.0
+        answers = age[is_back]
+        yield
+        usual = PATIENCE * float(np.median(answers)) if answers.size else 0.0
+        yield
         is_known = is_back | (age > usual)
         share = (is_back.sum() + 1) / (is_known.sum() + 2)
         for i in range(FEATURES):
@@ -87,12 +93,18 @@ class VisitFit:
             self.weights.append((np.log(part / (1 - part)) - log(share / (1 - share))).tolist())
         yield
         odds = self._odds(self._features)
+        yield
         classes = min(CLASSES, max(1, count // VISITS_A_CLASS))
         self.cuts = np.sort(odds)[[count * i // classes for i in range(1, classes)]].tolist()
         yield
-        cell = self._cells(odds, age)
+        cell = self._first_cells(odds)
+        yield
+        cell += ages_of(age)
+        yield
         came = np.bincount(cell[is_back], minlength=classes * AGES).reshape(classes, AGES)
+        yield
         there = np.bincount(cell, minlength=classes * AGES).reshape(classes, AGES)[:, ::-1].cumsum(1)[:, ::-1]
+        yield
         hazard = came.sum(0) / np.maximum(there.sum(0), 1)
         ratio = (came.sum(1) + 1) / ((there * hazard).sum(1) + 1)
         paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
@@ -104,10 +116,9 @@ class VisitFit:
             odds += np.array(weights)[bins_of(features, i)]
         return odds
 
-    def _cells(self, odds: NDArray[np.float64], age: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The class and bin of age of visits, as one number."""
-        of_class = np.searchsorted(np.array(self.cuts), odds, "right")
-        return of_class * AGES + np.minimum(AGES - 1, np.searchsorted(AGE_BOUNDS[1:], age, "right"))
+    def _first_cells(self, odds: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The cell of the class of each visit, and of the least age: classes and ages as one number."""
+        return reached(odds, np.array(self.cuts)) * AGES
 
     def judge(
         self,
@@ -118,7 +129,8 @@ class VisitFit:
         memory: float,
     ) -> Iterator[None]:
         """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
-        as if they are not.
+        as if they are not; and the `rise`: how many times as many these are as if all are kept up to one age, so that what was
+        used last never goes first.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
         (the working set, Denning, 1968). What is answered until then is hit.
@@ -130,12 +142,18 @@ class VisitFit:
 
         Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
         """
-        cell, classes = self._cells(self._odds(features), age), len(self.paces)
+        classes = len(self.paces)
+        odds = self._odds(features)
         yield
-        ended, aged, hit = (
-            np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1)
-            for weight in (tokens, tokens * age, tokens * is_back)
-        )
+        cell = self._first_cells(odds)
+        yield
+        cell += ages_of(age)
+        sums = []
+        for weight in (tokens, tokens * age, tokens * is_back):
+            yield
+            sums.append(np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1))
+        ended, aged, hit = sums
+        yield
         # What is held, and hit, of each class if it is kept up to each bound.
         start = np.zeros((classes, 1))
         held = np.hstack([start, aged + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]])
@@ -149,26 +167,48 @@ class VisitFit:
             yield
             by_pace[pace] = worth_by_age(self.chances, pace)
         yield
-        told_apart = hits_at([by_pace[pace] for pace in self.paces], held, hit, memory)
+        told_apart = yield from hits_at([by_pace[pace] for pace in self.paces], held, hit, memory)
         yield
-        alike = hits_at([by_pace[USUAL_PACE]] * classes, held, hit, memory)
+        alike = yield from hits_at([by_pace[USUAL_PACE]] * classes, held, hit, memory)
         doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
         self.gain = (told_apart + doubt) / (alike + doubt)
+        by_time = float(np.interp(memory, held.sum(0), hit.sum(0)))
+        self.rise = (alike + doubt) / (by_time + doubt)
 
 
-def hits_at(worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float) -> float:
-    """What is hit if each class is kept while it is worth some price, at the price at which that fits into the memory.
+def hits_at(
+    worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float
+) -> Generator[None, None, float]:
+    """What is hit if each class is kept while it is worth some price, at the price at which that fits into the memory; in
+    slices.
 
     Args:
         worth: of each class at each age.
         held, hit: of each class if it is kept up to each bound of ages, shape [classes, AGES + 1].
     """
     least = np.minimum.accumulate(np.array(worth), 1)
-    prices = np.quantile(least, np.linspace(1, 0, PRICES))
-    kept = (least >= prices[:, np.newaxis, np.newaxis]).sum(2)  # up to which bound, shape [PRICES, classes]
+    prices = np.sort(least, axis=None)[np.linspace(least.size - 1, 0, PRICES).astype(np.int64)]
+    yield
+    is_kept = (least >= prices[:, np.newaxis, np.newaxis]).view(np.uint8)
+    yield
+    kept = is_kept.sum(2, dtype=np.uint8)  # up to which bound, shape [PRICES, classes]
+    yield
     of_class = np.arange(len(held))
     held_at, hit_at = (np.concatenate([[0.0], part[of_class, kept].sum(1)]) for part in (held, hit))
     return float(np.interp(memory, held_at, hit_at))
+
+
+def ages_of(age: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bin of each age."""
+    return reached(np.minimum(age, OLDEST).astype(np.int32), INNER_BOUNDS)
+
+
+def reached(values: NDArray[Any], bounds: NDArray[Any]) -> NDArray[np.int64]:
+    """How many of a few bounds each value has reached: by comparing all with all, for the branches of a binary search are
+    mispredicted.
+    """
+    count: NDArray[np.int64] = (values >= bounds[:, np.newaxis]).view(np.uint8).sum(0, dtype=np.uint8).astype(np.int64)
+    return count
 
 
 def bins_of(features: NDArray[np.int64], i: int) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
 JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
+RISE_PAYS: Final = 1.02
+"""What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
 YOUNG: Final = 4096
 AGE_BINS: Final = bytes(np.searchsorted(AGE_BOUNDS[1:], np.arange(YOUNG), "right").tolist())
 """The bin of each age up to there."""
@@ -36,7 +39,7 @@ class VisitMemory:
         size: how many are remembered.
 
     Attributes:
-        gain: how many times as many tokens ranking by worth would hit as recency, as far as was known when it learned last.
+        gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
     """
 
     def __init__(self, size: int) -> None:
@@ -54,6 +57,7 @@ class VisitMemory:
         self._chances: list[float] = []
         self._worth: list[list[float] | None] = [None] * PACES
         self.gain = 1.0
+        self._may_rise = True
 
     def enter(self, visit: Visit) -> None:
         """Remember a new visit. Cost: O(1)."""
@@ -107,7 +111,10 @@ class VisitMemory:
         """
         of_pace = self._worth[pace]
         if of_pace is None:
-            of_pace = self._worth[pace] = worth_by_age(self._chances, pace)
+            of_pace = worth_by_age(self._chances, pace)
+            if not self._may_rise:
+                of_pace = list(accumulate(of_pace, min))
+            self._worth[pace] = of_pace
         at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
         return of_pace[at]
 
@@ -126,19 +133,20 @@ class VisitMemory:
         after, at = np.frombuffer(self._after, np.int64)[:count].copy(), np.frombuffer(self._at, np.int64)[:count].copy()
         features = np.frombuffer(self._features, np.int64)[:count].copy()
         tokens = np.frombuffer(self._tokens, np.int64)[:count].copy()
+        yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)
         fit = VisitFit(features, is_back, age)
         yield from fit.steps()
+        if held_tokens and count > 1:
+            yield
+            half = VisitFit(features[::2], is_back[::2], age[::2])
+            yield from half.steps()
+            yield
+            memory = float(held_tokens) * float(now - at.min()) / 2
+            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], memory)
+            self.gain += (half.gain - self.gain) / JUDGEMENTS
+            self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
         self._worth = [None] * PACES
         self._epoch += 1
-        if not held_tokens or count < 2:
-            return
-        yield
-        half = VisitFit(features[::2], is_back[::2], age[::2])
-        yield from half.steps()
-        yield
-        memory = float(held_tokens) * float(now - at.min()) / 2
-        yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], memory)
-        self.gain += (half.gain - self.gain) / JUDGEMENTS

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unified_tree import Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
+from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Value
 from unified_tree.pool import STRANDED
 from unified_tree.reuse import BY_AGE, BY_CLASS, queue_of, since
 from unified_tree.visit import Visit, latest
-from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, USUAL_PACE, VisitFit, worth_by_age
+from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, PACES, USUAL_PACE, VisitFit, worth_by_age
 from unified_tree.visit_memory import VisitMemory
 
 Ints = NDArray[np.int64]
@@ -204,6 +204,33 @@ def test_sessions_that_share_little_are_their_own() -> None:
     assert visit_of(server, second).room == 30
 
 
+def test_a_session_that_shares_less_than_the_last_turn_did_is_its_own() -> None:
+    server, draw = Server("density", 300), Random(2)
+    system = fresh(20, draw)
+    first, second = system + fresh(10, draw), system + fresh(10, draw)
+    server.serve(first)
+    server.serve(first + fresh(6, draw))
+    server.serve(second)
+    assert visit_of(server, first).turns == 1
+    assert visit_of(server, second).turns == 0
+    assert visit_of(server, second).room == 10
+
+
+def test_text_that_comes_back_says_nothing_of_places() -> None:
+    server, draw = Server("density", 60, 3), Random(2)
+    text = fresh(24, draw)
+    server.serve(text, ends=(8, 16))
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    for _ in range(6):
+        server.serve(fresh(20, draw))
+    before = list(reuse._resumed)
+    server.serve(text + fresh(4, draw))  # from the start, for nothing is left
+    assert reuse._resumed == before
+    server.serve(text + fresh(8, draw))
+    assert sum(reuse._resumed) == sum(before) + 1
+
+
 def test_a_retry_is_no_visit_of_its_own() -> None:
     server, draw = Server("density", 300), Random(2)
     text = fresh(24, draw)
@@ -326,6 +353,33 @@ def test_one_class_gains_nothing() -> None:
     assert gain(fitted(features, is_back, ages), features, is_back, ages, np.full(60, 10), 500.0) == 1.0
 
 
+@pytest.mark.parametrize("is_round", [True, False], ids=["all after the same time", "soon or late"])
+def test_keeping_what_is_older_pays_where_answers_take_their_time(is_round: bool) -> None:
+    draw = np.random.default_rng(4)
+    ages = draw.integers(90, 110, 2_000) if is_round else np.minimum(5_000, 1 + 10 * draw.pareto(0.8, 2_000)).astype(np.int64)
+    features, is_back = np.zeros(2_000, np.int64), np.ones(2_000, np.bool_)
+    fit = fitted(features[::2], is_back[::2], ages[::2])
+    gain(fit, features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 0.4 * 10 * float(ages[1::2].sum()))
+    assert fit.rise > 2 if is_round else fit.rise < 1.01
+
+
+@pytest.mark.parametrize("is_round", [True, False], ids=["all after the same time", "soon or late"])
+def test_worth_rises_with_age_only_where_that_pays(is_round: bool) -> None:
+    memory, draw, due = VisitMemory(1 << 12), Random(4), dict[int, list[Visit]]()
+    for now in range(4_000):
+        for before in due.pop(now, []):
+            memory.answered(before, now - before.at)
+        visit = Visit(now, 0, 100, None, is_fork=False)
+        memory.enter(visit)
+        due.setdefault(
+            now + (draw.randrange(90, 110) if is_round else min(3_000, int(10 * draw.paretovariate(0.8)))), []
+        ).append(visit)
+    for _ in memory.learn(4_000, 4_000):  # memory for four tenths of what waits
+        pass
+    worth = [memory.worth(USUAL_PACE, age) for age in range(0, 90, 5)]
+    assert (worth[-1] > 2 * worth[0]) if is_round else worth == sorted(worth, reverse=True)
+
+
 def test_visits_without_an_answer_say_nothing() -> None:
     features, ages = np.zeros(40, np.int64), np.arange(1, 41)
     for is_back in (np.zeros(40, np.bool_), ages < 0):
@@ -381,6 +435,24 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(bound
             at_ends = [value for queue in ends.values() for value in (queue[0], queue[-1])]
             worth = {value: reuse.worth(queue_of(value), since(value)) for value in at_ends}
             assert worth[first] == min(worth.values())
+
+
+def test_in_a_budget_a_boundary_and_its_path_are_worth_the_same_a_block() -> None:
+    blocks = {"full": 1, "state": 8}
+    tree = UnifiedTree([FULL, STATE], 1, policy="density", budget=BlockBudget(block_count=400, page_blocks=blocks))
+    reuse, worth, draw = tree.state.reuse, dict[int, list[float]](), Random(2)
+    assert reuse is not None
+    for length in (8, 56):
+        key, page = Key(fresh(length, draw)), np.arange(length) + length
+        found = tree.insert(key, {"full": page}, states={"state": {length: length // 8}})
+        node = tree.state.nodes.get(found.boundary.node)
+        assert node is not None
+        reuse.mode = BY_AGE
+        reuse._sessions._worth = [[1.0] * AGES] * PACES
+        for name, value in zip(blocks, node.device, strict=True):
+            assert value is not None
+            worth.setdefault(length, []).append(reuse.worth(queue_of(value), since(value)) / blocks[name])
+    assert worth == {8: [pytest.approx(8 / 16)] * 2, 56: [pytest.approx(56 / 64, rel=0.2)] * 2}
 
 
 def test_what_a_session_left_behind_waits_as_it_did() -> None:
