@@ -13,6 +13,7 @@ from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from unified_tree.block_budget import BlockBudget
+    from unified_tree.controllers.pools.block_tables import BlockTables
     from unified_tree.controllers.transfer_engines import TransferEngine
 
 
@@ -44,6 +45,8 @@ class HostTier:
         page_counts: host pages by component; one left out is unbounded. Components that share device pages have their own host
             pages.
         budget: the host's memory as one budget that all pools share, in place of `page_counts`.
+        tables: give the budget's pages their blocks, of a `HostArena` or of memory that you lay out yourself. They serve one
+            cache alone. None where nobody needs to know which blocks a page has.
         engine: moves the bytes, between the pools it was made for. It serves one cache alone, which closes it.
         write_policy: when boundaries are copied to host.
         selective_hits: with WRITE_THROUGH_SELECTIVE: how many matches must have ended in the boundary's node.
@@ -64,6 +67,7 @@ class HostTier:
     engine: TransferEngine
     page_counts: Mapping[str, int] = field(default_factory=dict)
     budget: BlockBudget | None = None
+    tables: BlockTables | None = None
     write_policy: WritePolicy = WritePolicy.WRITE_THROUGH
     selective_hits: int = 2
     low_water: float = 0.1
@@ -85,6 +89,8 @@ class HostTier:
             raise ConfigurationError(f"page_counts must be a mapping from components to pages, not {self.page_counts!r}")
         if not isinstance(self.load_cost, LoadCost):
             raise ConfigurationError(f"load_cost must be a LoadCost, not {self.load_cost!r}")
+        if self.tables is not None and self.tables.budget != self.budget:
+            raise ConfigurationError(f"tables must be those of the budget, {self.budget}, not of {self.tables.budget}")
         counts = {
             name: integer(count, f"page_counts[{name!r}]", ConfigurationError, minimum=1)
             for name, count in self.page_counts.items()

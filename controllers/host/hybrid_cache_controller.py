@@ -13,7 +13,7 @@ from unified_tree.controllers.host.backup_queue import BackupQueue
 from unified_tree.controllers.host.host_tier import HostTier, WritePolicy
 from unified_tree.controllers.host.load import Load
 from unified_tree.controllers.host.open_transfers import OpenTransfer, OpenTransfers
-from unified_tree.controllers.host.shared_tier_pages import tier_pages
+from unified_tree.controllers.host.shared_tier_pages import SharedTierPages, tier_pages
 from unified_tree.effect import Effect, EffectKind
 from unified_tree.errors import StaleBoundaryError, TransferError
 from unified_tree.node import Tier
@@ -57,6 +57,9 @@ class HybridCacheController:
         self, tree: UnifiedTree, device: DevicePages, tier: HostTier, counters: CacheCounters, ranks: RankAgreement
     ) -> None:
         self.host = tier_pages(tree, Tier.HOST, tier.page_counts, counters)
+        if tier.tables is not None:
+            assert isinstance(self.host, SharedTierPages), "tables are those of a budget"
+            self.host.use(tier.tables)
         self.host.other_tier, device.other_tier = device, self.host
         self.storage: StorageController | None = None
         self._tree = tree

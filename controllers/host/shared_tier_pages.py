@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.block_allocator import BlockAllocator, Blocks
 from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.page_allocator import PageAllocator
+    from unified_tree.controllers.pools.block_tables import BlockTables
     from unified_tree.receipt import EvictResult
     from unified_tree.shared_pools import SharedPools
     from unified_tree.tree import UnifiedTree
@@ -38,6 +40,19 @@ class SharedTierPages(TierPages):
         self.blocks = Blocks(shared.budget)
         self._page_blocks = dict(shared.budget.page_blocks)
         self.allocators: dict[str, PageAllocator] = {name: BlockAllocator(name, self.blocks) for name in self.allocators}
+
+    def use(self, tables: BlockTables) -> None:
+        """Have pages take their blocks in these tables from now on.
+
+        Raises ConfigurationError for tables of another budget, for tables that another cache has used, and if there are pages
+        already.
+        """
+        if tables.budget != self.blocks.budget:
+            raise ConfigurationError(f"the blocks are of another budget, {tables.budget}; this tier has {self.blocks.budget}")
+        if tables.is_in_use or self.blocks.used or self.blocks.tables is not None:
+            raise ConfigurationError("a memory of blocks serves one cache, from its beginning on")
+        tables.is_in_use = True
+        self.blocks.tables = tables
 
     def _blocks_of(self, needs: Mapping[str, int]) -> int:
         blocks = 0

@@ -1,6 +1,7 @@
 """Pools of pages on device and host, and the copies between them. Start at `unified_tree.controllers.tensor_tiers`, which
 creates the pools of a composition: a `DevicePool`, a `HostPool` and the `PagePair` that copies between them per component.
-For a cache whose pools share a budget a `BlockArena`, laid out by a `BlockLayout`, takes the place of the device pools.
+Where pools share a budget, a `BlockArena`, laid out by a `BlockLayout`, takes the place of the device pools, and a `HostArena`
+that of the host pools.
 `propose_page_counts` sizes host pools. `mha_format` and its like make a PageFormat by hand. Formats, layouts and sizes need no
 torch; tensors do.
 """
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.pools.block_layout import BlockLayout
+from unified_tree.controllers.pools.block_tables import BlockTables
 from unified_tree.controllers.pools.formats import (
     formats_of,
     indexer_format,
@@ -29,20 +31,25 @@ from unified_tree.page_format import PageFormat, Part
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.block_arena import ArenaPair, BlockArena
     from unified_tree.controllers.pools.device_pool import DevicePool
+    from unified_tree.controllers.pools.host_arena import HostArena
     from unified_tree.controllers.pools.host_pool import HostPool, host_pools
     from unified_tree.controllers.pools.page_pair import PagePair
+    from unified_tree.controllers.pools.staged_pair import StagedPair
 
 __all__ = [
     "ArenaPair",
     "BlockArena",
     "BlockLayout",
+    "BlockTables",
     "DevicePool",
+    "HostArena",
     "HostLayout",
     "HostPool",
     "PageFormat",
     "PageMover",
     "PagePair",
     "Part",
+    "StagedPair",
     "check_host_memory",
     "formats_of",
     "host_budget",
@@ -60,8 +67,10 @@ _TENSORS = {
     "ArenaPair": "block_arena",
     "BlockArena": "block_arena",
     "DevicePool": "device_pool",
+    "HostArena": "host_arena",
     "HostPool": "host_pool",
     "PagePair": "page_pair",
+    "StagedPair": "staged_pair",
     "host_pools": "host_pool",
 }
 """Names whose modules import torch, loaded when first asked for."""

@@ -10,25 +10,30 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools.block_tables import BlockTables
+from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_memory import check_host_memory
+from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.pools.page_moves import PageMoves
+from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.controllers.tensors import torch
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import ITEM_BYTES
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.components import Composition
     from unified_tree.controllers.cache.prefix_cache import PrefixCache
     from unified_tree.controllers.pools.block_layout import BlockLayout
     from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.pools.staged_pages import StagedPages
     from unified_tree.page_format import Part
 
 
@@ -63,14 +68,12 @@ class BlockArena:
     def serve(self, cache: PrefixCache) -> None:
         """Have the pages of a cache take their blocks here from now on.
 
-        Raises ConfigurationError for a cache of another budget, and for one that has pages already.
+        Raises ConfigurationError for a cache of another budget, for one that has pages already, and for a second cache.
         """
         pages = cache.device
         if not isinstance(pages, SharedTierPages) or pages.blocks.budget != self.layout.budget:
             raise ConfigurationError("the cache must have the arena's budget: PrefixCache(..., budget=layout.budget)")
-        if pages.blocks.used or pages.blocks.tables is not None:
-            raise ConfigurationError("an arena serves one cache, from its beginning on")
-        pages.blocks.tables = self.tables
+        pages.use(self.tables)
 
     def group(self, component: str, layer_id: int) -> int:
         """The layer group of a model layer: the column of the component's table that says where it is."""
@@ -114,9 +117,18 @@ class BlockArena:
         return flat.as_strided(sizes, strides, place.offset_bytes // item_bytes)
 
     def blocks(self, component: str, layer_id: int, part: str, pages: NDArray[np.int64]) -> torch.Tensor:
-        """The blocks of some pages that hold a layer and part, int64 [page]: what a kernel's table holds for them."""
+        """The blocks of some pages that hold a layer and part, int64 [page]: what a kernel's table holds for them.
+
+        Raises ConfigurationError for an arena that serves no cache.
+        """
         column = self.part_group(component, layer_id, part)
-        return torch.from_numpy(self.table(component)[pages, column].astype("int64")).to(self.memory.device)
+        return torch.from_numpy(self.group_blocks(component, column, pages)).to(self.memory.device)
+
+    def group_blocks(self, component: str, group: int, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same of a layer group, as an array of its own."""
+        self.tables.check_assigned()
+        blocks: NDArray[np.int64] = self.table(component)[pages, group].astype(np.int64)
+        return blocks
 
     def read(self, component: str, layer_id: int, part: str, pages: NDArray[np.int64]) -> torch.Tensor:
         """A copy of what some pages hold of a layer and part, [page, slot, *shape]."""
@@ -130,21 +142,30 @@ class BlockArena:
 class ArenaPair:
     """Moves pages of one component between an arena and its host pool; a PageMover.
 
-    Two index operations of torch for each layer and part, on the arena's device: exact, and not as fast as `PagePair`.
+    One copy for each layer group, by what copies between pools.
 
     Args:
-        host: of the component's format.
+        host: of the component's format; pinned if the arena is on a GPU.
 
-    Raises ConfigurationError for pools of different formats.
+    Raises ConfigurationError for pools of different formats, and for host memory that the arena's device cannot address.
     """
 
-    def __init__(self, arena: BlockArena, component: str, host: HostPool) -> None:
+    def __init__(self, arena: BlockArena, component: str, host: HostPool | StagedPages) -> None:
         if arena.formats[component] != host.format:
             raise ConfigurationError(f"{component}: the arena and the host pool have different formats")
         self._arena = arena
         self._component = component
         self._host = host
         self._page_count = len(arena.table(component))
+        device = arena.memory.device
+        self._copy = CoreCopy() if device.type == "cpu" else copy_by_kernels
+        host_memory = device_view(host.memory, device)
+        self._pieces: dict[int, list[tuple[int, torch.Tensor, torch.Tensor]]] = {}
+        for part in host.format.parts:
+            rows = host.words(part.name, host_memory)
+            for index, layer_id in enumerate(self.layer_ids):
+                piece = (layer_id, arena.words(component, layer_id, part.name)[None], rows[index : index + 1])
+                self._pieces.setdefault(arena.part_group(component, layer_id, part.name), []).append(piece)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -153,22 +174,25 @@ class ArenaPair:
 
     def backup(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy device pages `source` to host pages `target`, all layers. Raises PageError as `PagePair`."""
-        PageMoves(self._component, source, target, source_pages=self._page_count, target_pages=self._host.page_count)
-        to = torch.from_numpy(target.copy())
-        for part in self._host.format.parts:
-            words = self._host.words(part.name)
-            for index, layer_id in enumerate(self.layer_ids):
-                at = self._arena.blocks(self._component, layer_id, part.name, source)
-                words[index][to] = self._arena.words(self._component, layer_id, part.name)[at].to(words.device)
+        host_pages = self._host.page_count
+        PageMoves(self._component, source, target, source_pages=self._page_count, target_pages=host_pages)
+        for group, pieces in self._pieces.items():
+            blocks = self._arena.group_blocks(self._component, group, source)
+            moves = PageMoves(self._component, blocks, target, source_pages=self._block_count, target_pages=host_pages)
+            self._copy([rows for _, _, rows in pieces], [of_layer for _, of_layer, _ in pieces], moves)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Raises as `PagePair`."""
-        some = self._host.format.layer_slice(layer_ids)
-        PageMoves(self._component, source, target, source_pages=self._host.page_count, target_pages=self._page_count)
-        rows = torch.from_numpy(source.copy())
-        for part in self._host.format.parts:
-            words = self._host.words(part.name)[some]
-            for index, layer_id in enumerate(layer_ids):
-                at = self._arena.blocks(self._component, layer_id, part.name, target)
-                of_layer = self._arena.words(self._component, layer_id, part.name)
-                of_layer[at] = words[index][rows].to(of_layer.device)
+        self._host.format.layer_slice(layer_ids)
+        host_pages = self._host.page_count
+        PageMoves(self._component, source, target, source_pages=host_pages, target_pages=self._page_count)
+        for group, of_group in self._pieces.items():
+            pieces = [piece for piece in of_group if piece[0] in layer_ids]
+            if pieces:
+                blocks = self._arena.group_blocks(self._component, group, target)
+                moves = PageMoves(self._component, source, blocks, source_pages=host_pages, target_pages=self._block_count)
+                self._copy([of_layer for _, of_layer, _ in pieces], [rows for _, _, rows in pieces], moves)
+
+    @property
+    def _block_count(self) -> int:
+        return self._arena.layout.budget.block_count

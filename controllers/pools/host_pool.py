@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from unified_tree.arguments import integer
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES, HostLayout, place
 from unified_tree.controllers.pools.host_memory import RESERVE_BYTES, check_host_memory
-from unified_tree.controllers.pools.pinning import check_can_pin, pin_memory, unpin_memory
+from unified_tree.controllers.pools.pinning import check_can_pin, pin_while_used
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
 from unified_tree.errors import ConfigurationError, PageError
 from unified_tree.page_format import PageFormat
@@ -18,6 +17,7 @@ from unified_tree.page_format import PageFormat
 if TYPE_CHECKING:
     import torch
 
+    from unified_tree.controllers.pools.host_layout import PartPlace
     from unified_tree.page_format import Part
 
 
@@ -56,8 +56,7 @@ class HostPool:
         self.memory = cpu_memory(self._placement.size_bytes)
         self._bytes = self.memory.numpy().data
         if pin:
-            pin_memory(self.memory)
-            weakref.finalize(self, unpin_memory, self.memory).atexit = False
+            pin_while_used(self, self.memory)
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +76,7 @@ class HostPool:
         first direct. Raises ConfigurationError for a part that is not kept.
         """
         kept = self.format.part(part)
-        rows = self._rows(kept, self.memory.view(torch_dtype(kept)))
+        rows = part_rows(self.memory.view(torch_dtype(kept)), self.format, self.page_count, kept, self._placement.parts[part])
         shaped = rows.view(*rows.shape[:-1], *kept.shape)
         match self.layout:
             case HostLayout.LAYER_FIRST:
@@ -96,7 +95,7 @@ class HostPool:
         """
         kept = self.format.part(part)
         own = self.memory if memory is None else memory
-        return self._rows(kept, own.view(word_dtype(kept)))
+        return part_rows(own.view(word_dtype(kept)), self.format, self.page_count, kept, self._placement.parts[part])
 
     @property
     def buffer(self) -> memoryview:
@@ -125,15 +124,16 @@ class HostPool:
                 f"{self.format.component}: this layout has no contiguous pages; use page_first or page_first_direct"
             )
 
-    def _rows(self, part: Part, items: torch.Tensor) -> torch.Tensor:
-        """[layer, page, slot, item], `items` being all of the pool's memory as items of some size."""
-        where, size = self._placement.parts[part.name], items.element_size()
-        strides = (where.layer_stride_bytes, where.page_stride_bytes, where.slot_stride_bytes)
-        return items.as_strided(
-            (len(self.format.layer_ids), self.page_count, self.format.slots_per_page, part.row_bytes // size),
-            (*(stride // size for stride in strides), 1),
-            where.offset_bytes // size,
-        )
+
+def part_rows(items: torch.Tensor, page_format: PageFormat, page_count: int, part: Part, where: PartPlace) -> torch.Tensor:
+    """[layer, page, slot, item] of one part, `items` being all memory of some pages as items of some size. A view."""
+    size = items.element_size()
+    strides = (where.layer_stride_bytes, where.page_stride_bytes, where.slot_stride_bytes)
+    return items.as_strided(
+        (len(page_format.layer_ids), page_count, page_format.slots_per_page, part.row_bytes // size),
+        (*(stride // size for stride in strides), 1),
+        where.offset_bytes // size,
+    )
 
 
 def host_pools(

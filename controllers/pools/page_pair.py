@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.pools.device_pool import DevicePool
     from unified_tree.controllers.pools.host_pool import HostPool
+    from unified_tree.controllers.pools.staged_pages import StagedPages
 
     CopyPages = Callable[[list[torch.Tensor], list[torch.Tensor], PageMoves], None]
 
@@ -40,7 +41,7 @@ class PagePair:
     Raises ConfigurationError for pools of different formats, and for host memory that the device cannot address.
     """
 
-    def __init__(self, device: DevicePool, host: HostPool, copy_pages: CopyPages | None = None) -> None:
+    def __init__(self, device: DevicePool, host: HostPool | StagedPages, copy_pages: CopyPages | None = None) -> None:
         if device.format != host.format:
             raise ConfigurationError(f"pools of different formats: the device's is {device.format}, the host's {host.format}")
         self.device = device

@@ -6,6 +6,7 @@ would take 128 GiB for a pool of 70.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from unified_tree.controllers.tensors import torch
@@ -34,6 +35,12 @@ def unpin_memory(memory: torch.Tensor) -> None:
     _cudart().cudaHostUnregister(memory.data_ptr())
 
 
+def pin_while_used(owner: object, memory: torch.Tensor) -> None:
+    """`pin_memory`, until the owner is collected."""
+    pin_memory(memory)
+    weakref.finalize(owner, unpin_memory, memory).atexit = False
+
+
 def _cudart() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
@@ -53,15 +60,15 @@ class _DeviceVisible:
 
 
 def device_view(memory: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same bytes as a tensor of `device`, [n] uint8; the memory itself for the CPU.
+    """The same bytes as a tensor of `device`, [n] uint8; the memory itself for the CPU, and for memory that is there already.
 
     On a GPU a kernel that indexes it moves data over the bus, by unified addressing. Raises ConfigurationError for memory
     that is not pinned, or that torch would copy instead of showing.
     """
-    if device.type == "cpu":
+    if device.type in ("cpu", memory.device.type):
         return memory
     if not memory.is_pinned():
-        raise ConfigurationError(f"host memory must be pinned to be read by {device}: create the HostPool with pin=True")
+        raise ConfigurationError(f"host memory must be pinned to be read by {device}: create it with pin=True")
     view = torch.as_tensor(_DeviceVisible(memory), device=device)
     if view.data_ptr() != memory.data_ptr():
         raise ConfigurationError(f"host memory cannot be shown to {device}: it was pinned for another device")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.storage_engine import Outcome
+from unified_tree.controllers.storage_tier.stored_composition import CopiedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -164,8 +165,15 @@ class Fetch:
 
 def read_pages(store: CheckedStorage, access: PoolAccess, keys: Sequence[bytes], pages: NDArray[np.int64]) -> int:
     """Read a pool's values into host pages; returns how many came before the first that did not."""
-    outcomes = store.get(access.name, keys, [access.memory.page_memory(page) for page in pages.tolist()])
-    for count, outcome in enumerate(outcomes):
-        if outcome is not Outcome.DONE:
-            return count
-    return len(outcomes)
+    step = access.most_pages(len(keys))
+    for begin in range(0, len(keys), step):
+        some = pages[begin : begin + step].tolist()
+        memory = [access.memory.page_memory(page) for page in some]
+        outcomes = store.get(access.name, keys[begin : begin + step], memory)
+        count = next((index for index, outcome in enumerate(outcomes) if outcome is not Outcome.DONE), len(some))
+        if isinstance(access.memory, CopiedMemory):
+            for page, copied in zip(some[:count], memory[:count], strict=True):
+                access.memory.write_page(page, copied)
+        if count < len(some):
+            return begin + count
+    return len(keys)

@@ -111,8 +111,9 @@ class PersistJob:
             return True
         missing = np.flatnonzero(~store.exists(access.name, keys))
         yield 0.0
-        for first in range(0, missing.size, policy.batch_pages):
-            batch = missing[first : first + policy.batch_pages].tolist()
+        step = access.most_pages(policy.batch_pages)
+        for first in range(0, missing.size, step):
+            batch = missing[first : first + step].tolist()
             memory = [access.memory.page_memory(page) for page in ids[batch].tolist()]
             outcomes = store.put(access.name, [keys[index] for index in batch], memory)
             taken = sum(outcome is Outcome.DONE for outcome in outcomes)

@@ -6,6 +6,7 @@ times out like any other.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class PrefetchRequests:
         self._counters = counters
         self._may_give_up = may_give_up
         self._open: dict[Hashable, Prefetch] = {}
-        self._outcomes: dict[Hashable, int] = {}
+        self._outcomes: OrderedDict[Hashable, int] = OrderedDict()
         self._by_deadline = SortedList()
         self.open_count = 0
 
@@ -67,7 +68,7 @@ class PrefetchRequests:
         del self._open[prefetch.request]
         self._outcomes[prefetch.request] = prefetch.tokens
         if len(self._outcomes) > self._policy.max_outcomes:
-            del self._outcomes[next(iter(self._outcomes))]
+            self._outcomes.popitem(last=False)
             self._counters.count_drop("prefetch forgotten")
 
     def expire(self) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 RECORDS = "restore points"
 """The pool of the restore-point records; no component has this name."""
+COPIED_BYTES = 64 << 20
+"""Of the copies of pages that one job holds for a store, but at least a page."""
 
 
 class PageMemory(Protocol):
@@ -49,6 +51,15 @@ class PooledMemory(PageMemory, Protocol):
         ...
 
 
+@runtime_checkable
+class CopiedMemory(PageMemory, Protocol):
+    """Host pages that do not lie in one piece: `page_memory` is a copy, and what a store read into it is written back."""
+
+    def write_page(self, page: int, memory: memoryview) -> None:
+        """Make these the bytes of one page. Cost: O(bytes)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAccess:
     """One component's pool.
@@ -71,6 +82,12 @@ class PoolAccess:
     def is_path(self) -> bool:
         """Whether a length needs all pages before it."""
         return self.need.policy is HitPolicy.ALL_PAGES
+
+    def most_pages(self, page_count: int) -> int:
+        """How many of so many pages to give a store at a time; at least one."""
+        if isinstance(self.memory, CopiedMemory):
+            page_count = min(page_count, COPIED_BYTES // self.stored.value_bytes)
+        return max(1, page_count)
 
     def window_pages(self, length_pages: int, page_size: int) -> int:
         """How many of the last pages a length needs."""

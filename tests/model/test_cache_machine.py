@@ -20,10 +20,12 @@ from memory_model import Request, Runner, available_pages
 from page_memory import PageMemory
 from state_machines import search, walk
 from tempers import TemperError, Tempers
+from tensor_memory import TensorMemory, tensor_composition
 from watched_engine import WatchedEngine
 
 from unified_tree import POLICIES, BlockBudget, Component, Key, LeaseError, OutOfPagesError, TransferError, UnifiedTreeError
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
+from unified_tree.controllers.pools import BlockArena, BlockLayout, DevicePool, HostArena
 from unified_tree.controllers.testing import Faults, SimulatedEngine
 from unified_tree.controllers.transfer_engines import VirtualClock
 
@@ -44,7 +46,7 @@ class CacheMachine(RuleBasedStateMachine):
         rng = Random(seed)
         counts = self.device_memory(rng)
         self.tempers, rebuild = Tempers(rng.choice(list(POLICIES))), rng.random() < 0.8
-        self.clock, memory = VirtualClock(), PageMemory(self.kinds)
+        self.clock, memory = VirtualClock(), self.page_memory()
         host = self.host_tier(rng, memory) if rng.random() < 0.8 else None
         self.cache = PrefixCache(
             self.kinds,
@@ -61,6 +63,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.texts: list[list[int]] = [[]]
         self.tables: list[tuple[Any, list[int]]] = []
         self.abandoned: list[Request] = []
+
+    def page_memory(self) -> PageMemory:
+        """What the pages hold."""
+        return PageMemory(self.kinds)
 
     def device_memory(self, rng: Random) -> dict[str, Any]:
         """Pages of each pool."""
@@ -364,10 +370,40 @@ def a_budget(rng: Random, names: list[str], pages: list[int]) -> BlockBudget:
     return BlockBudget(block_count=max(count, *blocks.values(), 1), page_blocks=blocks)
 
 
+class TensorMachine(CacheMachine):
+    """The same over real tensors: device pools or an arena, and host memory that all pools share, from hardly a page on."""
+
+    @initialize(seed=SEEDS)
+    def start(self, seed: int) -> None:
+        super().start(seed)
+        if isinstance(self.device, BlockArena):
+            self.device.serve(self.cache)
+
+    def device_memory(self, rng: Random) -> dict[str, Any]:
+        model = tensor_composition(self.kinds, PAGE_SIZE)
+        size_bytes, block_bytes = rng.choice([3_000, 15_000, 60_000]), rng.choice([64, 128, 192, 1024, None])
+        self.host = HostArena(model, size_bytes, block_bytes=block_bytes)
+        self.device: dict[str, DevicePool] | BlockArena
+        if rng.random() < 0.5:
+            self.device = BlockArena(model, BlockLayout.of(model, rng.choice([8_000, 14_000])))
+            return {"budget": self.device.layout.budget}
+        counts = {c.name: rng.choice([6, 12, 24]) for c in self.kinds if c.shares is None}
+        self.device = {c.name: DevicePool(self.host.formats[c.name], counts[c.shares or c.name]) for c in self.kinds}
+        return {"page_counts": counts}
+
+    def page_memory(self) -> PageMemory:
+        return TensorMemory(self.kinds, self.device, self.host)
+
+    def host_memory(self, rng: Random) -> dict[str, Any]:  # noqa: ARG002, drawn before the memory was made
+        return {"budget": self.host.budget, "tables": self.host.tables}
+
+
 OPERATIONS = (
     *["run", "run_batch"] * 3,
     *("acquire", "truncate", "release", "poll", "poll", "burst", "settle", "ask_for_nonsense", "lose_temper"),
 )
+SHORT_REQUESTS = (*["acquire", "run", "run", "release", "poll"] * 4, "settle", "burst", "truncate", "run_batch", "lose_temper")
+"""Many requests, so that there is much to load back."""
 
 
 @pytest.mark.parametrize("kinds", SETS)
@@ -387,8 +423,15 @@ def test_every_byte_is_what_was_put_in_where_pools_share_memory(kinds: str, reco
     record_property("operations", operations)
 
 
+@pytest.mark.parametrize("kinds", ["indexer and carry-over", "window and mamba", "two windows"])
+def test_every_byte_is_what_was_put_in_over_tensors(kinds: str, record_property: Any) -> None:
+    lives = (walk(TensorMachine, kinds, f"tensors {kinds} {i}", 300, SHORT_REQUESTS, looks_every=10) for i in range(5))
+    operations = sum(lives)
+    record_property("operations", operations)
+
+
 @pytest.mark.deep
-@pytest.mark.parametrize("machine", [CacheMachine, SharedMachine])
+@pytest.mark.parametrize("machine", [CacheMachine, SharedMachine, TensorMachine])
 @pytest.mark.parametrize("kinds", SETS)
 def test_every_byte_is_what_was_put_in_for_long(machine: type[CacheMachine], kinds: str, record_property: Any) -> None:
     operations = search(machine, kinds, max_examples=150, stateful_step_count=100)

@@ -39,6 +39,14 @@ def blocks(
     """The layers and parts of a device page, and what a model computes into them."""
     for layer in page_format.layer_ids:
         for part in page_format.parts:
-            block = tiers.device[page_format.component].tensor(layer, part.name)[page].reshape(-1).view(torch.uint8)
+            block = _piece(tiers, page_format.component, layer, part.name, page).reshape(-1).view(torch.uint8)
             seed = f"{page_format.component} {layer} {part.name}".encode() + prefix.tobytes()
             yield layer, block, torch.frombuffer(bytearray(hashlib.shake_128(seed).digest(block.numel())), dtype=torch.uint8)
+
+
+def _piece(tiers: TensorTiers, component: str, layer: int, part: str, page: int) -> torch.Tensor:
+    """A layer and part of a device page, [slot, *shape]: a view."""
+    arena = tiers.device_arena
+    if arena is None:
+        return tiers.device[component].tensor(layer, part)[page]
+    return arena.view(component, layer, part)[int(arena.table(component)[page, arena.part_group(component, layer, part)])]

@@ -194,6 +194,9 @@ def test_an_arena_serves_one_cache_of_its_budget() -> None:
     world = Content(0)
     with pytest.raises(ConfigurationError, match="serves one cache"):
         world.arena.serve(world.cache)
+    second = PrefixCache(world.model.components, PAGE_SIZE, budget=world.layout.budget)
+    with pytest.raises(ConfigurationError, match="serves one cache"):
+        world.arena.serve(second)
     other = PrefixCache(world.model.components, PAGE_SIZE, {"full": 8, "swa": 8, "mamba": 8})
     with pytest.raises(ConfigurationError, match="budget"):
         world.arena.serve(other)
