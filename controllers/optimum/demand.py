@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRoom:
+    """Room that all pools of a demand share.
+
+    Attributes:
+        units: how much it is.
+        weights: units that a token of the paths takes, then a token of each window, then each state.
+    """
+
+    units: Room
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The pools that can run short, and what of them a boundary needs; the others are left out.
 
@@ -28,6 +41,7 @@ class Demand:
         states: of each pool of states, the room for them.
         grid: boundaries with states are at multiples of it; 1 without.
         rebuild_tokens: so many tokens run again where a request resumes without windows; None where it cannot.
+        shared: what all these pools share; the room of each is then what it could have of it. None where they share nothing.
     """
 
     path_tokens: Room | None = None
@@ -35,6 +49,22 @@ class Demand:
     states: tuple[Room, ...] = ()
     grid: int = 1
     rebuild_tokens: int | None = None
+    shared: SharedRoom | None = None
+
+    @property
+    def rooms(self) -> list[Room]:
+        """What can run short: that of the paths, of each window and of the states, or the one that they share."""
+        if self.shared is not None:
+            return [self.shared.units]
+        paths = [] if self.path_tokens is None else [self.path_tokens]
+        return [*paths, *(tokens for _, tokens in self.windows), *self.states]
+
+    @property
+    def claims(self) -> list[tuple[int, int]]:
+        """Of each pool, paths first, then windows, then states: which room it takes of, and how much a token or state takes."""
+        if self.shared is not None:
+            return [(0, weight) for weight in self.shared.weights]
+        return [(number, 1) for number in range(len(self.rooms))]
 
     @classmethod
     def of(cls, components: Sequence[Component], page_size: int, rooms: Mapping[str, Room]) -> Demand:
@@ -70,6 +100,32 @@ class Demand:
             grid=grid,
             rebuild_tokens=sum(tokens or 0 for tokens in rebuilds) if can_rebuild else None,
         )
+
+    @classmethod
+    def sharing(
+        cls,
+        components: Sequence[Component],
+        page_size: int,
+        blocks: Room,
+        page_blocks: Mapping[str, int],
+        pinned_tokens: Room = 0,
+    ) -> Demand:
+        """Of required components whose pages take blocks of one memory.
+
+        Args:
+            blocks: of all tiers together.
+            page_blocks: of a page, by component with pages of its own.
+            pinned_tokens: of paths, in whole pages, for which there must be room besides.
+        """
+        owners = [component for component in components if component.required and component.shares is None]
+        paths = [page_blocks[component.name] for component in owners if component.coverage.is_path]
+        windows = [page_blocks[component.name] for component in owners if component.coverage.window_tokens is not None]
+        states = [page_blocks[component.name] * page_size for component in owners if _is_state(component)]
+        blocks = blocks - pinned_tokens // page_size * sum(paths)
+        together = {c.name: sum(paths) if c.coverage.is_path else page_blocks[c.name] for c in owners}
+        alone = cls.of(components, page_size, {name: blocks // count for name, count in together.items()})
+        weights = (*([sum(paths)] if paths else []), *windows, *states)
+        return replace(alone, shared=SharedRoom(units=blocks * page_size, weights=weights))
 
 
 def _is_state(component: Component) -> bool:

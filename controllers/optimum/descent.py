@@ -1,6 +1,6 @@
 """Going down to prices whose bound is low.
 
-The bound is a convex function of the prices, and what is left of each pool's room at some prices is a sub-gradient of it. Steps
+The bound is a convex function of the prices, and what is left of each room at some prices is a sub-gradient of it. Steps
 go from the best prices so far along an average of these, so that they do not swing from side to side where several pools are
 short at a time (the volume algorithm of Barahona and Anbil, 2000). How far they go depends on what is surely possible.
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 STAGES = ((16, 50), (256, 50), (1 << 40, 600))
 """Stretches of time, at most, and steps."""
+SHARED_STEPS = 2400
+"""Steps at most where pools share a room, which takes as many as there are stretches."""
 CLOSE = 0.001
 """A bound that is above what is surely possible by no more than this share is low enough."""
 AVERAGED = 0.1
@@ -59,7 +61,7 @@ class Descent:
 
     def go(self) -> None:
         """Go down. Cost: O(steps x (candidates + moments)), and that of `feasible_depths`."""
-        weights = [np.zeros(1) for _ in self._prices.rooms]  # a pool's room over a stretch is worth so many tokens a moment
+        weights = [np.zeros(1) for _ in self._prices.rooms]  # a room over a stretch is worth so many tokens a moment
         if not weights or not self._prices.owner.size:
             return
         self._repair()
@@ -67,6 +69,8 @@ class Descent:
             edges = np.linspace(0, self._idle.count, min(stretches, self._idle.count) + 1).astype(np.int64)
             count = edges.size - 1
             weights = [weight[np.minimum(np.arange(count) * weight.size // count, weight.size - 1)] for weight in weights]
+            if self._demand.shared is not None:
+                steps = min(max(steps, count), SHARED_STEPS)
             weights = self._descend(edges, weights, steps)
             self._repair()
             if self._is_close:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Use = tuple[int, int, int, int]
-    """Of a pool, from a moment to before another one, so much room."""
+    """Of a room, from a moment to before another one, so much."""
 
 
 def feasible_depths(idle: Idle, demand: Demand, prices: Prices, summed: list[Floats]) -> Int64s:
@@ -66,31 +66,31 @@ def _uses(idle: Idle, demand: Demand, prices: Prices, candidate: int) -> list[Us
         if idle.since[at] <= owner
     ]
     uses: list[Use] = []
-    pool = 0
+    claims = iter(prices.claims)
     if demand.path_tokens is not None:
-        uses += [(pool, since, until, end - begin) for since, until, begin, end in runs]
-        pool += 1
+        room, weight = next(claims)
+        uses += [(room, since, until, weight * (end - begin)) for since, until, begin, end in runs]
     for window, _ in demand.windows:
-        uses += [(pool, s, u, end - max(begin, depth - window)) for s, u, begin, end in runs if end > depth - window]
-        pool += 1
+        room, weight = next(claims)
+        uses += [(room, s, u, weight * (end - max(begin, depth - window))) for s, u, begin, end in runs if end > depth - window]
     for _ in demand.states:
+        room, weight = next(claims)
         if idle.since[run] <= owner:
-            uses.append((pool, int(idle.since[run]), owner + 1, 1))
-        pool += 1
+            uses.append((room, int(idle.since[run]), owner + 1, weight))
     return uses
 
 
 def _take(free: list[Int64s], uses: list[Use]) -> bool:
     """Take the room if there is; whether there was."""
-    for at, (pool, since, until, amount) in enumerate(uses):
-        room = free[pool][since:until]
-        if room.min() < amount:
+    for at, (room, since, until, amount) in enumerate(uses):
+        left = free[room][since:until]
+        if left.min() < amount:
             _give(free, uses[:at])
             return False
-        room -= amount
+        left -= amount
     return True
 
 
 def _give(free: list[Int64s], uses: list[Use]) -> None:
-    for pool, since, until, amount in uses:
-        free[pool][since:until] += amount
+    for room, since, until, amount in uses:
+        free[room][since:until] += amount

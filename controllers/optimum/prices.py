@@ -4,7 +4,8 @@ Let a pool's room cost something for each token and admission, whatever it is. A
 it pays for what it resumes from: each token's idle time before it, in each pool that the boundary needs. The best total of
 tokens saved less what was paid, plus the worth of all room at these prices, is at least what any cache can hit: whatever a real
 cache keeps fits into its pools, so it pays no more than the room is worth (weak duality). Requests are free of each other in
-it, since no two of them pay for one idle time. So the bound is a maximum a request, and any prices give one.
+it, since no two of them pay for one idle time. So the bound is a maximum a request, and any prices give one. Pools that share
+their room have one price, and what a token of each takes is its weight.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Prices:
         demand: what boundaries need.
 
     Attributes:
-        rooms: of each pool that can run short, its room at each moment, int64 [moments]: paths, then windows, then states.
+        rooms: what can run short, at each moment, int64 [moments]: see `Demand.rooms`.
+        claims: of each pool, its room and what a token or state takes of it: see `Demand.claims`.
         owner, depth, run: the candidates, int64 [candidates]: the request, ascending, the tokens, ascending, and the run in
             which the last of these lies.
         group: where the candidates of each request that has any begin, int64.
@@ -52,9 +54,8 @@ class Prices:
         self._window_begin = [np.maximum(0, self.depth - window) for window, _ in demand.windows]
         self._window_run = [self._run_of(self.owner, begin) for begin in self._window_begin]
         self.group = np.flatnonzero(np.append(True, self.owner[1:] != self.owner[:-1])) if self.owner.size else self.owner
-        paths = [] if demand.path_tokens is None else [demand.path_tokens]
-        rooms = [*paths, *(tokens for _, tokens in demand.windows), *demand.states]
-        self.rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in rooms]
+        self.rooms = [np.maximum(0, np.broadcast_to(room, self._count)) for room in demand.rooms]
+        self.claims = demand.claims
 
     def _run_of(self, owner: Int64s, token: Int64s) -> Int64s:
         """The run in which a token of a request lies; tokens behind its last are taken for the last."""
@@ -64,10 +65,10 @@ class Prices:
         return np.minimum(np.searchsorted(keys, owner * most + token, side="right"), self.first[owner + 1] - 1)
 
     def bound(self, summed: list[Floats]) -> tuple[float, list[Floats]]:
-        """The bound at some prices, and how much of each pool the requests take at these, [moments]. Cost: O(candidates).
+        """The bound at some prices, and how much of each room the requests take at these, [moments]. Cost: O(candidates).
 
         Args:
-            summed: of each pool, what a token (or a state) costs from the start to before each moment, [moments + 1].
+            summed: of each room, what a unit of it costs from the start to before each moment, [moments + 1].
         """
         resumes, rebuilds = self.worth(summed)
         depths = np.zeros(self._count, np.int64)
@@ -89,7 +90,7 @@ class Prices:
             np.where(self._is_idle, cost[idle.owner + 1] - cost[np.minimum(idle.since, self._count)], 0.0) for cost in summed
         ]
         gain = self.depth.astype(np.float64)
-        pools = iter(rates)
+        pools = iter([weight * rates[room] for room, weight in self.claims])
         if demand.path_tokens is not None:
             gain -= self._to(next(pools), self.depth, self.run)
         others = np.zeros(self.depth.size)
@@ -115,21 +116,24 @@ class Prices:
 
     def _usages(self, found: Int64s, rebuilds: NDArray[np.bool_], depths: Int64s) -> list[Floats]:
         idle, demand = self._idle, self._demand
-        usages = []
+        amounts = []
         reach = depths[idle.owner]
         if demand.path_tokens is not None:
-            usages.append(self._over_time(np.clip(reach - idle.begin, 0, self._length)))
+            amounts.append(np.clip(reach - idle.begin, 0, self._length))
         windowed = np.zeros(self._count, np.int64)
         kept = found[~rebuilds]
         windowed[self.owner[kept]] = self.depth[kept]
         for window, _ in demand.windows:
             end = windowed[idle.owner]
-            usages.append(self._over_time(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None)))
+            amounts.append(np.clip(np.minimum(end, idle.end) - np.maximum(end - window, idle.begin), 0, None))
         for _ in demand.states:
             states = np.zeros(idle.owner.size, np.int64)
             states[self.run[kept]] = 1
-            usages.append(self._over_time(states))
-        return usages
+            amounts.append(states)
+        taken = [np.zeros(idle.owner.size, np.int64) for _ in self.rooms]
+        for (room, weight), amount in zip(self.claims, amounts, strict=True):
+            taken[room] += weight * amount
+        return [self._over_time(amount) for amount in taken]
 
     def _over_time(self, amounts: Int64s) -> Floats:
         """Amounts by run, summed over the runs that are idle at each admission, [requests]."""

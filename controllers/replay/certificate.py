@@ -15,11 +15,13 @@ from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
 from unified_tree.controllers.replay.plan import PATH_ONLY, SHARED, RowKind
 from unified_tree.controllers.replay.resumptions import Resumptions
+from unified_tree.controllers.replay.row_counters import ALL_POOLS
 from unified_tree.controllers.replay.workload import expand_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from unified_tree.controllers.cache.stats import BudgetStats, HostPoolStats, PoolStats
     from unified_tree.controllers.optimum.demand import Room
     from unified_tree.controllers.replay.row_counters import RowCounters
     from unified_tree.controllers.replay.row_plan import RowPlan
@@ -29,16 +31,10 @@ if TYPE_CHECKING:
 ALL_TOKENS = 1 << 60
 
 
-def repeated_tokens(workload: Workload, counted: RowCounters, row: RowPlan) -> int:
-    """What earlier requests had of a row's prompts, as far as it can be hit."""
-    idle = Idle(_asked(workload, counted.requests), workload.block_count, row.composition.page_size)
-    return int((idle.end - idle.begin).sum())
-
-
 class Situation:
     """What a row's requests asked of its cache, in the order in which they were admitted and beside the same running ones.
 
-    Pools of both tiers count as one: what is on either can be hit.
+    Pools of both tiers count as one, and so do their budgets: what is on either can be hit.
 
     Attributes:
         repeated_tokens: what earlier requests had of the prompts, as far as it can be hit.
@@ -51,15 +47,7 @@ class Situation:
         self._order = _admitted(requests)
         idle = Idle(_asked(workload, requests), workload.block_count, page_size)
         self.repeated_tokens = int((idle.end - idle.begin).sum())
-        rooms: dict[str, Room] = {}
-        for name, count in row.page_counts.items():
-            if row.host is None:
-                rooms[name] = count - _held(counted.held_pages[name], requests)
-            else:  # copies that are under way lock idle pages, too
-                rooms[name] = count + row.host.page_counts.get(name, 0)
-        demand = Demand.of(row.composition.components, page_size, rooms)
-        if demand.path_tokens is not None and row.host is not None:
-            demand = replace(demand, path_tokens=demand.path_tokens - idle.pinned)
+        demand = _of_pages(counted, row, idle) if row.budget is None else _of_blocks(counted, row, idle)
         self._depths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
         self.most_hit_tokens = int(self._depths.sum())
         if demand.windows or demand.states:
@@ -73,6 +61,26 @@ class Situation:
         depths[self._order] = self._depths[::2]
         others = np.setdiff1d(np.arange(depths.size), self._order)
         return Resumptions(order=np.concatenate((self._order, others)), depths=depths)
+
+
+def _of_pages(counted: RowCounters, row: RowPlan, idle: Idle) -> Demand:
+    """What is asked of pools with page counts, beside running requests."""
+    components, page_size = row.composition.components, row.composition.page_size
+    if row.host is None:
+        rooms: dict[str, Room] = {n: count - _held(counted.held[n], counted.requests) for n, count in row.page_counts.items()}
+        return Demand.of(components, page_size, rooms)
+    rooms = {name: count + row.host.page_counts.get(name, 0) for name, count in row.page_counts.items()}
+    demand = Demand.of(components, page_size, rooms)  # copies that are under way lock idle pages, too
+    return demand if demand.path_tokens is None else replace(demand, path_tokens=demand.path_tokens - idle.pinned)
+
+
+def _of_blocks(counted: RowCounters, row: RowPlan, idle: Idle) -> Demand:
+    """What is asked of a memory that all pools share, likewise."""
+    components, page_size, budget = row.composition.components, row.composition.page_size, row.both_budgets
+    if row.host is None:
+        blocks = budget.block_count - _held(counted.held[ALL_POOLS], counted.requests)
+        return Demand.sharing(components, page_size, blocks, budget.page_blocks)
+    return Demand.sharing(components, page_size, budget.block_count, budget.page_blocks, idle.pinned)
 
 
 def _admitted(requests: Requests) -> Int64s:
@@ -134,6 +142,13 @@ def _beside(row: RowResult, alike: list[RowResult], twin: RowResult | None) -> R
 
 
 def _pools(row: RowResult) -> object:
-    """The pools of a row, and what is kept in them."""
-    tiers = [{name: pool.total for name, pool in pools.items()} for pools in (row.cache.pools, row.cache.host_pools)]
+    """The pools of a row or the budgets that they share, and what is kept in them."""
+    cache = row.cache
+    tiers = [_rooms(cache.pools, cache.budget), _rooms(cache.host_pools, cache.host_budget)]
     return row.is_path_only, repr(tiers)
+
+
+def _rooms(pools: Mapping[str, PoolStats | HostPoolStats], budget: BudgetStats | None) -> object:
+    if budget is not None:
+        return budget.total, budget.block_bytes, dict(budget.pool_page_blocks)
+    return {name: pool.total for name, pool in pools.items()}

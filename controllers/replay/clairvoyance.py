@@ -97,6 +97,8 @@ class Clairvoyance:
 class Clairvoyant:
     """Ranks a value by when it is needed again; never comes first, then latest, among equals the least recently used."""
 
+    compares_across_pools = True
+
     def __init__(self, clairvoyance: Clairvoyance) -> None:
         self.pool: Pool | None = None
         self._clairvoyance = clairvoyance

@@ -107,8 +107,8 @@ class RowSpec:
 
 
 def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: Plan) -> list[RowSpec]:
-    """A row a policy, and one where it has all memory to share; then clairvoyant and unbounded, and a path-only twin of each
-    but the last and the shared ones.
+    """A row a policy, and one where it has all memory to share; then clairvoyant, likewise, and unbounded; and path-only twins
+    of all but the shared ones and the unbounded one.
 
     There is no unbounded row beside a store: it starts empty, where the others may find what an earlier replay left. There are
     no twins of a model of paths alone, which is its own.
@@ -118,13 +118,15 @@ def report_specs(policies: Sequence[str], page_counts: Mapping[str, int], plan: 
     for policy in policies:
         policy_factory(policy)
     rows = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts) for policy in dict.fromkeys(policies)]
-    shared = [replace(row, is_shared=True) for row in rows] if plan.shares_pools else []
-    rows.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts))
+    references = [RowSpec(kind=RowKind.CLAIRVOYANT, policy=policies[0], page_counts=page_counts)]
     paths = path_only_split(plan.composition, plan.device_bytes, page_counts)
-    twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows] if paths != page_counts else []
+    twins = [replace(row, page_counts=paths, is_path_only=True) for row in rows + references] if paths != page_counts else []
+    if plan.shares_pools:
+        rows += [replace(row, is_shared=True) for row in rows]
+        references += [replace(row, is_shared=True) for row in references]
     if plan.storage is None and plan.linker is None:
-        rows.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
-    return rows[: len(shared)] + shared + rows[len(shared) :] + twins
+        references.append(RowSpec(kind=RowKind.UNBOUNDED, policy=policies[0], page_counts=page_counts))
+    return rows + references + twins
 
 
 def sweep_specs(policies: Sequence[str], plan: Plan) -> list[RowSpec]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from unified_tree.controllers.replay.column import Column, ColumnFamily
 from unified_tree.controllers.replay.columns import GIB, SECTIONS, pool_verdicts
 from unified_tree.controllers.replay.composition_tables import print_device_split, print_host_split
+from unified_tree.controllers.replay.plan import SHARED
 from unified_tree.controllers.replay.text_table import print_table
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def print_rows(console: Console, plan: Plan, rows: Sequence[RowResult]) -> None:
             continue
         lines = [
             (
-                Text(row.policy, "dim" if row.policy in REFERENCES else ""),
+                Text(row.policy, "dim" if row.policy.removeprefix(SHARED) in REFERENCES else ""),
                 *(_cell(column, row) if column.applies(row) else "" for column in columns),
             )
             for row in rows

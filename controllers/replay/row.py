@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.controllers.cache.prefix_cache import PrefixCache
 from unified_tree.controllers.doctor import Figures
 from unified_tree.controllers.inspector import Inspector
-from unified_tree.controllers.replay.certificate import Situation, repeated_tokens
+from unified_tree.controllers.replay.certificate import Situation
 from unified_tree.controllers.replay.clairvoyance import Clairvoyance
 from unified_tree.controllers.replay.fetches import Fetches, LinkFetches, StoreFetches
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
@@ -94,10 +94,7 @@ def _replay(
         served = counters.requests[counters.requests["is_served"]]
         flops = plan.composition.prefill_flops
         ceiling_tokens = _hittable_tokens(served, row)
-        is_bounded = row.storage is None and row.linker is None
-        if is_bounded and row.budget is not None:
-            ceiling_tokens = repeated_tokens(workload, counters, row)
-        situation = Situation(workload, counters, row) if is_bounded and row.budget is None else None
+        situation = Situation(workload, counters, row) if row.storage is None and row.linker is None else None
         if situation is not None:
             ceiling_tokens = situation.repeated_tokens
         result = RowResult(

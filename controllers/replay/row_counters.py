@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from unified_tree.miss import Miss
 
 RESIDENCY_SAMPLES = 200
+ALL_POOLS = "all pools"
+"""The room of a device whose pools share its memory."""
 NOT_ADMITTED = -1
 
 
@@ -38,8 +40,8 @@ class RowCounters:
 
     Attributes:
         requests: an array of REQUEST by index; rejected ones have nothing but their prompt's length.
-        held_pages: by component with device pages, by number of admission: what running requests used just before it, and at
-            most from there to the next one.
+        held: what running requests used of the device just before each admission, and at most from there to the next one: by
+            component in pages, or where pools share a budget that of ALL_POOLS in blocks.
         lost_tokens: see RowResult, as the rest.
     """
 
@@ -65,7 +67,9 @@ class RowCounters:
         self.miss_tokens = {cause.label: 0 for cause in MissCause}
         self.preempted_count = 0
         stats = cache.stats()
-        self.held_pages: dict[str, list[list[int]]] = {name: [] for name in stats.pools}
+        self._page_blocks = None if stats.budget is None else stats.budget.pool_page_blocks
+        rooms = stats.pools if self._page_blocks is None else [ALL_POOLS]
+        self.held: dict[str, list[list[int]]] = {name: [] for name in rooms}
         self.peak_pages = dict.fromkeys(stats.pools, 0)
         self.peak_host_pages = dict.fromkeys(stats.host_pools, 0)
         self._cache = cache
@@ -120,22 +124,24 @@ class RowCounters:
         self._admissions += 1
         held = self._held()
         for name, before in self._held_at_offer.items():
-            self.held_pages[name].append([before, held[name]])
+            self.held[name].append([before, held[name]])
 
     def look_at_held(self) -> None:
-        """Note the most pages that running requests hold between two admissions."""
+        """Note the most that running requests hold between two admissions."""
         for name, held in self._held().items():
-            latest = self.held_pages[name][-1]
+            latest = self.held[name][-1]
             latest[1] = max(latest[1], held)
 
     def _held(self) -> dict[str, int]:
-        """Pages that running requests use now, by component: their own, and those of the tree that they lock."""
+        """What running requests use now, as `held`: pages of their own, and those of the tree that they lock."""
         cache = self._cache
         held = {}
-        for name in self.held_pages:
+        for name in self.peak_pages:
             pool = cache.tree.pool(name)
             held[name] = cache.device.allocators[name].used_pages - pool.used_pages + pool.protected_pages
-        return held
+        if self._page_blocks is None:
+            return held
+        return {ALL_POOLS: sum(blocks * held[name] for name, blocks in self._page_blocks.items())}
 
     def loaded(self, request: Request, waited_s: float) -> None:
         """Note how long a request waited for its load."""

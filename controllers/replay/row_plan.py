@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from unified_tree.block_budget import BlockBudget
 from unified_tree.controllers.pools import host_budget
 from unified_tree.controllers.replay.budget_split import path_only_host_split, tokens_in
 from unified_tree.controllers.replay.page_store import raw_layers
@@ -15,7 +16,6 @@ from unified_tree.controllers.replay.verification import Verification
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unified_tree.block_budget import BlockBudget
     from unified_tree.components import Composition
     from unified_tree.controllers.replay.host_settings import HostSettings
     from unified_tree.controllers.replay.linker_settings import LinkerSettings
@@ -82,6 +82,26 @@ class RowPlan:
             name=spec.store_name,
             workload=plan.workload.name,
         )
+
+    @property
+    def both_budgets(self) -> BlockBudget:
+        """The memory that pools share on device and host, as one. A page takes of it what it takes on one tier or the other,
+        whichever is less.
+
+        On host what shares a page on the device has one of its own, which counts if every boundary needs it, too.
+        """
+        assert self.budget is not None
+        if self.host_budget is None:
+            return self.budget
+        on_device = {name: blocks * self.budget.block_bytes for name, blocks in self.budget.page_blocks.items()}
+        on_host = dict.fromkeys(on_device, 0)
+        owners = {component.name: component for component in self.composition.components}
+        for component in self.composition.components:
+            owner = owners[component.shares or component.name]
+            if component is owner or (component.required and component.coverage == owner.coverage):
+                on_host[owner.name] += self.host_budget.page_blocks[component.name] * self.host_budget.block_bytes
+        page_bytes = {name: min(size, on_host[name]) for name, size in on_device.items()}
+        return BlockBudget.of(page_bytes, self.budget.size_bytes + self.host_budget.size_bytes)
 
     @property
     def max_tokens(self) -> int | None:

@@ -14,10 +14,12 @@ from unified_tree.components import composition_for
 from unified_tree.controllers.replay.certificate import certified
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
+from unified_tree.controllers.replay.row_plan import RowPlan
 from unified_tree.controllers.replay.server_settings import ServerSettings
 from unified_tree.controllers.replay.workload import Request, Workload, in_arrival_order, pack_runs
 
 SEEDS = int(os.environ.get("SEEDS", "3"))
+SHARING = ("qwen3-32b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v4-flash")
 MODELS = ("qwen3-32b", "gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b")
 
 
@@ -45,22 +47,29 @@ def workload(rng: Random, block_tokens: int) -> Workload:
     return Workload(name="conversations", requests=in_arrival_order(requests), block_count=next_id)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("model", MODELS)
-def test_no_row_hits_more_than_is_possible(model: str, seed: int) -> None:
-    rng = Random(seed * 31 + MODELS.index(model))
+def plan_of(rng: Random, model: str) -> tuple[Plan, dict[str, int]]:
+    """Memory that is short, and its device's pages."""
     composition = composition_for(model)
     counts = {"full": rng.randint(60, 400), "swa": rng.randint(30, 120), "mamba": rng.randint(20, 60)}
     counts = {
         component.name: counts.get(component.name, 100) for component in composition.components if component.shares is None
     }
+    page_bytes = composition.pool_page_bytes()
     plan = Plan(
         workload=workload(rng, rng.choice([64, 128, 512])),
         composition=composition,
-        device_bytes=1 << 30,
+        device_bytes=sum(count * page_bytes[name] for name, count in counts.items()),
         settings=ServerSettings(concurrency=rng.choice([1, 2, 8]), chunk_tokens=rng.choice([512, 8192])),
         host=host_of(composition, rng.choice([1.0, 3.0])) if rng.random() < 0.4 else None,
     )
+    return plan, counts
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("model", MODELS)
+def test_no_row_hits_more_than_is_possible(model: str, seed: int) -> None:
+    rng = Random(seed * 31 + MODELS.index(model))
+    plan, counts = plan_of(rng, model)
     specs = [RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=counts) for policy in ("lru", "cost", "mru")]
     specs.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy="lru", page_counts=counts))
     paths = {name: count for name, count in counts.items() if name not in ("swa", "mamba")}
@@ -75,3 +84,53 @@ def test_no_row_hits_more_than_is_possible(model: str, seed: int) -> None:
         assert row.hit_tokens <= row.optimum_low_tokens <= row.optimum_high_tokens, (row.policy, counts, plan.settings)
         assert row.hit_tokens <= row.ceiling_tokens
     assert any(row.hit_tokens for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("model", SHARING)
+def test_no_row_hits_more_than_is_possible_in_a_memory_that_pools_share(model: str, seed: int) -> None:
+    rng = Random(seed * 37 + SHARING.index(model))
+    plan, counts = plan_of(rng, model)
+    plan = replace(plan, device_bytes=int(plan.device_bytes * rng.choice([0.6, 1.0])))
+    specs = [
+        RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=counts, is_shared=True) for policy in ("lru", "density", "mru")
+    ]
+    specs.append(RowSpec(kind=RowKind.CLAIRVOYANT, policy="lru", page_counts=counts, is_shared=True))
+    specs.append(RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts))
+    alone = [run_row(plan, spec) for spec in specs]
+    assert all(row.hit_tokens <= (row.optimum_high_tokens or 0) for row in alone), "in its own order, too"
+    *rows, split = certified(alone)
+    for row in rows:
+        assert row.optimum_low_tokens == max(row.hit_tokens for row in rows)
+        assert row.optimum_high_tokens == rows[0].optimum_high_tokens, "one interval for all of them"
+        assert row.optimum_high_tokens is not None
+        assert row.optimum_low_tokens <= row.optimum_high_tokens <= max(row.ceiling_tokens for row in rows)
+    assert split.optimum_low_tokens == split.hit_tokens, "what shares memory is no row of these pools"
+    assert rows[0].rejected or any(row.hit_tokens for row in rows)
+
+
+@pytest.mark.parametrize("model", SHARING)
+def test_what_fits_on_two_tiers_fits_into_both_budgets_together(model: str) -> None:
+    rng = Random(SHARING.index(model))
+    plan, counts = plan_of(rng, model)
+    plan = replace(plan, host=host_of(plan.composition, 2.0))
+    row = RowPlan.of(plan, RowSpec(kind=RowKind.POLICY, policy="lru", page_counts=counts, is_shared=True))
+    assert row.budget is not None and row.host_budget is not None
+    on_host = dict.fromkeys(row.budget.page_blocks, 0)
+    coverages = {component.name: component.coverage for component in plan.composition.components}
+    for component in plan.composition.components:
+        owner = component.shares or component.name
+        if component.required and component.coverage == coverages[owner]:
+            on_host[owner] += row.host_budget.page_blocks[component.name]
+    tightest = 0.0
+    for _ in range(300):
+        kept = dict.fromkeys(on_host, 0)
+        for blocks, page_blocks in ((row.budget.block_count, row.budget.page_blocks), (row.host_budget.block_count, on_host)):
+            left = blocks
+            for name in rng.sample(list(kept), len(kept)):
+                count = rng.choice([left // page_blocks[name], rng.randint(0, left // page_blocks[name])])
+                left -= count * page_blocks[name]
+                kept[name] += count
+        assert row.both_budgets.blocks(kept) <= row.both_budgets.block_count
+        tightest = max(tightest, row.both_budgets.blocks(kept) / row.both_budgets.block_count)
+    assert tightest > 0.98, "and not much more would"

@@ -60,13 +60,16 @@ def test_the_same_replay_has_the_same_result() -> None:
     assert one.cache.pools == other.cache.pools
 
 
-def test_the_command_shows_it_beside_the_split_and_gives_no_interval(tmp_path: Path) -> None:
+def test_the_command_shows_it_beside_the_split_with_an_interval_of_its_own(tmp_path: Path) -> None:
     rows = rows_of(
         tmp_path / "rows.json", "replay", "--model", "gemma-3-27b", "--device-gib", 16, "--requests", 150,
         "--policy", "lru", "--shared-pools", "--jobs", 1,
     )  # fmt: skip
-    assert list(rows)[:2] == ["lru", "shared lru"]
-    assert rows["shared lru"]["optimum_high_tokens"] is None
+    assert list(rows)[:4] == ["lru", "shared lru", "clairvoyant", "shared clairvoyant"]
+    known = rows["shared clairvoyant"]
+    for name in ("optimum_low_tokens", "optimum_high_tokens"):
+        assert rows["shared lru"][name] == known[name] > rows["lru"][name] == rows["clairvoyant"][name]
+    assert known["hit_tokens"] == known["optimum_low_tokens"] <= known["optimum_high_tokens"] <= known["ceiling_tokens"]
     assert rows["shared lru"]["path_only_hit_rate"] == rows["lru"]["path_only_hit_rate"]
 
 
