@@ -1,0 +1,44 @@
+"""The bench of cells runs, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benches import cells
+from benches.cells import Cell, line, main, replayed
+
+ROW = {
+    "workload": "built-in agents",
+    "model": "gpt-oss-20b",
+    "device_gib": 8,
+    "command": "unified-tree replay --model gpt-oss-20b --device-gib 8 --policy lru,cost,density",
+    "hit_rate": {"lru": 0.4, "cost": 0.5, "density": 0.55},
+    "path_only_hit_rate": {"lru": 0.5, "cost": 0.6, "density": 0.6},
+    "optimum": [0.69, 0.71],
+    "ceiling": 0.9,
+}
+
+
+def test_there_are_three_sizes_of_six_models_for_each_workload() -> None:
+    assert len({cell.name for cell in cells.cells()}) == 4 * 6 * 3
+
+
+def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
+    assert line(ROW) == "built-in agents | gpt-oss-20b | 8 | 40.0 | 50.0 | **55.0** | 69.0 to 71.0 | 90.0 | 60.0 | 0.92 | 0.25"
+    nothing = ROW | {"path_only_hit_rate": dict.fromkeys(cells.POLICIES, 0.0), "optimum": [0.5, 0.54]}
+    assert line(nothing).endswith("50.0 to 54.0 | 90.0 | 0.0 |  | ")
+
+
+def test_a_cell_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cells.WORKLOADS, "built-in agents", ("--requests", "60"))
+    small = Cell("built-in agents", "gpt-oss-20b", 8)
+    row = replayed(small, tmp_path, tmp_path)
+    assert 0 < row["hit_rate"]["density"] <= row["optimum"][0] <= row["optimum"][1] <= row["ceiling"]
+    assert row["command"] == "unified-tree replay --requests 60 --model gpt-oss-20b --device-gib 8 --policy lru,cost,density"
+    file = tmp_path / "cells.json"
+    file.write_text(json.dumps([ROW]))
+    assert main([str(tmp_path), "--only", small.name, "--json", str(file)]) == 0
+    assert line(ROW) in capsys.readouterr().out  # as the file had it
