@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lmcache_server
 import pytest
+from ports import free_port
 
 from unified_tree.controllers.prefix_linker.lmcache import open_daemon, remove_leftovers
 from unified_tree.controllers.testing.linked_tensors import LinkedTensors
@@ -28,7 +29,7 @@ def test_a_segment_of_a_process_that_is_not_there() -> None:
         with pytest.raises(LinkError, match="no answer"):
             open_daemon(
                 LinkedTensors(2).linked,
-                daemon=f"127.0.0.1:{lmcache_server.free_port()}",
+                daemon=f"127.0.0.1:{free_port()}",
                 model="tests",
                 answer_timeout_s=0.1,
             )

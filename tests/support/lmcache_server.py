@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import os
 import signal
-import socket
 import tempfile
 import time
 import urllib.error
@@ -17,6 +17,7 @@ from types import TracebackType
 
 import pytest
 from lmcache_process import start_server
+from ports import free_port
 
 CHUNK_TOKENS = 16
 QUIET = pytest.mark.filterwarnings("ignore:.LoggingHandler. in .opentelemetry-sdk. is deprecated:DeprecationWarning")
@@ -46,11 +47,6 @@ def until(ask: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.002)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
-
-
 class Lmcache:
     """Started on entry, killed on exit; the same ports after a restart."""
 
@@ -63,7 +59,11 @@ class Lmcache:
         self._process: ForkServerProcess | None = None
 
     def __enter__(self) -> Lmcache:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -126,5 +126,5 @@ class Lmcache:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/healthcheck", timeout=1) as answer:
                 return b"healthy" in answer.read()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from frozen import freeze, thaw
+from ports import free_port
 
 PEER = """
 import sys
@@ -64,12 +65,6 @@ def skip_unless_it_runs() -> None:
     reason = why_not()
     if reason is not None:
         pytest.skip(f"no Mooncake: {reason}", allow_module_level=True)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 class Peer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+from ports import free_port
 
 START_S = 30.0
 
@@ -25,13 +25,6 @@ def skip_unless_it_runs() -> None:
     for program in ("prometheus", "promtool"):
         if shutil.which(program) is None:
             pytest.skip(f"no Prometheus: there is no {program}; on Debian apt-get install prometheus", allow_module_level=True)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

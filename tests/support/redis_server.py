@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ from types import TracebackType
 
 import pytest
 from frozen import freeze, thaw
+from ports import free_port
 from redis.exceptions import RedisError
 
 from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
@@ -33,15 +32,8 @@ def skip_unless_it_runs() -> None:
         pytest.skip("no Redis: there is no redis-server; on Debian apt-get install redis-server", allow_module_level=True)
 
 
-def free_port() -> int:
-    """Whose bus port, 10000 above, is free too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 10000))
-                return port
+BUS = 10_000
+"""The bus of a node of a cluster is so far above its port."""
 
 
 class Redis:
@@ -62,7 +54,7 @@ class Redis:
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "s"
         self._is_unix = over == "unix"
-        self.port = 0 if self._is_unix else free_port()
+        self.port = 0 if self._is_unix else free_port(BUS)
         self._options = options
         self.address = f"unix:{self._socket}" if self._is_unix else f"127.0.0.1:{self.port}"
         self.address = address or self.address

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import vllm_tiny_models as tiny_models
+from ports import free_port
 from vllm_served_mix import CONNECTOR
 
 from unified_tree.controllers.doctor.diagnosis import read_figures
@@ -55,12 +55,6 @@ class Server:
         """A counter of the connector."""
         lines = [line for line in self.call("/metrics").splitlines() if line.startswith(f"vllm:unified_tree_{name}_total{{")]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

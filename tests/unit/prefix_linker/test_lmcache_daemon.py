@@ -10,6 +10,7 @@ import lmcache_server
 import numpy as np
 import pytest
 from lmcache_server import CHUNK_TOKENS, Lmcache, until
+from ports import free_port
 
 from unified_tree import Key
 from unified_tree.controllers import PrefixCache
@@ -120,7 +121,7 @@ def test_what_is_stored_outlives_the_server_that_stored_it(server: Lmcache, tens
 
 
 def test_without_a_daemon_the_error_says_what_to_check(tensors: LinkedTensors) -> None:
-    address = f"127.0.0.1:{lmcache_server.free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(LinkError, match=f"no answer from {address} within 0.3 s: check `daemon`, and that `lmcache server`"):
         open_daemon(tensors.linked, daemon=address, model="tests", answer_timeout_s=0.3)
 

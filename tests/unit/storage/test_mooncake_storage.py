@@ -13,6 +13,7 @@ import mooncake_server
 import pytest
 from mooncake_server import Mooncake
 from numbered_pages import FULL, MAMBA, SIZE, check_killed_writers, check_threads, empty, filled, keys, until_put, value
+from ports import free_port
 
 from unified_tree.controllers.storage import CheckedStorage, Outcome, StoredPool, registered_transfer
 from unified_tree.controllers.storage.mooncake import MooncakeSettings, MooncakeStorage
@@ -81,7 +82,7 @@ def test_the_pages_of_a_host_pool_are_never_copied(engine: MooncakeStorage, monk
 
 
 def test_a_store_without_a_master_is_refused_at_once() -> None:
-    address = f"127.0.0.1:{mooncake_server.free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(StorageError, match=f"no master at {address}"):
         MooncakeStorage([FULL], MooncakeSettings(master=address, **mooncake_server.SETTINGS))
 

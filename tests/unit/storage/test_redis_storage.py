@@ -26,6 +26,7 @@ from numbered_pages import (
     until_put,
     value,
 )
+from ports import free_port
 from redis.crc import key_slot as slot_of
 from redis_server import Cluster, Redis
 
@@ -106,7 +107,7 @@ def certificate(folder: Path, host: str) -> tuple[Path, Path]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
 def test_encrypted_and_verified(tmp_path: Path, host: str) -> None:
     cert, key = certificate(tmp_path, host)
-    port = redis_server.free_port()
+    port = free_port()
     files = ["--tls-port", str(port), "--port", "0", "--tls-cert-file", str(cert), "--tls-key-file", str(key)]
     address = f"127.0.0.1:{port}"
     how: dict[str, Any] = {"tls": True, "tls_ca_file": str(cert), "tls_cert_file": str(cert), "tls_key_file": str(key)}
@@ -165,7 +166,7 @@ def test_pages_of_other_items_and_read_only_pages(engine: RedisStorage) -> None:
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    port = redis_server.free_port()
+    port = free_port()
     for address in (f"127.0.0.1:{port}", f"unix:{tmp_path}/nowhere"):
         with pytest.raises(StorageError, match="no server lets us in"):
             opened(address)
