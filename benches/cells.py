@@ -71,6 +71,11 @@ class Cell:
         named = [*WORKLOADS[self.workload], "--model", self.model, "--device-gib", str(self.gib)]
         return [*named, "--policy", ",".join(POLICIES)]
 
+    def arguments(self, traces: Path) -> list[str]:
+        """The options, with the paths of the traces that lie under `traces`."""
+        found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
+        return [found.get(option, option) for option in self.options]
+
     @property
     def name(self) -> str:
         return f"{self.workload} {self.model} {self.gib}"
@@ -86,10 +91,10 @@ def cells() -> Iterator[Cell]:
 
 def replayed(cell: Cell, traces: Path, folder: Path) -> dict[str, Any]:
     """The row of a cell, from the rows of its replay."""
-    found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
-    options = [found.get(option, option) for option in cell.options]
     command = str(Path(sys.executable).with_name("unified-tree"))
-    subprocess.run([command, "replay", *options, "--json", str(folder / "rows")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [command, "replay", *cell.arguments(traces), "--json", str(folder / "rows")], check=True, stdout=subprocess.DEVNULL
+    )
     rows = {row["policy"]: row for row in json.loads((folder / "rows").read_text())}
     prompt = rows["lru"]["prompt_tokens"]
     return {

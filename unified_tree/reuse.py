@@ -51,6 +51,8 @@ PAYS: Final = 1.02
 """Classes of sessions are told apart if so many times as many hits are expected of that; and go on to be, if STILL_PAYS."""
 STILL_PAYS: Final = 1.01
 QUEUE_SPAN: Final = float(1 << 39)
+TICK: Final = 2.0**-50
+"""What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 UNKNOWN: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
 SESSION: Final = 0
@@ -236,10 +238,10 @@ class Reuse:
         the sessions that paths stay with.
         """
         kind = SESSION
-        if visit.is_open and not visit.is_fork:
-            kind, pace = STEADY, 0  # its request waits for room
+        if visit.is_open and not visit.is_fork and value.tier is Tier.DEVICE:
+            kind, pace = STEADY, 0  # its request waits for room there
         elif not visit.is_fork:
-            pace = self._sessions.pace(visit)
+            pace = self._sessions.pace(visit) if self.mode == BY_CLASS else USUAL_PACE
         elif visit.turns < KNOWN_GAPS:
             kind, pace = FORK, self._forks.pace(visit)
         else:
@@ -276,7 +278,7 @@ class Reuse:
             worth = self._forks.worth(pace, age)
         else:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
-        return worth * HITS_A_PAGE[density]
+        return worth * HITS_A_PAGE[density] * (1.0 + float(at) * TICK)
 
 
 def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
-from unified_tree.node import Value
+from unified_tree.node import Tier, Value
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import BY_AGE, BY_CLASS, queue_of, since
+from unified_tree.reuse import BY_AGE, BY_CLASS, DENSITIES, QUEUE_SPAN, queue_of, since
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, PACES, USUAL_PACE, VisitFit, worth_by_age
 from unified_tree.visit_memory import VisitMemory
@@ -435,6 +435,54 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(bound
             at_ends = [value for queue in ends.values() for value in (queue[0], queue[-1])]
             worth = {value: reuse.worth(queue_of(value), since(value)) for value in at_ends}
             assert worth[first] == min(worth.values())
+
+
+def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
+    """Also among queues: ages are told apart in bins, and a bin holds many ticks."""
+    server, draw = Server("density", 300, 20), Random(2)
+    server.serve(fresh(24, draw))
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    reuse.mode, reuse._state.clock = BY_AGE, 70_000
+    reuse._sessions._worth = [[1.0 / (1 + age) for age in range(AGES)]] * PACES
+    queues = [1 + pace * DENSITIES + 32 for pace in range(PACES)]
+    since_when = list(range(20_000, 60_000, 500))
+    draw.shuffle(since_when)
+    waiting = [(at, draw.choice(queues)) for at in since_when]
+    assert sorted(waiting, key=lambda each: reuse.worth(each[1], each[0])) == sorted(waiting)
+
+
+def test_sessions_wait_in_one_queue_where_classes_do_not_pay() -> None:
+    server, draw = Server("density", 300), Random(2)
+    texts = [fresh(length, draw) for length in (8, 100)]
+    for text in texts:
+        server.serve(text)
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    for pace, text in enumerate(texts):
+        visit = visit_of(server, text)
+        visit.pace, visit.judged = pace, reuse._sessions._epoch
+    values = [value for value in server.tree.state.device_pools[0].order if isinstance(value, Value)]
+    numbers = {}
+    for mode in (BY_AGE, BY_CLASS):
+        reuse.mode = mode
+        numbers[mode] = {int(reuse.score(value) // QUEUE_SPAN) for value in values}
+    assert (len(numbers[BY_AGE]), len(numbers[BY_CLASS])) == (1, 2)
+
+
+def test_a_request_that_waits_for_room_on_device_keeps_no_copy_on_host() -> None:
+    """Nothing holds the copy while the request runs, so it would wait there as if its request still did."""
+    server, draw = Server("density", 300), Random(2)
+    text = fresh(24, draw)
+    server.serve(text)
+    reuse, visit = server.tree.state.reuse, visit_of(server, text)
+    assert reuse is not None
+    (value,) = (value for value in server.tree.state.device_pools[0].order if isinstance(value, Value))
+    number = reuse._queue(visit, value)
+    visit.is_open = True
+    assert reuse._queue(visit, value) != number
+    value.tier = Tier.HOST
+    assert reuse._queue(visit, value) == number
 
 
 def test_in_a_budget_a_boundary_and_its_path_are_worth_the_same_a_block() -> None:
