@@ -108,7 +108,7 @@ class Visit:
             self.gap_before = before.gap
             weight = 1.0 / min(self.turns, MEAN_GAPS)
             self.mean_gap = before.mean_gap + weight * (self.gap - before.mean_gap)
-            self.growth = 0
+            self.growth = end - before.end
             self.room = max(1, before.room + end - before.end)
         self._describe()
 
@@ -126,7 +126,7 @@ class Visit:
         self.end = end
         self.is_open = False
         self.room += more
-        if self.growth >= 0:
+        if self.turns:
             self.growth += more
         self._describe()
 
@@ -136,7 +136,7 @@ class Visit:
             self.saves = untracked(tuple(sorted((*self.saves, length)))[-most:])
 
     def _describe(self) -> None:
-        features: i64 = octave(self.growth)
+        features: i64 = octave(max(0, self.growth)) if self.turns else 0
         features = features << BIN_BITS | octave(self.gap_before)
         features = features << BIN_BITS | octave(self.gap)
         features = features << BIN_BITS | octave(self.end)
