@@ -126,8 +126,8 @@ class Reuse:
             fork, above = max(0, line.fork), line.parent
             before = None if above is None else latest(above)
             if before is not None and before.is_gone_on_from(fork):
-                # Where evicted text comes back, the fork lies beyond what was matched.
-                visit = before if before.is_open else self._go_on(before, fork)
+                # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
+                visit = before if before.is_open or before.end == start else self._go_on(before, fork)
                 if above is not None:
                     above.kept = fork
             else:
