@@ -188,6 +188,10 @@ class HitDensity(Standard):
         if self._reuse is not None:
             self._queues[value.urgency].entered(int(value.rank), i64(value.second_rank))
 
+    def evicted(self, value: Value) -> None:
+        if self._reuse is not None:
+            self._reuse.went(value)
+
     def next_victim(self, order: Order, first: Value) -> Value:
         found = None if self._reuse is None else self._queues[first.urgency].least(order)
         return first if found is None else found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.node import Tier
+from unified_tree.scarcity import Scarcity
 from unified_tree.tuples import untracked
 from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
 from unified_tree.visit_fit import PACES, PACES_AN_OCTAVE, USUAL_PACE
@@ -85,7 +86,7 @@ class Reuse:
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
-        self._path_density = _density(float(state.page_size))
+        self._scarcity = (Scarcity(), Scarcity())
         self._page_blocks: list[int] = []
         self._token_blocks = self._boundary_blocks = 0.0
         shared = next((pools for pools in state.shared_pools if pools is not None), None)
@@ -194,21 +195,40 @@ class Reuse:
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
-        yield from self._sessions.learn(self.now, self._held_tokens())
-        yield from self._forks.learn(self.now, 0)
+        yield from self._sessions.learn(self.now, *self._held())
+        yield from self._forks.learn(self.now, 0.0, 0.0)
         pays = self._sessions.gain >= (STILL_PAYS if self.mode == BY_CLASS else PAYS)
         self.mode = BY_CLASS if pays else BY_AGE
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
 
-    def _held_tokens(self) -> int:
-        """Tokens of paths that the tree holds on the tier that holds more."""
-        state, most = self._state, 0
-        for tier in Tier:
-            for pool in state.pools(tier):
-                if pool.is_path:
-                    most = max(most, pool.used_pages * state.page_size)
-        return most
+    def went(self, value: Value) -> None:
+        """A value is evicted. Cost: O(1)."""
+        if self.mode == BY_RECENCY or not self._state.is_gated:
+            return
+        worth, is_path = 0.0, self._state.is_path[value.component]
+        if not value.stranded and value.score >= QUEUE_SPAN:
+            worth = self.worth(queue_of(value), since(value))
+            if is_path:
+                worth /= self._state.page_size
+        self._scarcity[1 if value.tier else 0].went(worth, is_path=is_path)
+
+    def _held(self) -> tuple[float, float]:
+        """What the tree holds on the tier that holds more, in tokens of path; and for how many of them a boundary counts."""
+        state, most, boundary = self._state, 0.0, 0.0
+        for pools, scarcity in zip((state.device_pools, state.host_pools), self._scarcity, strict=True):
+            held = max([float(pool.used_pages * state.page_size) for pool in pools if pool.is_path])
+            if state.is_gated and not self._page_blocks:
+                # How many boundaries there are room for; a sharer's pages on device are its owner's.
+                rooms = [
+                    pool.used_pages // (self._reach[i] // state.page_size + 1)
+                    for i, pool in enumerate(pools)
+                    if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
+                ]
+                held += scarcity.tokens * float(min(rooms))
+            if held > most:
+                most, boundary = held, scarcity.tokens
+        return most, boundary
 
     # -- what it means
 
@@ -247,12 +267,13 @@ class Reuse:
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
         is_path = self._state.is_path[value.component]
-        if is_path and not self._page_blocks:
-            return 1 + (kind * PACES + pace) * DENSITIES + self._path_density
-        tokens = 1.0
+        room = float(max(self._state.page_size, visit.room))
         if self._page_blocks:
-            room = float(max(self._state.page_size, visit.room))
             tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
+        else:
+            tokens = float(self._state.page_size) if is_path else 1.0
+            if self._state.is_gated:
+                tokens *= room / (room + self._scarcity[1 if value.tier else 0].tokens)
         if not is_path and not visit.is_fork:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])

@@ -126,6 +126,7 @@ class VisitFit:
         is_back: NDArray[np.bool_],
         age: NDArray[np.int64],
         tokens: NDArray[np.int64],
+        boundary: float,
         memory: float,
     ) -> Iterator[None]:
         """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
@@ -138,6 +139,7 @@ class VisitFit:
         Args:
             features, is_back, age: of the others.
             tokens: of their texts.
+            boundary: as how many tokens what is kept besides of each counts.
             memory: what can be held: tokens times ticks.
 
         Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
@@ -149,7 +151,8 @@ class VisitFit:
         yield
         cell += ages_of(age)
         sums = []
-        for weight in (tokens, tokens * age, tokens * is_back):
+        room = tokens + boundary
+        for weight in (room, room * age, tokens * is_back):
             yield
             sums.append(np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1))
         ended, aged, hit = sums

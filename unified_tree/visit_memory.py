@@ -118,14 +118,15 @@ class VisitMemory:
         at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
         return of_pace[at]
 
-    def learn(self, now: int, held_tokens: int) -> Iterator[None]:
+    def learn(self, now: int, held_tokens: float, boundary_tokens: float) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: as `VisitFit.steps`.
 
         Whether it pays is judged by what the even visits teach of the odd ones.
 
         Args:
             now: as of ages.
-            held_tokens: how many tokens of paths there is memory for; 0 for no such judgement.
+            held_tokens: for how many tokens of paths there is memory; 0 for no such judgement.
+            boundary_tokens: as how many of them the boundary of a visit counts.
         """
         count = min(self._entered, self._size)
         if count == 0:
@@ -143,8 +144,8 @@ class VisitMemory:
             half = VisitFit(features[::2], is_back[::2], age[::2])
             yield from half.steps()
             yield
-            memory = float(held_tokens) * float(now - at.min()) / 2
-            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], memory)
+            memory = held_tokens * float(now - at.min()) / 2
+            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], boundary_tokens, memory)
             self.gain += (half.gain - self.gain) / JUDGEMENTS
             self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
