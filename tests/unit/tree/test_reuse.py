@@ -194,6 +194,30 @@ def test_a_session_that_comes_back_after_its_eviction_is_known() -> None:
     assert (visit.turns, visit.gap, visit.end) == (1, 7, 28)
 
 
+def test_a_session_that_comes_back_in_pieces_after_its_eviction_has_one_visit_more() -> None:
+    """Its answer was dropped, so what comes in a later piece forks off the text that was evicted."""
+    server, draw = Server("density", 60), Random(2)
+    text = fresh(24, draw)
+    server.serve(text + fresh(6, draw))
+    for _ in range(6):
+        server.serve(fresh(20, draw))
+    turn = text + fresh(9, draw)
+    assert server.serve(turn, ends=(8, 16)) == 0
+    visit = visit_of(server, turn)
+    assert (visit.turns, visit.gap, visit.growth, visit.end) == (1, 7, 3, 33)
+
+
+@pytest.mark.parametrize("pages", [300, 40], ids=["kept", "evicted"])
+def test_how_much_a_text_grew_does_not_depend_on_what_was_evicted(pages: int) -> None:
+    server, draw = Server("density", pages), Random(2)
+    text = fresh(24, draw)
+    server.serve(text)
+    for _ in range(6):
+        server.serve(fresh(20, draw))
+    server.serve(text + fresh(4, draw))
+    assert visit_of(server, text).growth == 4
+
+
 def test_sessions_that_share_little_are_their_own() -> None:
     server, draw = Server("density", 300), Random(2)
     trunk = fresh(5, draw)
@@ -261,7 +285,7 @@ def learned(ages: list[int | None]) -> VisitMemory:
 
 def learn(memory: VisitMemory, now: int) -> None:
     """All slices."""
-    for _ in memory.learn(now, 0):
+    for _ in memory.learn(now, 0.0, 0.0):
         pass
 
 
@@ -327,9 +351,9 @@ def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
     return fit
 
 
-def gain(fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float) -> float:
+def gain(fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundary: float = 0.0) -> float:
     """What these visits say of it."""
-    for _ in fit.judge(features, is_back, ages, tokens, memory):
+    for _ in fit.judge(features, is_back, ages, tokens, boundary, memory):
         pass
     return fit.gain
 
@@ -346,6 +370,8 @@ def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> Non
     few, all_of_them = gain(fit, *others, 0.06 * held), gain(fit, *others, held)
     assert all_of_them == 1.0
     assert few > 2 if tells else 0.9 < few < 1.02
+    # A boundary beside as many tokens again halves what can be kept.
+    assert gain(fit, *others, 0.12 * held, boundary=100.0) == pytest.approx(few)
 
 
 def test_one_class_gains_nothing() -> None:
@@ -374,7 +400,7 @@ def test_worth_rises_with_age_only_where_that_pays(is_round: bool) -> None:
         due.setdefault(
             now + (draw.randrange(90, 110) if is_round else min(3_000, int(10 * draw.paretovariate(0.8)))), []
         ).append(visit)
-    for _ in memory.learn(4_000, 4_000):  # memory for four tenths of what waits
+    for _ in memory.learn(4_000, 4_000.0, 0.0):  # memory for four tenths of what waits
         pass
     worth = [memory.worth(USUAL_PACE, age) for age in range(0, 90, 5)]
     assert (worth[-1] > 2 * worth[0]) if is_round else worth == sorted(worth, reverse=True)
@@ -393,7 +419,7 @@ def test_a_few_visits_can_be_learned_from(count: int) -> None:
     memory = VisitMemory(8)
     for at in range(count):
         memory.enter(Visit(0, 0, at, None, is_fork=False))
-    for _ in memory.learn(0, 100):
+    for _ in memory.learn(0, 100.0, 0.0):
         pass
     assert memory.gain == pytest.approx(1.0, abs=0.5)
 
@@ -513,3 +539,25 @@ def test_what_a_session_left_behind_waits_as_it_did() -> None:
     ages = sorted(since(value) for value in server.tree.state.device_pools[0].order if isinstance(value, Value))
     assert ages[0] == 1  # the dropped answer
     assert ages[-1] == 12
+
+
+@pytest.mark.parametrize("scarce", ["boundaries", "paths"])
+def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarce: str) -> None:
+    """And where paths are, boundaries stay with the paths that stay, however long these are."""
+    pages, states = (4_000, 12) if scarce == "boundaries" else (400, 200)
+    server, draw = Server("density", pages, states), Random(7)
+    texts = [fresh(length, draw) for length in (*[4] * 12, *[100] * 4)]
+    hit = [0, 0]
+    for turn in range(60):
+        for at, text in enumerate(texts):
+            found = server.serve(text + fresh(2, draw), ends=(len(text),))
+            if turn >= 40:
+                hit[len(text) > 4] += found
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    tokens = reuse._scarcity[Tier.DEVICE].tokens
+    if scarce == "boundaries":
+        assert tokens > 100
+        assert hit[1] > 0.9 * 20 * 4 * 100
+    else:
+        assert tokens < 100
