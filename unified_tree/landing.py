@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 
-def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
-    """Place a span's pages on its nodes, from the top down. Pages of values that exist by now go to `unused`.
+def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
+    """Place a span's pages on its nodes, from the top down. Returns the pages of values that exist by now, which are unused.
 
     Cost: O(nodes crossed) and one copy of the ids.
     """
-    nodes = crossed(span)
-    nodes.reverse()
-    for node in nodes:
+    unused: list[bytes] = []
+    for node in crossed(span):
         first, last = max(node.start, span.begin), min(node.end, span.end)
         offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
         pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
@@ -27,17 +26,23 @@ def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]
         if taken:
             state.resumability.update(node)
         if taken < len(pages) and (tier or state.owner_of[span.component] == span.component):
-            unused.setdefault(span.component, []).append(pages[taken:])
+            unused.append(pages[taken:])
+    return unused
 
 
 def crossed(span: Span) -> list[Node]:
-    """The nodes a span crosses, from the bottom up."""
-    found = []
-    at: Node | None = span.node
+    """The nodes a span crosses, from the top down."""
+    node = span.node
+    parent = node.parent
+    if parent is not None and parent.end <= span.begin < node.end and parent.end < span.end:
+        return [node]
+    found: list[Node] = []
+    at: Node | None = node
     while at is not None and at.parent is not None and at.end > span.begin:
         if at.start < span.end:
             found.append(at)
         at = at.parent
+    found.reverse()
     return found
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from mypy_extensions import mypyc_attr
 
 from unified_tree.controllers.latency_counter import LatencyCounter
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TransferCounters:
     """What was copied in one direction; see TransferStats."""
 
@@ -22,7 +20,7 @@ class TransferCounters:
         self.component_pages: dict[str, int] = {}
         self.latency = LatencyCounter()
 
-    def add(self, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
+    def add(self, pages: dict[str, int], size_bytes: int, took_s: float) -> None:
         """Count one copy, pages by component. Cost: O(components)."""
         self.count += 1
         self.size_bytes += size_bytes

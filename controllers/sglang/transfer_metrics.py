@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
 from unified_tree.controllers.cache.stats import CacheCounters
+from unified_tree.controllers.cache.transfer_counters import TransferCounters
 from unified_tree.effect import EffectKind
 
 
@@ -20,16 +20,24 @@ class MeteredCounters(CacheCounters):
 
     def __init__(self, collector: Any, page_size: int) -> None:
         super().__init__()
+        self.transfers = {kind: MeteredTransferCounters(collector, page_size, kind) for kind in EffectKind}
+
+
+class MeteredTransferCounters(TransferCounters):
+    """The counters of one direction, which tell the collector."""
+
+    def __init__(self, collector: Any, page_size: int, kind: EffectKind) -> None:
+        super().__init__()
         self._collector = collector
         self._page_size = page_size
+        self._name = "backup" if kind is EffectKind.BACKUP else "load_back"
 
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
-        """Count a completed transfer, pages by component."""
-        super().moved(kind, pages, size_bytes, took_s)
-        name = "backup" if kind is EffectKind.BACKUP else "load_back"
+    def add(self, pages: dict[str, int], size_bytes: int, took_s: float) -> None:
+        """Count one copy, pages by component."""
+        super().add(pages, size_bytes, took_s)
         for component, count in pages.items():
             tokens = count * (1 if component == "mamba" else self._page_size)
-            getattr(self._collector, f"increment_{name}_num_tokens")(
+            getattr(self._collector, f"increment_{self._name}_num_tokens")(
                 num_tokens=tokens, pool=SGLANG_POOLS.get(component, component)
             )
-        getattr(self._collector, f"increment_{name}_num_bytes")(size_bytes)
+        getattr(self._collector, f"increment_{self._name}_num_bytes")(size_bytes)

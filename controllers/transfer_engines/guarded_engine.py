@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ CANCELLED = "cancelled"
 CLOSED = "the engine was closed"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GuardedEngine(ABC):
     """A TransferEngine over a ledger.
 

@@ -8,7 +8,7 @@ forgotten ticket raises an error.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -34,14 +34,16 @@ class Ledger:
     Raises ConfigurationError for another number.
     """
 
-    __slots__ = ("_order", "_recent", "_remembered", "completions", "open")
+    __slots__ = ("_backups", "_loads", "_recent", "_recent_tickets", "_remembered", "completions", "open")
 
     def __init__(self, remembered: Any = REMEMBERED) -> None:  # unchecked: compiled code would refuse in its own words
         self._remembered: int = integer(remembered, "remembered", ConfigurationError, minimum=1)
         self.open: dict[int, Progress] = {}
         self.completions: list[Completion] = []
-        self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
-        self._recent: OrderedDict[int, Progress] = OrderedDict()
+        self._loads: deque[Progress] = deque()
+        self._backups: deque[Progress] = deque()
+        self._recent: dict[int, Progress] = {}
+        self._recent_tickets: deque[int] = deque()  # of `_recent`, the oldest first
 
     def enter(
         self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]] | None = None
@@ -50,22 +52,23 @@ class Ledger:
 
         Raises, with nothing changed, as `Transfer.check` and `layers` do, and TransferError for a ticket that was used before.
         """
-        entered: dict[int, Progress] = {}
+        begun: list[Progress] = []
+        tickets: set[int] = set()
         for transfer in transfers:
             ticket, kind, copies = transfer
             check_copies(ticket, copies)
-            if ticket in self.open or ticket in self._recent or ticket in entered:
+            if ticket in self.open or ticket in self._recent or ticket in tickets:
                 raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
             layer_ids = layers(transfer) if layers is not None else (0,)
             is_empty = True
             for _, source, _ in copies:
                 is_empty = is_empty and not len(source)
             stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
-            entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
-        begun = list(entered.values())
+            tickets.add(ticket)
+            begun.append(Progress(ticket, kind, () if is_empty else layer_ids, stage_count))
         for progress in begun:
             self.open[progress.ticket] = progress
-            self._order[progress.kind].append(progress)
+            (self._loads if progress.kind is LOAD else self._backups).append(progress)
         for progress in begun:
             if progress.stage_count == 0:
                 self.end(progress)
@@ -97,11 +100,13 @@ class Ledger:
         """End a transfer, of which nothing moves any more. Must not have ended before."""
         assert not progress.has_ended and not progress.running, progress
         progress.has_ended = True
-        order = self._order[progress.kind]
+        order = self._loads if progress.kind is LOAD else self._backups
         while order and order[0].has_ended:
             first = order.popleft()
             self.completions.append(record(Completion, (first.ticket, first.error)))
-            self._recent[first.ticket] = self.open.pop(first.ticket)
+            del self.open[first.ticket]
+            self._recent[first.ticket] = first
+            self._recent_tickets.append(first.ticket)
 
     def land_all(self) -> None:
         """End all open transfers, all of which have been copied."""
@@ -114,5 +119,5 @@ class Ledger:
         """The completions since the last call. Cost: O(completions)."""
         taken, self.completions = self.completions, []
         while len(self._recent) > self._remembered:
-            self._recent.popitem(last=False)
+            del self._recent[self._recent_tickets.popleft()]
         return taken

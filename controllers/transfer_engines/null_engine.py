@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mypy_extensions import mypyc_attr
 
 from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class NullEngine(GuardedEngine):
     """A TransferEngine whose transfers, of any component, end at the next `poll` or wait.
 
@@ -19,7 +22,7 @@ class NullEngine(GuardedEngine):
         remembered: see CpuEngine.
     """
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(self, remembered: Any = REMEMBERED) -> None:  # unchecked: compiled code would refuse in its own words
         super().__init__(Ledger(remembered))
 
     def poll(self) -> list[Completion]:
