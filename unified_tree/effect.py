@@ -56,12 +56,12 @@ class Effect:
         after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first. If one is aborted,
             the prefix of this one's pages may be missing; they then come back unused.
         page_counts: how many pages each of `copies` has, by component.
-        spans: where the target pages belong; `receipts` lock the sources; `in_others`: components whose target pages are those
-            of others. Internal.
+        spans: where the target pages belong; `receipt` locks the sources; `in_others`: components whose target pages are those of
+            others. Internal.
         transfer: the record of whoever makes the copies, who alone uses it.
     """
 
-    __slots__ = ("after", "boundary", "copies", "in_others", "kind", "page_counts", "receipts", "spans", "transfer")
+    __slots__ = ("after", "boundary", "copies", "in_others", "kind", "page_counts", "receipt", "spans", "transfer")
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Effect:
         boundary: Boundary,
         after: tuple[Effect, ...],
         spans: list[Span],
-        receipts: tuple[Receipt, ...],
+        receipt: Receipt,
     ) -> None:
         self.kind = kind
         self.boundary = boundary
         self.after = after
         self.spans = spans
-        self.receipts = receipts
+        self.receipt = receipt
         self.copies: tuple[Copy, ...] = ()
         self.page_counts: dict[str, int] = {}
         self.in_others: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.node import PAGE_ID_BYTES, Node
+from unified_tree.node import HOST, PAGE_ID_BYTES, Node
 
 if TYPE_CHECKING:
     from unified_tree.effect import Span
@@ -25,7 +25,7 @@ def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
             state.resumability.update(node)
-        if taken < len(pages) and (tier or state.owner_of[span.component] == span.component):
+        if taken < len(pages) and (tier is HOST or state.owner_of[span.component] == span.component):
             unused.append(pages[taken:])
     return unused
 
@@ -53,7 +53,7 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
     needed = pages[: max(0, begin - first) // state.page_size * PAGE_ID_BYTES]
     if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
         return 0
-    if not tier and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
+    if tier is not HOST and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
         return 0
     if value is not None:
         state.extend(value, needed)

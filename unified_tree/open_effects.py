@@ -18,7 +18,7 @@ from unified_tree.errors import EffectError
 from unified_tree.int64 import INT64
 from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
-from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value, opposite
+from unified_tree.node import DEVICE, HOST, PAGE_ID_BYTES, Node, Tier, Value, opposite
 from unified_tree.page_ids import page_ids
 from unified_tree.page_source import PageSource
 from unified_tree.receipt import record
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
-DEVICE: Final = Tier.DEVICE
-HOST: Final = Tier.HOST
 BACKUP: Final = EffectKind.BACKUP
 LOAD: Final = EffectKind.LOAD
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
@@ -80,13 +78,12 @@ class OpenEffects:
         if node is not None and length < node.end:
             node = split(self._state, node, length)
             spans, after = self._missing(kind, node, length, wanted)
-        receipts = (locks.issue(boundary, HOST, node, wanted), locks.issue(boundary, DEVICE, node, None))
-        effect = Effect(kind, boundary, after, spans, receipts)
+        receipt = locks.issue_for_effect(boundary, node, wanted)
+        effect = Effect(kind, boundary, after, spans, receipt)
         try:
             self._supply(effect, supply)
         except BaseException:
-            for receipt in receipts:
-                receipt.release()
+            receipt.release()
             raise
         source = DEVICE if kind is BACKUP else HOST
         for span in effect.spans:
@@ -195,8 +192,7 @@ class OpenEffects:
                     state.pools(target)[span.component].ledger.release(pages)
                 unused[span.component] = unused.get(span.component, []) + left
         state.resumability.settle_share()
-        for receipt in effect.receipts:
-            receipt.release()
+        effect.receipt.release()
         return state.by_name(unused) if unused else {}
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
@@ -206,8 +202,7 @@ class OpenEffects:
         for span in effect.spans:
             if self._takes_pages(span.component, target):
                 self._state.pools(target)[span.component].ledger.unclaim(span.target)
-        for receipt in effect.receipts:
-            receipt.release()
+        effect.receipt.release()
         return effect.targets
 
     def _close(self, effect: Effect) -> None:
@@ -252,7 +247,7 @@ class OpenEffects:
         return counts
 
     def _takes_pages(self, component: int, target: Tier) -> bool:
-        return bool(target) or self._state.owner_of[component] == component
+        return target is HOST or self._state.owner_of[component] == component
 
     def _missing(
         self, kind: EffectKind, node: Node | None, length: int, only: tuple[int, ...] | None

@@ -18,17 +18,21 @@ ARRAY: Final[Any] = ndarray
 """Looked up once."""
 
 
-def check_copies(ticket: int, copies: tuple[Copy, ...]) -> None:
-    """See Transfer.check."""
+def check_copies(ticket: int, copies: tuple[Copy, ...]) -> int:
+    """See Transfer.check; returns how many pages are copied."""
+    page_count = 0
     for component, source, target in copies:
         _check_ids(component, "source", source)
         _check_ids(component, "target", target)
-        if len(source) != len(target):
-            raise PageError(f"{component}: {len(source)} source pages for {len(target)} targets")
+        count = len(source)
+        if count != len(target):
+            raise PageError(f"{component}: {count} source pages for {len(target)} targets")
+        page_count += count
     if len(copies) > 1:
         names = [component for component, _, _ in copies]
         if len(set(names)) < len(names):
             raise TransferError(f"transfer {ticket}: a component is named twice among {', '.join(names)}")
+    return page_count
 
 
 def _check_ids(component: str, name: str, ids: Any) -> None:

@@ -9,6 +9,7 @@ from mypy_extensions import mypyc_attr
 
 from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
+from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
@@ -25,10 +26,16 @@ class NullEngine(GuardedEngine):
     def __init__(self, remembered: Any = REMEMBERED) -> None:  # unchecked: compiled code would refuse in its own words
         super().__init__(Ledger(remembered))
 
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """See TransferEngine.submit."""
+        if self._is_closed:
+            raise TransferError("this engine was closed; it takes no more transfers")
+        self._ledger.enter(transfers)
+
     def poll(self) -> list[Completion]:
         """See TransferEngine.poll."""
         ledger = self._ledger
-        if not ledger.open and not ledger.completions:
+        if ledger.is_idle:
             return []
         ledger.land_all()
         return ledger.pop_completions()
@@ -43,8 +50,8 @@ class NullEngine(GuardedEngine):
         self._ledger.land_all()
 
     def _cancel(self, ticket: int, reason: str) -> None:
-        progress = self._ledger.open.get(ticket)
-        if progress is not None and not progress.has_ended:
+        progress = self._ledger.moving(ticket)
+        if progress is not None:
             progress.fail(reason)
             progress.is_cancelled = True
             self._ledger.end(progress)
