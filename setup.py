@@ -57,7 +57,6 @@ HOT = (
     "controllers/sglang/request_rows",
     "controllers/sglang/running_states",
     "controllers/transfer_engines/copy_checks",
-    "controllers/transfer_engines/guarded_engine",
     "controllers/transfer_engines/ledger",
     "controllers/transfer_engines/null_engine",
     "controllers/transfer_engines/progress",

@@ -35,8 +35,7 @@ class LatencyCounter:
             bucket += 1
         self._counts[bucket] += 1
         self._total_s += took_s
-        if took_s > self._longest_s:
-            self._longest_s = took_s
+        self._longest_s = max(self._longest_s, took_s)
 
     def snapshot(self) -> LatencyStats:
         """All so far. Cost: O(buckets)."""

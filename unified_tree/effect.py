@@ -56,8 +56,8 @@ class Effect:
         after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first. If one is aborted,
             the prefix of this one's pages may be missing; they then come back unused.
         page_counts: how many pages each of `copies` has, by component.
-        spans: where the target pages belong; `receipt` locks the sources; `in_others`: components whose target pages are those of
-            others. Internal.
+        spans: where the target pages belong; `receipt` locks the sources; `in_others`: components whose target pages are those
+            of others. Internal.
         transfer: the record of whoever makes the copies, who alone uses it.
     """
 

@@ -20,8 +20,10 @@ def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
     unused: list[bytes] = []
     for node in crossed(span):
         first, last = max(node.start, span.begin), min(node.end, span.end)
-        offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
-        pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
+        pages = span.target
+        if first > span.begin or last < span.end:
+            offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
+            pages = pages[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
             state.resumability.update(node)
@@ -50,7 +52,10 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
     """Place pages of the tokens from `first` on before what the node has by now; how many of their bytes were needed."""
     value = node.values(tier)[component]
     begin = node.end if value is None else node.end - value.page_count * state.page_size
-    needed = pages[: max(0, begin - first) // state.page_size * PAGE_ID_BYTES]
+    needed = pages
+    count_bytes = max(0, begin - first) // state.page_size * PAGE_ID_BYTES
+    if count_bytes < len(pages):
+        needed = pages[:count_bytes]
     if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
         return 0
     if tier is not HOST and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):

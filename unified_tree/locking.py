@@ -10,7 +10,7 @@ node therefore has a new name for it. Both names stay valid while the receipt lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import checked_boundary, items
 from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
@@ -157,13 +157,20 @@ class Locks:
         if node is None:
             return None, 0
         device_only = tier is DEVICE
+        if wanted is None and state.is_gated and not device_only and length == node.end:
+            if not state.resumability.is_covered(node):
+                raise self._stale(boundary, tier)
+            return node, length
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
         if covered and wanted is None and state.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:
-            raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
+            raise self._stale(boundary, tier)
         return node, length
+
+    def _stale(self, boundary: Boundary, tier: Tier) -> StaleBoundaryError:
+        return StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
 
     def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None) -> None:
         state = self._state
@@ -234,17 +241,20 @@ class Locks:
         value.locks += 1
 
     def _unlock_values(self, receipt: Receipt, values: list[Value]) -> None:
+        state = self._state
+        is_blocking = bool(state.blocked)
         for value in values:
             assert value.locked_by is not None
             del value.locked_by[receipt.serial]
             value.locks -= 1
             if not value.locks:
                 value.locked_by = None
-                pool = self._state.pools(value.tier)[value.component]
+                pool = state.pools(value.tier)[value.component]
                 pool.protected_pages -= value.page_count
                 if not value.children:
                     pool.add_evictable(value)
-                self._unlocked(value.node)
+                if is_blocking or state.retired.has(value.node):
+                    self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
         """A value of a node is evictable again. Path values that had to stay for its sake return to their order."""

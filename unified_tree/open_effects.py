@@ -9,7 +9,7 @@ pages since, another effect copies only those.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 BACKUP: Final = EffectKind.BACKUP
 LOAD: Final = EffectKind.LOAD
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
+FROM_BUFFER: Final[Any] = np.frombuffer
+"""Looked up once, too."""
 Given = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
 """Target pages by component, or what makes them: it is given how many are needed, when all sources are locked."""
 Supply = PageSource | Given
@@ -115,9 +117,7 @@ class OpenEffects:
             given = self._given(effect, supply, components, counts)
         self._distribute(effect, target, given)
 
-    def _given(
-        self, effect: Effect, supply: Supply, components: list[int], counts: list[int]
-    ) -> list[NDArray[np.int64]]:
+    def _given(self, effect: Effect, supply: Supply, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
         """Copies of the target pages that were given, which were checked."""
         state, target = self._state, target_of(effect.kind)
         assert not isinstance(supply, PageSource)
@@ -153,7 +153,7 @@ class OpenEffects:
                 while at < len(found) and found[at].component == i:
                     span = found[at]
                     behind = dealt + len(span.source)
-                    span.target = whole[dealt:behind]
+                    span.target = whole if behind - dealt == len(whole) else whole[dealt:behind]
                     dealt = behind
                     kept.append(span)
                     at += 1
@@ -165,12 +165,14 @@ class OpenEffects:
                         kept.append(span)
                     at += 1
                 if len(kept) > first:
-                    ids = _ids([span.target for span in kept[first:]])
+                    ids = FROM_BUFFER(b"".join([span.target for span in kept[first:]]), INT64)
                     effect.in_others = (*effect.in_others, state.components[i].name)
             if ids is not None:
                 name = state.components[i].name
-                source = _ids([kept[first].source] if len(kept) == first + 1 else [span.source for span in kept[first:]])
-                copies.append(record(Copy, (name, source, ids)))
+                source = kept[first].source
+                if len(kept) > first + 1:
+                    source = b"".join([span.source for span in kept[first:]])
+                copies.append(record(Copy, (name, FROM_BUFFER(source, INT64), ids)))
                 effect.page_counts[name] = len(ids)
         effect.copies = tuple(copies)
 
@@ -303,7 +305,9 @@ class OpenEffects:
                     others[effect] = None
                     lacking = min(lacking, copied_from)
             if begin < lacking:
-                pages = value.pages[: (lacking - begin) // size * PAGE_ID_BYTES]
+                pages = value.pages
+                if lacking < node.end:
+                    pages = pages[: (lacking - begin) // size * PAGE_ID_BYTES]
                 found.append(Span(i, node, begin, lacking, pages, b""))
         return others
 
@@ -316,11 +320,6 @@ class OpenEffects:
         pages = given + self._with_loads(node, owner)
         held = (node.end - span.begin) // self._state.page_size * PAGE_ID_BYTES
         return pages[-held:][: len(span.source)]
-
-
-def _ids(parts: list[bytes]) -> NDArray[np.int64]:
-    """Page ids in several parts, as one array."""
-    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), INT64)
 
 
 def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:

@@ -126,10 +126,10 @@ class BackupQueue:
         if not self._open:
             return False  # nothing is locked
         if self._shared is None:
-            for name, limit in self._max_locked.items():
-                if self._locked[name] > limit:
-                    return True
-            return False
+            is_over = False
+            for name, limit in self._max_locked.items():  # compiled, a generator would be an object
+                is_over = is_over or self._locked[name] > limit
+            return is_over
         budget = self._shared.budget
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 

@@ -103,7 +103,7 @@ class OpenTransfers:
         finished: Callable[[OpenTransfer, str | None], None],
     ) -> None:
         self._engine: Any = engine  # of another package, maybe: compiled code would refuse in its own words what it reports
-        self._poll_engine: Any = self._engine.poll  # asked at every poll; to look it up takes as long as an idle engine's answer
+        self._poll_engine: Any = self._engine.poll  # to look it up takes as long as an idle engine's answer
         self._ranks = ranks
         self._is_single_rank = ranks.is_single_rank
         self._counters = counters

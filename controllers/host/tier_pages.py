@@ -144,19 +144,20 @@ class TierPages(PageSource):
         taken: list[NDArray[np.int64]] = []
         try:
             for at in range(len(components)):
-                taken.append(self.allocators[names[components[at]]].allocate(counts[at]))
+                ids = self.allocators[names[components[at]]].allocate(counts[at])
+                taken.append(ids)
         except OutOfPagesError:
-            for i, ids in zip(components, taken, strict=False):
-                self.free(names[i], ids)
+            for i, pages in zip(components, taken, strict=False):
+                self.free(names[i], pages)
             raise
         return taken
 
     def _are_free(self, components: list[int], counts: list[int]) -> bool:
         """Whether so many pages can be allocated without an eviction."""
-        for at in range(len(components)):
-            if counts[at] > self.allocators[self._names[components[at]]].free_pages:
-                return False
-        return True
+        are_free = True
+        for at in range(len(components)):  # compiled, a generator would be an object
+            are_free = are_free and counts[at] <= self.allocators[self._names[components[at]]].free_pages
+        return are_free
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Free pages; see PageAllocator.free."""

@@ -21,6 +21,7 @@ ARRAY: Final[Any] = ndarray
 def check_copies(ticket: int, copies: tuple[Copy, ...]) -> int:
     """See Transfer.check; returns how many pages are copied."""
     page_count = 0
+    names: list[str] = []
     for component, source, target in copies:
         _check_ids(component, "source", source)
         _check_ids(component, "target", target)
@@ -28,10 +29,10 @@ def check_copies(ticket: int, copies: tuple[Copy, ...]) -> int:
         if count != len(target):
             raise PageError(f"{component}: {count} source pages for {len(target)} targets")
         page_count += count
-    if len(copies) > 1:
-        names = [component for component, _, _ in copies]
-        if len(set(names)) < len(names):
-            raise TransferError(f"transfer {ticket}: a component is named twice among {', '.join(names)}")
+        if component in names:
+            every = ", ".join([name for name, _, _ in copies])
+            raise TransferError(f"transfer {ticket}: a component is named twice among {every}")
+        names.append(component)
     return page_count
 
 

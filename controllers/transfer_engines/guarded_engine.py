@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
-
 from unified_tree.errors import TransferError
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ CANCELLED = "cancelled"
 CLOSED = "the engine was closed"
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class GuardedEngine(ABC):
     """A TransferEngine over a ledger.
 

@@ -29,8 +29,8 @@ class Progress:
     __slots__ = (
         "error",
         "has_ended",
-        "is_due",
         "is_cancelled",
+        "is_due",
         "kind",
         "landed",
         "layer_ids",
