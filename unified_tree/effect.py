@@ -31,15 +31,20 @@ class Copy(NamedTuple):
 
 
 class Span:
-    """Target pages for the tokens [begin, end) of one component, `end` being in or at the end of `node`."""
+    """Target pages for the tokens [begin, end) of one component, `end` being in or at the end of `node`.
 
-    __slots__ = ("begin", "component", "end", "node", "target")
+    Attributes:
+        source: the pages that are copied there, if they are.
+    """
 
-    def __init__(self, component: int, node: Node, begin: int, end: int, target: bytes) -> None:
+    __slots__ = ("begin", "component", "end", "node", "source", "target")
+
+    def __init__(self, component: int, node: Node, begin: int, end: int, source: bytes, target: bytes) -> None:
         self.component = component
         self.node = node
         self.begin = begin
         self.end = end
+        self.source = source
         self.target = target
 
 
@@ -50,28 +55,36 @@ class Effect:
         copies: the paths first, then the sidecars, one entry a component.
         after: open effects that copy the rest of what the boundary needs. Acknowledge or abort those first. If one is aborted,
             the prefix of this one's pages may be missing; they then come back unused.
-        spans: where the target pages belong; `targets` all of them, by component; `receipts` lock the sources. Internal.
+        page_counts: how many pages each of `copies` has, by component.
+        spans: where the target pages belong; `receipt` locks the sources; `in_others`: components whose target pages are those
+            of others. Internal.
+        transfer: the record of whoever makes the copies, who alone uses it.
     """
 
-    __slots__ = ("after", "boundary", "copies", "kind", "receipts", "spans", "targets")
+    __slots__ = ("after", "boundary", "copies", "in_others", "kind", "page_counts", "receipt", "spans", "transfer")
 
     def __init__(
         self,
         kind: EffectKind,
         boundary: Boundary,
-        copies: tuple[Copy, ...],
         after: tuple[Effect, ...],
         spans: list[Span],
-        receipts: list[Receipt],
-        targets: dict[str, NDArray[np.int64]],
+        receipt: Receipt,
     ) -> None:
         self.kind = kind
         self.boundary = boundary
-        self.copies = copies
         self.after = after
         self.spans = spans
-        self.receipts = receipts
-        self.targets = targets
+        self.receipt = receipt
+        self.copies: tuple[Copy, ...] = ()
+        self.page_counts: dict[str, int] = {}
+        self.in_others: tuple[str, ...] = ()
+        self.transfer: object = None
+
+    @property
+    def targets(self) -> dict[str, NDArray[np.int64]]:
+        """All target pages, by component."""
+        return {name: target for name, _, target in self.copies if name not in self.in_others}
 
     def __repr__(self) -> str:
         return f"Effect({self.kind.name}, {self.boundary}, {self.copies})"

@@ -70,7 +70,9 @@ def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], af
     unused: dict[int, list[bytes]] = {}
     for i in sorted(given, key=lambda i: not state.is_path[i]):
         ids = given[i]
-        land(state, Span(i, node, end - ids.size * state.page_size, end, ids.tobytes()), Tier.HOST, unused)
+        left = land(state, Span(i, node, end - ids.size * state.page_size, end, b"", ids.tobytes()), Tier.HOST)
+        if left:
+            unused[i] = left
     state.resumability.update(node)
     state.resumability.settle_share()
     return GraftResult(Boundary(node.id, end), state.by_name(unused))

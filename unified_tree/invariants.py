@@ -166,8 +166,8 @@ def budgets(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
     """Counts equal the receipts and the locked children; protected sizes equal the locked values."""
-    ends = Counter((node, i, receipt.tier) for receipt in locks.open.values() for i, node in receipt.paths.items())
-    locked = Counter(value for receipt in locks.open.values() for values in receipt.values.values() for value in values)
+    ends = Counter(value for receipt in locks.open.values() for value in receipt.paths)
+    locked = Counter(value for receipt in locks.open.values() for value in receipt.values)
     for tier in TIERS:
         protected = [0] * len(state.components)
         for value in _owned(state, tier):
@@ -175,7 +175,7 @@ def lock_counts(state: TreeState, locks: Locks) -> Iterator[str]:
             expected = locked[value]
             if state.is_path[i]:
                 below = (child.values(tier)[i] for child in node.children())
-                expected += ends[node, i, tier] + sum(v is not None and v.locks > 0 for v in below)
+                expected += ends[value] + sum(v is not None and v.locks > 0 for v in below)
             if value.locks != expected:
                 yield f"{state.components[i].name} at {node} counts {value.locks} locks, not {expected}"
             if value.locks:
@@ -251,14 +251,14 @@ def copies(state: TreeState, _locks: Locks) -> Iterator[str]:
 
 
 def copying(state: TreeState, _locks: Locks) -> Iterator[str]:
-    """A value is marked as being copied exactly while an open effect copies some of its pages, whose receipts are then open
+    """A value is marked as being copied exactly while an open effect copies some of its pages, whose receipt is then open
     too.
     """
     for tier in TIERS:
         for value in _values(state, tier):
             begin = value.node.end - value.page_count * state.page_size
             for effect in value.copying:
-                has_ended = any(receipt.is_released for receipt in effect.receipts)
+                has_ended = effect.receipt.is_released
                 if has_ended or effect.copied_from(value.component, begin, value.node.end) == value.node.end:
                     what = f"{state.components[value.component].name} at {value.node}"
                     yield f"{what} is marked for a {effect.kind.name} that {'ended' if has_ended else 'copies none of it'}"

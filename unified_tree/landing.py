@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.node import PAGE_ID_BYTES, Node
+from unified_tree.node import HOST, PAGE_ID_BYTES, Node
 
 if TYPE_CHECKING:
     from unified_tree.effect import Span
@@ -12,32 +12,39 @@ if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 
-def land(state: TreeState, span: Span, tier: Tier, unused: dict[int, list[bytes]]) -> None:
-    """Place a span's pages on its nodes, from the top down. Pages of values that exist by now go to `unused`.
+def land(state: TreeState, span: Span, tier: Tier) -> list[bytes]:
+    """Place a span's pages on its nodes, from the top down. Returns the pages of values that exist by now, which are unused.
 
     Cost: O(nodes crossed) and one copy of the ids.
     """
-    nodes = crossed(span)
-    nodes.reverse()
-    for node in nodes:
+    unused: list[bytes] = []
+    for node in crossed(span):
         first, last = max(node.start, span.begin), min(node.end, span.end)
-        offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
-        pages = span.target[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
+        pages = span.target
+        if first > span.begin or last < span.end:
+            offset = (first - span.begin) // state.page_size * PAGE_ID_BYTES
+            pages = pages[offset : offset + (last - first) // state.page_size * PAGE_ID_BYTES]
         taken = _place(state, node, span.component, tier, pages, first)
         if taken:
             state.resumability.update(node)
-        if taken < len(pages) and (tier or state.owner_of[span.component] == span.component):
-            unused.setdefault(span.component, []).append(pages[taken:])
+        if taken < len(pages) and (tier is HOST or state.owner_of[span.component] == span.component):
+            unused.append(pages[taken:])
+    return unused
 
 
 def crossed(span: Span) -> list[Node]:
-    """The nodes a span crosses, from the bottom up."""
-    found = []
-    at: Node | None = span.node
+    """The nodes a span crosses, from the top down."""
+    node = span.node
+    parent = node.parent
+    if parent is not None and parent.end <= span.begin < node.end and parent.end < span.end:
+        return [node]
+    found: list[Node] = []
+    at: Node | None = node
     while at is not None and at.parent is not None and at.end > span.begin:
         if at.start < span.end:
             found.append(at)
         at = at.parent
+    found.reverse()
     return found
 
 
@@ -45,10 +52,13 @@ def _place(state: TreeState, node: Node, component: int, tier: Tier, pages: byte
     """Place pages of the tokens from `first` on before what the node has by now; how many of their bytes were needed."""
     value = node.values(tier)[component]
     begin = node.end if value is None else node.end - value.page_count * state.page_size
-    needed = pages[: max(0, begin - first) // state.page_size * PAGE_ID_BYTES]
+    needed = pages
+    count_bytes = max(0, begin - first) // state.page_size * PAGE_ID_BYTES
+    if count_bytes < len(pages):
+        needed = pages[:count_bytes]
     if not needed or first + len(needed) // PAGE_ID_BYTES * state.page_size != begin:
         return 0
-    if not tier and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
+    if tier is not HOST and state.owner_of[component] != component and not _owns(state, node, component, needed, begin):
         return 0
     if value is not None:
         state.extend(value, needed)

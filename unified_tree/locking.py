@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unified_tree.arguments import checked_boundary, items
 from unified_tree.errors import ReceiptError, StaleBoundaryError, UnifiedTreeError
 from unified_tree.matching import deepest_boundary, path_reach, window_values
-from unified_tree.node import Node, Tier, Value
+from unified_tree.node import DEVICE, HOST, Node, Tier, Value
 from unified_tree.receipt import Boundary, Receipt
 from unified_tree.splitting import split
 
@@ -62,14 +62,14 @@ class Locks:
 
     def _locked_as(self, component: int, tier: Tier) -> int:
         """The component whose values are locked for a component's pages on a tier."""
-        return component if tier else self._state.owner_of[component]
+        return component if tier is HOST else self._state.owner_of[component]
 
     def lock_present(self, boundary: Boundary) -> Receipt:
         """Lock the part of a boundary that is on device, covered or not; a load back needs the path above its hole."""
         node, length = self.find(boundary)
         if node is not None and length < node.end:
             node = split(self._state, node, length)
-        return self.issue(boundary, Tier.DEVICE, node, None)
+        return self.issue(boundary, DEVICE, node, None)
 
     def issue(self, boundary: Boundary, tier: Tier, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
         """As `lock`, for a boundary that was just located, and ends where `node` does; None for length zero."""
@@ -78,7 +78,18 @@ class Locks:
         self.open[self._last_serial] = receipt
         if node is not None:
             self._name(receipt, node)
-            self._lock_all(receipt, node, wanted)
+            self._lock_all(receipt, node, tier, wanted)
+        return receipt
+
+    def issue_for_effect(self, boundary: Boundary, node: Node | None, wanted: tuple[int, ...] | None) -> Receipt:
+        """As `issue`, for what both tiers have: on device of all components, on host of those wanted."""
+        self._last_serial += 1
+        receipt = Receipt(self, self._last_serial, boundary, DEVICE)
+        self.open[self._last_serial] = receipt
+        if node is not None:
+            self._name(receipt, node)
+            self._lock_all(receipt, node, HOST, wanted)
+            self._lock_all(receipt, node, DEVICE, None)
         return receipt
 
     def _name(self, receipt: Receipt, node: Node) -> None:
@@ -91,7 +102,7 @@ class Locks:
 
     def move(self, receipt: Receipt, boundary: Boundary, wanted: tuple[int, ...] | None) -> None:
         """As `move_to`, with components by index, as for `lock`."""
-        node, length = self.locate(boundary, Tier.DEVICE, wanted)
+        node, length = self.locate(boundary, DEVICE, wanted)
         self._move(receipt, boundary, node, length, wanted)
 
     def move_to_present(self, receipt: Receipt, boundary: Boundary) -> None:
@@ -107,15 +118,18 @@ class Locks:
             node = split(state, node, length)
         before, held = receipt.paths, receipt.values
         self._forget_name(receipt)
-        receipt.boundary, receipt.old_name, receipt.paths, receipt.values = boundary, None, {}, {}
+        receipt.boundary = boundary
+        receipt.old_name = None
+        receipt.paths = []
+        receipt.values = []
         if node is not None:
             self._name(receipt, node)
-            self._lock_all(receipt, node, wanted)
-        for i, at in before.items():
-            self._unlock_path(at, i, receipt.tier)
-        for i, values in held.items():
-            kept = set(receipt.values.get(i, ()))
-            self._unlock_values(receipt, i, [value for value in values if value not in kept] if kept else values)
+            self._lock_all(receipt, node, receipt.tier, wanted)
+        for value in before:
+            self._unlock_path(value)
+        if held:
+            kept = set(receipt.values)
+            self._unlock_values(receipt, [value for value in held if value not in kept] if kept else held)
         state.resumability.settle_share()
 
     def find(self, boundary: Boundary) -> tuple[Node | None, int]:
@@ -142,35 +156,47 @@ class Locks:
         node, length = self.find(boundary)
         if node is None:
             return None, 0
-        device_only = not tier
+        device_only = tier is DEVICE
+        if wanted is None and state.is_gated and not device_only and length == node.end:
+            if not state.resumability.is_covered(node):
+                raise self._stale(boundary, tier)
+            return node, length
         _, reach = path_reach(state, node, length, device_only=device_only)
         covered = reach == length
         if covered and wanted is None and state.is_gated:
             covered = deepest_boundary(state, node, length, device_only=device_only).length == length
         if not covered:
-            raise StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
+            raise self._stale(boundary, tier)
         return node, length
 
-    def _lock_all(self, receipt: Receipt, node: Node, wanted: tuple[int, ...] | None) -> None:
-        state, tier = self._state, receipt.tier
+    def _stale(self, boundary: Boundary, tier: Tier) -> StaleBoundaryError:
+        return StaleBoundaryError(f"{boundary} is stale: what it needs on {tier.name.lower()} was evicted; match again")
+
+    def _lock_all(self, receipt: Receipt, node: Node, tier: Tier, wanted: tuple[int, ...] | None) -> None:
+        state = self._state
         for i in state.owned_paths_on(tier):  # whatever is wanted: a node stays only with its paths
-            at = node
-            while at.parent is not None and at.values(tier)[i] is None:
+            at: Node | None = node
+            while at is not None:
+                value = at.values(tier)[i]
+                if value is not None:
+                    receipt.paths.append(value)
+                    self._lock_path(value)
+                    break
                 at = at.parent
-            if at.parent is not None:
-                receipt.paths[i] = at
-                self._lock_path(at, i, tier)
         for i in state.owned_points_on(tier):
             value = node.values(tier)[i]
             if value is not None and (wanted is None or i in wanted):
-                self._lock_values(receipt, i, [value])
+                self._lock_value(receipt, value)
         for i, window in state.owned_windows_on(tier):
             if wanted is None or i in wanted:
-                self._lock_values(receipt, i, window_values(node, node.end, i, window, tier))
+                for value in window_values(node, node.end, i, window, tier):
+                    self._lock_value(receipt, value)
 
-    def _lock_path(self, node: Node, component: int, tier: Tier) -> None:
+    def _lock_path(self, deepest: Value) -> None:
+        component, tier = deepest.component, deepest.tier
         pool = self._state.pools(tier)[component]
-        value = node.values(tier)[component]
+        node = deepest.node
+        value: Value | None = deepest
         while value is not None:
             value.locks += 1
             if value.locks > 1:
@@ -182,11 +208,12 @@ class Locks:
             node = node.parent
             value = node.values(tier)[component]
 
-    def _unlock_path(self, node: Node, component: int, tier: Tier) -> None:
-        state = self._state
+    def _unlock_path(self, deepest: Value) -> None:
+        state, component, tier = self._state, deepest.component, deepest.tier
         pool = state.pools(tier)[component]
+        node = deepest.node
         held_back = bool(state.blocked) or state.retired.has(node)
-        value = node.values(tier)[component]
+        value: Value | None = deepest
         while value is not None:
             value.locks -= 1
             assert value.locks >= 0
@@ -201,32 +228,33 @@ class Locks:
             node = node.parent
             value = node.values(tier)[component]
 
-    def _lock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
-        pool = self._state.pools(receipt.tier)[component]
-        for value in values:
-            if value.locked_by is None:
-                value.locked_by = {}
-                pool.protected_pages += value.page_count
-                pool.remove_evictable(value)
-            elif receipt.serial in value.locked_by:
-                continue  # held by the receipt that moves
-            value.locked_by[receipt.serial] = receipt
-            value.locks += 1
-        if values:
-            receipt.values[component] = values
+    def _lock_value(self, receipt: Receipt, value: Value) -> None:
+        receipt.values.append(value)
+        if value.locked_by is None:
+            value.locked_by = {}
+            pool = self._state.pools(value.tier)[value.component]
+            pool.protected_pages += value.page_count
+            pool.remove_evictable(value)
+        elif receipt.serial in value.locked_by:
+            return  # held by the receipt that moves
+        value.locked_by[receipt.serial] = receipt
+        value.locks += 1
 
-    def _unlock_values(self, receipt: Receipt, component: int, values: list[Value]) -> None:
-        pool = self._state.pools(receipt.tier)[component]
+    def _unlock_values(self, receipt: Receipt, values: list[Value]) -> None:
+        state = self._state
+        is_blocking = bool(state.blocked)
         for value in values:
             assert value.locked_by is not None
             del value.locked_by[receipt.serial]
             value.locks -= 1
             if not value.locks:
                 value.locked_by = None
+                pool = state.pools(value.tier)[value.component]
                 pool.protected_pages -= value.page_count
                 if not value.children:
                     pool.add_evictable(value)
-                self._unlocked(value.node)
+                if is_blocking or state.retired.has(value.node):
+                    self._unlocked(value.node)
 
     def _unlocked(self, node: Node) -> None:
         """A value of a node is evictable again. Path values that had to stay for its sake return to their order."""
@@ -236,7 +264,7 @@ class Locks:
         if node not in state.blocked:
             return
         state.blocked.discard(node)
-        for tier in (Tier.DEVICE, Tier.HOST):
+        for tier in (DEVICE, HOST):
             for i in state.owned_paths_on(tier):
                 value = node.values(tier)[i]
                 if value is not None and not (value.is_placed or value.locks or value.children):
@@ -247,20 +275,20 @@ class Locks:
         state = self._state
         if component is not None:
             i = state.index.get(component)
-            if i is None or (i not in receipt.paths and i not in receipt.values):
+            if i is None or all(value.component != i for value in (*receipt.paths, *receipt.values)):
                 raise ReceiptError(f"{receipt} locks no component {component!r}")
-            if state.is_path[i] and any(not state.is_path[locked] for locked in receipt.values):
+            if state.is_path[i] and receipt.values:
                 raise ReceiptError(
                     f"{receipt}: a path goes last; release the windows and states that stand on {component!r} first"
                 )
             self._release_one(receipt, i)
         else:
-            for i, node in receipt.paths.items():
-                self._unlock_path(node, i, receipt.tier)
-            for i, values in receipt.values.items():
-                self._unlock_values(receipt, i, values)
-            receipt.paths.clear()
-            receipt.values.clear()
+            paths, values = receipt.paths, receipt.values
+            for value in paths:
+                self._unlock_path(value)
+            self._unlock_values(receipt, values)
+            paths.clear()
+            values.clear()
         if component is None or not (receipt.paths or receipt.values):
             del self.open[receipt.serial]
             self._forget_name(receipt)
@@ -275,7 +303,10 @@ class Locks:
             self.renamed[receipt.old_name] = (node, count - 1)
 
     def _release_one(self, receipt: Receipt, component: int) -> None:
-        if component in receipt.paths:
-            self._unlock_path(receipt.paths.pop(component), component, receipt.tier)
-        else:
-            self._unlock_values(receipt, component, receipt.values.pop(component))
+        paths, values = receipt.paths, receipt.values
+        receipt.paths = [value for value in paths if value.component != component]
+        receipt.values = [value for value in values if value.component != component]
+        for value in paths:
+            if value.component == component:
+                self._unlock_path(value)
+        self._unlock_values(receipt, [value for value in values if value.component == component])

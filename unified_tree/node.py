@@ -44,9 +44,14 @@ class Tier(IntEnum):
     STORAGE = 2
 
 
+DEVICE: Final = Tier.DEVICE
+HOST: Final = Tier.HOST
+"""Members of an Enum are looked up by a Python function, and asked by one whether they are true; this is neither."""
+
+
 def opposite(tier: Tier) -> Tier:
     """HOST for DEVICE, and DEVICE for HOST."""
-    return Tier.DEVICE if tier else Tier.HOST
+    return DEVICE if tier is HOST else HOST
 
 
 @mypyc_attr(acyclic=True)
@@ -218,7 +223,7 @@ class Node:
 
     def set_value(self, component: int, tier: Tier, value: Value | None) -> None:
         """Put a value, or a tombstone, in its place. Cost: O(components)."""
-        if tier is Tier.DEVICE:
+        if tier is DEVICE:
             self.device = with_item(self.device, component, value)
         else:
             self.host = with_item(self.host, component, value)
@@ -256,7 +261,7 @@ class Node:
 
     def values(self, tier: Tier) -> tuple[Value | None, ...]:
         """The values on one tier, by component index."""
-        return self.host if tier else self.device
+        return self.host if tier is HOST else self.device
 
     def children(self) -> Iterator[Node]:
         """The children, the youngest first. Do not add or remove any during the iteration."""

@@ -9,7 +9,7 @@ pages since, another effect copies only those.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from unified_tree.errors import EffectError
 from unified_tree.int64 import INT64
 from unified_tree.landing import crossed, land
 from unified_tree.matching import collect, window_values
-from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value, opposite
+from unified_tree.node import DEVICE, HOST, PAGE_ID_BYTES, Node, Tier, Value, opposite
 from unified_tree.page_ids import page_ids
+from unified_tree.page_source import PageSource
 from unified_tree.receipt import record
 from unified_tree.splitting import split
 
@@ -27,19 +28,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.locking import Locks
-    from unified_tree.pool import PageLedger
     from unified_tree.receipt import Boundary
     from unified_tree.state import TreeState
 
-DEVICE: Final = Tier.DEVICE
-HOST: Final = Tier.HOST
 BACKUP: Final = EffectKind.BACKUP
 LOAD: Final = EffectKind.LOAD
 """Members of an Enum are looked up by a Python function, so they are looked up once."""
-Missing = dict[int, list[tuple[Value, int, int]]]
-"""Source values that the target tier lacks, by component, as (value, first page, last page) within the value."""
-Supply = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
+FROM_BUFFER: Final[Any] = np.frombuffer
+"""Looked up once, too."""
+Given = Mapping[str, "NDArray[np.int64]"] | Callable[[dict[str, int]], Mapping[str, "NDArray[np.int64]"]]
 """Target pages by component, or what makes them: it is given how many are needed, when all sources are locked."""
+Supply = PageSource | Given
 
 
 class OpenEffects:
@@ -69,33 +68,28 @@ class OpenEffects:
         components: Collection[str] | None,
         *,
         may_be_empty: bool = False,
-        copies_given: bool = True,
     ) -> Effect | None:
-        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks.
-
-        Args: copies_given: False if the caller never changes the arrays that it gives.
-        """
-        state, locks, target = self._state, self._locks, target_of(kind)
+        """As `begin`; None, with nothing changed, if the target tier has all of it or open effects copy what it lacks."""
+        locks = self._locks
         wanted = locks.indices(components, HOST)
         # Covered over both tiers is enough: a load stands on what is on device, a backup on what the host has already.
         node, length = locks.locate(boundary, HOST, wanted)
-        missing, after = self._missing(kind, node, length, wanted)
-        if not (missing or may_be_empty):
+        spans, after = self._missing(kind, node, length, wanted)
+        if not (spans or may_be_empty):
             return None
         if node is not None and length < node.end:
-            node = split(state, node, length)
-            missing, after = self._missing(kind, node, length, wanted)
-        receipts = [locks.issue(boundary, HOST, node, wanted), locks.issue(boundary, DEVICE, node, None)]
+            node = split(self._state, node, length)
+            spans, after = self._missing(kind, node, length, wanted)
+        receipt = locks.issue_for_effect(boundary, node, wanted)
+        effect = Effect(kind, boundary, after, spans, receipt)
         try:
-            given = self._supplied(kind, boundary, supply, self._count(missing, target), copies_given)
+            self._supply(effect, supply)
         except BaseException:
-            for receipt in receipts:
-                receipt.release()
+            receipt.release()
             raise
-        spans, copies = self._spans(missing, given, target)
-        effect = Effect(kind, boundary, copies, after, spans, receipts, given)
-        for span in spans:
-            value = span.node.values(opposite(target))[span.component]
+        source = DEVICE if kind is BACKUP else HOST
+        for span in effect.spans:
+            value = span.node.values(source)[span.component]
             assert value is not None
             value.copying = (*value.copying, effect) if value.copying else (effect,)
             if kind is LOAD:
@@ -103,30 +97,84 @@ class OpenEffects:
         self.open[effect] = None
         return effect
 
-    def _supplied(
-        self, kind: EffectKind, boundary: Boundary, supply: Supply, needs: dict[str, int], copies_given: bool
-    ) -> dict[str, NDArray[np.int64]]:
-        """The target pages that were given, which were checked."""
-        pages = supply(needs) if callable(supply) else supply
-        given: dict[str, NDArray[np.int64]] = {}
-        as_needed = True
-        for name, ids in pages.items():
-            own = page_ids(name, ids)
-            if copies_given:
-                own = own.copy()
-            if len(own):
-                given[name] = own
-                as_needed = as_needed and needs.get(name, 0) == len(own)
-        if not as_needed or len(given) != len(needs):
-            counts = {name: len(ids) for name, ids in given.items()}
-            raise EffectError(f"a {kind.name.lower()} of {boundary} takes {needs} pages, given were {counts}")
-        target = target_of(kind)
-        for name, ids in given.items():
-            self._ledger(name, target).check(ids)
-        return given
+    def _supply(self, effect: Effect, supply: Supply) -> None:
+        """Get and claim the target pages of a new effect, and list its copies. Raises with nothing changed."""
+        target = target_of(effect.kind)
+        components: list[int] = []
+        counts: list[int] = []
+        for span in effect.spans:
+            i = span.component
+            if self._takes_pages(i, target):
+                count = len(span.source) // PAGE_ID_BYTES
+                if components and components[-1] == i:
+                    counts[-1] += count
+                else:
+                    components.append(i)
+                    counts.append(count)
+        if isinstance(supply, PageSource):
+            given = supply.take_each(components, counts) if components else []
+        else:
+            given = self._given(effect, supply, components, counts)
+        self._distribute(effect, target, given)
 
-    def _ledger(self, name: str, tier: Tier) -> PageLedger:
-        return self._state.pools(tier)[self._state.index[name]].ledger
+    def _given(self, effect: Effect, supply: Supply, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
+        """Copies of the target pages that were given, which were checked."""
+        state, target = self._state, target_of(effect.kind)
+        assert not isinstance(supply, PageSource)
+        needs = {state.components[i].name: count for i, count in zip(components, counts, strict=True)}
+        pages = supply(needs) if callable(supply) else supply
+        given = {name: ids.copy() for name, ids in [(name, page_ids(name, ids)) for name, ids in pages.items()] if len(ids)}
+        found = {name: len(ids) for name, ids in given.items()}
+        if found != needs:
+            what = f"a {effect.kind.name.lower()} of {effect.boundary}"
+            raise EffectError(f"{what} takes {needs} pages, given were {found}")
+        for i in components:
+            state.pools(target)[i].ledger.check(given[state.components[i].name])
+        return [given[name] for name in needs]
+
+    def _distribute(self, effect: Effect, target: Tier, given: list[NDArray[np.int64]]) -> None:
+        """Claim the given pages, deal them to the spans, and list the copies. A sharer's device copy goes to the pages that its
+        owner has or gets there; where the owner is not on device for all of it, there is nothing to be valid in.
+        """
+        state, found = self._state, effect.spans
+        kept: list[Span] = []
+        effect.spans = kept
+        copies: list[Copy] = []
+        at, groups = 0, 0
+        while at < len(found):
+            i = found[at].component
+            first = len(kept)
+            ids: NDArray[np.int64] | None = None
+            if self._takes_pages(i, target):
+                ids = given[groups]
+                groups += 1
+                whole, dealt = ids.tobytes(), 0
+                state.pools(target)[i].ledger.claim(whole)
+                while at < len(found) and found[at].component == i:
+                    span = found[at]
+                    behind = dealt + len(span.source)
+                    span.target = whole if behind - dealt == len(whole) else whole[dealt:behind]
+                    dealt = behind
+                    kept.append(span)
+                    at += 1
+            else:
+                while at < len(found) and found[at].component == i:
+                    span = found[at]
+                    span.target = self._owner_pages(span, kept)
+                    if len(span.target) == len(span.source):
+                        kept.append(span)
+                    at += 1
+                if len(kept) > first:
+                    ids = FROM_BUFFER(b"".join([span.target for span in kept[first:]]), INT64)
+                    effect.in_others = (*effect.in_others, state.components[i].name)
+            if ids is not None:
+                name = state.components[i].name
+                source = kept[first].source
+                if len(kept) > first + 1:
+                    source = b"".join([span.source for span in kept[first:]])
+                copies.append(record(Copy, (name, FROM_BUFFER(source, INT64), ids)))
+                effect.page_counts[name] = len(ids)
+        effect.copies = tuple(copies)
 
     def acknowledge(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See Transfers.acknowledge."""
@@ -134,34 +182,44 @@ class OpenEffects:
             if other in self.open:
                 raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} stands on one that has not ended")
         self._close(effect)
-        self._state.tick()
+        state, target = self._state, target_of(effect.kind)
+        state.tick()
         unused: dict[int, list[bytes]] = {}
         for span in effect.spans:
-            land(self._state, span, target_of(effect.kind), unused)
-        self._state.resumability.settle_share()
-        for receipt in effect.receipts:
-            receipt.release()
-        return self._state.by_name(unused)
+            if self._takes_pages(span.component, target):
+                state.pools(target)[span.component].ledger.landing(span.target)
+            left = land(state, span, target)
+            if left:
+                for pages in left:
+                    state.pools(target)[span.component].ledger.release(pages)
+                unused[span.component] = unused.get(span.component, []) + left
+        state.resumability.settle_share()
+        effect.receipt.release()
+        return state.by_name(unused) if unused else {}
 
     def abort(self, effect: Effect) -> dict[str, NDArray[np.int64]]:
         """See Transfers.abort."""
         self._close(effect)
-        for receipt in effect.receipts:
-            receipt.release()
-        return dict(effect.targets)
+        target = target_of(effect.kind)
+        for span in effect.spans:
+            if self._takes_pages(span.component, target):
+                self._state.pools(target)[span.component].ledger.unclaim(span.target)
+        effect.receipt.release()
+        return effect.targets
 
     def _close(self, effect: Effect) -> None:
         if effect not in self.open:
             raise EffectError(f"the {effect.kind.name.lower()} of {effect.boundary} ended before, or belongs to another tree")
         del self.open[effect]
-        target = target_of(effect.kind)
+        source = DEVICE if effect.kind is BACKUP else HOST
         for span in effect.spans:
-            if self._takes_pages(span.component, target):
-                self._state.pools(target)[span.component].ledger.unclaim(span.target)
             for node in crossed(span):
-                value = node.values(opposite(target))[span.component]
+                value = node.values(source)[span.component]
                 if value is not None and value.copying:
-                    value.copying = tuple([other for other in value.copying if other is not effect])
+                    if len(value.copying) == 1 and value.copying[0] is effect:
+                        value.copying = ()
+                    else:
+                        value.copying = tuple([other for other in value.copying if other is not effect])
 
     def pages_with_loads(self, boundary: Boundary, component: str) -> NDArray[np.int64]:
         """See Transfers.pages_with_loads."""
@@ -182,108 +240,86 @@ class OpenEffects:
                     start = begin
         return pages
 
-    def _count(self, missing: Missing, target: Tier) -> dict[str, int]:
+    def _count(self, spans: list[Span], target: Tier) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for i, parts in missing.items():
-            if self._takes_pages(i, target):
-                count = 0
-                for _, first, last in parts:
-                    count += last - first
-                counts[self._state.components[i].name] = count
+        for span in spans:
+            if self._takes_pages(span.component, target):
+                name = self._state.components[span.component].name
+                counts[name] = counts.get(name, 0) + len(span.source) // PAGE_ID_BYTES
         return counts
 
     def _takes_pages(self, component: int, target: Tier) -> bool:
-        return bool(target) or self._state.owner_of[component] == component
+        return target is HOST or self._state.owner_of[component] == component
 
     def _missing(
         self, kind: EffectKind, node: Node | None, length: int, only: tuple[int, ...] | None
-    ) -> tuple[Missing, tuple[Effect, ...]]:
-        """What a boundary needs, the target tier lacks and no effect copies yet; and the effects that copy the rest."""
+    ) -> tuple[list[Span], tuple[Effect, ...]]:
+        """What a boundary needs, the target tier lacks and no effect copies yet, component by component from the top down,
+        without targets; and the effects that copy the rest.
+        """
         state, target = self._state, target_of(kind)
-        found: Missing = {}
-        others: dict[Effect, None] = {}
+        found: list[Span] = []
+        others: dict[Effect, None] | None = None
         if node is None:
             return found, ()
         source = opposite(target)
         for i in state.paths:
             if only is None or i in only:
-                self._add_missing(_lacking(node, i, source, target), length, target, found, others)
+                others = self._add_missing(_lacking(node, i, source, target), length, target, found, others)
         for i in state.points:
             value = node.values(source)[i] if node.end == length else None
             if value is not None and (only is None or i in only):
-                self._add_missing([value], length, target, found, others)
+                others = self._add_missing([value], length, target, found, others)
         for i, window in state.windows:
             if only is None or i in only:
-                self._add_missing(window_values(node, length, i, window, source), length, target, found, others)
-        return found, tuple(others) if others else ()
+                others = self._add_missing(window_values(node, length, i, window, source), length, target, found, others)
+        return found, () if others is None else tuple(others)
 
-    def _add_missing(self, values: list[Value], length: int, target: Tier, found: Missing, others: dict[Effect, None]) -> None:
-        """Add what the target tier lacks of one component's values, which are given from the bottom up."""
+    def _add_missing(
+        self, values: list[Value], length: int, target: Tier, found: list[Span], others: dict[Effect, None] | None
+    ) -> dict[Effect, None] | None:
+        """Add what the target tier lacks of one component's values, which are given from the bottom up; returns the effects
+        that copy the rest, those given included.
+        """
         size = self._state.page_size
-        parts: list[tuple[Value, int, int]] = []
-        for value in reversed(values):
-            end, count = value.node.end, value.page_count
-            there = value.node.values(target)[value.component]
+        at = len(values)
+        while at:
+            at -= 1
+            value = values[at]
+            node, i = value.node, value.component
+            end, count = node.end, value.page_count
+            there = node.values(target)[i]
             have = there.page_count if there is not None else 0
-            have = max(have, max(0, end - length) // size)
+            if end > length:
+                have = max(have, (end - length) // size)
             if count <= have:
                 continue
             begin = end - count * size
             end -= have * size
             lacking = end
             for effect in value.copying:
-                copied_from = effect.copied_from(value.component, begin, end)
+                copied_from = effect.copied_from(i, begin, end)
                 if copied_from < end:
+                    if others is None:
+                        others = {}
                     others[effect] = None
                     lacking = min(lacking, copied_from)
             if begin < lacking:
-                parts.append((value, 0, (lacking - begin) // size))
-        if parts:
-            found[values[0].component] = parts
+                pages = value.pages
+                if lacking < node.end:
+                    pages = pages[: (lacking - begin) // size * PAGE_ID_BYTES]
+                found.append(Span(i, node, begin, lacking, pages, b""))
+        return others
 
-    def _spans(
-        self, missing: Missing, given: dict[str, NDArray[np.int64]], target: Tier
-    ) -> tuple[list[Span], tuple[Copy, ...]]:
-        """Claim and distribute the given pages; a sharer's device copy goes to the pages that its owner has or gets there."""
-        state = self._state
-        spans: list[Span] = []
-        copies: list[Copy] = []
-        for i, parts in missing.items():
-            name = state.components[i].name
-            takes_pages = self._takes_pages(i, target)
-            whole, dealt = given[name].tobytes() if takes_pages else b"", 0
-            if takes_pages:
-                state.pools(target)[i].ledger.claim(whole)
-            sources: list[bytes] = []
-            targets: list[bytes] = []
-            for value, first, last in parts:
-                node = value.node
-                size = (last - first) * PAGE_ID_BYTES
-                if takes_pages:
-                    ids = whole[dealt : dealt + size]
-                    dealt += size
-                else:
-                    ids = self._owner_pages(node, state.owner_of[i], spans, value.page_count)[:size]
-                    if len(ids) < size:
-                        continue  # its owner is not on device for all of it: nothing to be valid in
-                    targets.append(ids)
-                begin = node.end - (value.page_count - first) * state.page_size
-                spans.append(Span(i, node, begin, begin + (last - first) * state.page_size, ids))
-                sources.append(value.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES])
-            if sources:
-                copies.append(record(Copy, (name, _ids(sources), given[name] if takes_pages else _ids(targets))))
-        return spans, tuple(copies)
-
-    def _owner_pages(self, node: Node, owner: int, spans: list[Span], page_count: int) -> bytes:
-        """The device pages an owner has at a node, or is being given there by some effect: its last `page_count`."""
-        coming = b"".join(span.target for span in spans if span.component == owner and span.node is node)
-        pages = coming + self._with_loads(node, owner)
-        return pages[-page_count * PAGE_ID_BYTES :]
-
-
-def _ids(parts: list[bytes]) -> NDArray[np.int64]:
-    """Page ids in several parts, as one array."""
-    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), INT64)
+    def _owner_pages(self, span: Span, coming: list[Span]) -> bytes:
+        """The device pages for a sharer's span, at most: those that its owner has at the node, or is being given there by some
+        effect.
+        """
+        owner, node = self._state.owner_of[span.component], span.node
+        given = b"".join([other.target for other in coming if other.component == owner and other.node is node])
+        pages = given + self._with_loads(node, owner)
+        held = (node.end - span.begin) // self._state.page_size * PAGE_ID_BYTES
+        return pages[-held:][: len(span.source)]
 
 
 def _lacking(node: Node, component: int, source: Tier, target: Tier) -> list[Value]:

@@ -117,3 +117,10 @@ class PageSet:
     def discard(self, ids: NDArray[np.int64] | bytes) -> None:
         """Remove ids, an array or its bytes, which are members."""
         self._put(ids, self._flags, False)
+
+    def add_free(self, ids: bytes) -> bool:
+        """Add ids, if they are in range, covered and distinct, and none is a member; whether they are."""
+        if self._are(ids, self._flags, False) != YES:
+            return False
+        self._put(ids, self._flags, True)
+        return True

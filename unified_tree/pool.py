@@ -251,13 +251,19 @@ class PageLedger:
         self._owned.discard(pages)
 
     def claim(self, pages: bytes) -> None:
-        """Mark these pages, which were checked, as a transfer's until it ends."""
-        self._owned.add(pages)
+        """Mark these pages as a transfer's until it ends. Raises as `check`, with nothing changed."""
+        if not self._owned.add_free(pages):
+            self.check(np.frombuffer(pages, np.int64))
+            self._owned.add(pages)
         self._in_flight_pages += len(pages) // PAGE_ID_BYTES
 
     def unclaim(self, pages: bytes) -> None:
-        """The transfer that claimed these pages ended."""
+        """The transfer that claimed these pages ended, and they are free."""
         self._owned.discard(pages)
+        self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
+
+    def landing(self, pages: bytes) -> None:
+        """The transfer that claimed these pages has put its state there: they are the tree's."""
         self._in_flight_pages -= len(pages) // PAGE_ID_BYTES
 
     @property

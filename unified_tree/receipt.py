@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.locking import Locks
-    from unified_tree.node import Node, Value
+    from unified_tree.node import Value
 
 
 record = tuple.__new__
@@ -99,14 +99,16 @@ class EvictResult(NamedTuple):
 
 
 class Receipt:
-    """A lock on what a boundary needs on one tier, until it is released, once.
+    """A lock on what a boundary needs on one tier, until it is released, once. That of an open effect, which nobody else
+    releases, locks what both tiers have of it.
 
     Attributes:
         boundary: what was locked, by a name that stays valid while a path is locked up to it. It differs from the given one if
             the lock had to split a node.
         old_name: the given one, which stays valid as long.
-        tier: which tier's pages are locked.
-        paths, values: what is locked, by component index: the deepest node of a counted path, or the single values. Internal.
+        tier: which tier's pages are locked; DEVICE for both.
+        paths, values: what is locked: the deepest value of each counted path, and the single values of windows and states.
+            Internal.
     """
 
     __slots__ = ("_locks", "boundary", "old_name", "paths", "serial", "tier", "values")
@@ -117,8 +119,8 @@ class Receipt:
         self.boundary = boundary
         self.old_name: Boundary | None = None
         self.tier = tier
-        self.paths: dict[int, Node] = {}
-        self.values: dict[int, list[Value]] = {}
+        self.paths: list[Value] = []
+        self.values: list[Value] = []
 
     @property
     def is_released(self) -> bool:
@@ -132,7 +134,7 @@ class Receipt:
 
     def add(self, value: Value) -> None:
         """A split divided a locked value: its upper half is locked too."""
-        self.values[value.component].append(value)
+        self.values.append(value)
 
     def move(self, boundary: Any, components: Any = None) -> None:  # unchecked: compiled code would refuse in its own words
         """Lock what another boundary needs on device instead, without a moment in which what both need is not locked.

@@ -17,7 +17,7 @@ from unified_tree.children import attach, detach
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.ghosts import Ghosts
-from unified_tree.node import PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
+from unified_tree.node import HOST, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
 from unified_tree.resumability import Resumability
@@ -161,7 +161,7 @@ class TreeState:
 
     def pools(self, tier: Tier) -> list[Pool]:
         """The pools of one tier, by component index. A sharer's device pool stays empty."""
-        return self.host_pools if tier else self.device_pools
+        return self.host_pools if tier is HOST else self.device_pools
 
     def evicted_pages(self, component: int, tier: Tier) -> int:
         """How much a pool has lost ever, in its pages; of a shared budget all that was lost there, rounded down."""
@@ -174,15 +174,15 @@ class TreeState:
 
     def owned_paths_on(self, tier: Tier) -> tuple[int, ...]:
         """The paths with pages of their own on a tier."""
-        return self.owned_paths[1] if tier else self.owned_paths[0]
+        return self.owned_paths[1] if tier is HOST else self.owned_paths[0]
 
     def owned_points_on(self, tier: Tier) -> tuple[int, ...]:
         """The points with pages of their own on a tier."""
-        return self.owned_points[1] if tier else self.owned_points[0]
+        return self.owned_points[1] if tier is HOST else self.owned_points[0]
 
     def owned_windows_on(self, tier: Tier) -> tuple[tuple[int, int], ...]:
         """The windows with pages of their own on a tier, as (index, window in tokens)."""
-        return self.owned_windows[1] if tier else self.owned_windows[0]
+        return self.owned_windows[1] if tier is HOST else self.owned_windows[0]
 
     def new_node(self, parent: Node, edge: bytes, end: int) -> Node:
         """A node with an id never used before, not yet among its parent's children."""
@@ -222,15 +222,15 @@ class TreeState:
             lost = node.lost_of(component)
             if lost is not None and lost.page_count <= value.page_count:
                 node.forget_lost(component)
-        if tier:
+        if tier is HOST:
             self.host_value_count += 1
         if self.is_path[component]:
             self._link_path(value)
-        if tier or self.owner_of[component] == component:
+        if tier is HOST or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
             pool.ledger.acquire(pages)
-            if self.reuse is not None and not tier and not self.is_path[component]:
+            if self.reuse is not None and tier is not HOST and not self.is_path[component]:
                 self.reuse.saved(node)
             pool.created(value)
             pool.add_evictable(value)
@@ -241,7 +241,7 @@ class TreeState:
     def extend(self, value: Value, front: bytes) -> None:
         """Put older pages before a suffix. The pages were checked."""
         value.pages = front + value.pages
-        if value.tier or self.owner_of[value.component] == value.component:
+        if value.tier is HOST or self.owner_of[value.component] == value.component:
             pool = self.pools(value.tier)[value.component]
             count = len(front) // PAGE_ID_BYTES
             pool.ledger.acquire(front)
@@ -285,7 +285,7 @@ class TreeState:
         node, component, tier = value.node, value.component, value.tier
         gone = [value]
         node.set_value(component, tier, None)
-        if tier:
+        if tier is HOST:
             self.host_value_count -= 1
             if not value.was_read:
                 self.host_pools[component].unread_pages += value.page_count
@@ -299,7 +299,7 @@ class TreeState:
                     gone += self.remove(shared)
         if self.is_path[component]:
             self._unlink_path(value)
-        if tier or self.owner_of[component] == component:
+        if tier is HOST or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.remove_evictable(value)
             pool.used_pages -= value.page_count
@@ -308,7 +308,7 @@ class TreeState:
                 pool.stranded_pages -= value.page_count
             if value.copied:
                 pool.copied_pages -= value.page_count
-        if tier or self.host_value_count:
+        if tier is HOST or self.host_value_count:
             self.note_copies(node, component)
         return gone
 
@@ -326,9 +326,12 @@ class TreeState:
             self._set_copied(on_host, there is not None and there.page_count >= on_host.page_count)
 
     def _is_copied(self, node: Node, owner: int) -> bool:
-        for i in (owner, *self.sharers_of[owner]):
+        there, copy = node.device[owner], node.host[owner]
+        if there is not None and (copy is None or copy.page_count < there.page_count):
+            return False
+        for i in self.sharers_of[owner]:
             there, copy = node.device[i], node.host[i]
-            if there is None or (i != owner and not self.components[i].required):
+            if there is None or not self.components[i].required:
                 continue
             if copy is None or copy.page_count < there.page_count:
                 return False
@@ -353,14 +356,14 @@ class TreeState:
             above.children += 1
             if above.is_placed:
                 self.pools(tier)[component].remove_evictable(above)
-        if tier:
+        if tier is HOST:
             self._enter_paths(node)
         else:
             self._enter_again(node.host[component])
 
     def _enter_paths(self, node: Node) -> None:
         """Host copies were added beside a node's device values, which may be evictable again."""
-        for i in self.owned_paths[Tier.DEVICE]:
+        for i in self.owned_paths[0]:
             self._enter_again(node.device[i])
 
     def _enter_again(self, value: Value | None) -> None:

@@ -62,6 +62,15 @@ class Leases:
         del self._open[lease]
 
     def poll(self) -> None:
+        """As `HybridCacheController.poll`, if there is one, and leases follow what has ended of their loads."""
+        if self._controller is not None:
+            try:
+                self._controller.poll()
+            finally:
+                if self._changed:
+                    self.follow_loads()
+
+    def follow_loads(self) -> None:
         """Leases whose loads have ended switch to the tree's pages, or fail. Partly loaded ones switch for the loaded part.
 
         Cost: O(loads of which something has ended).
@@ -77,7 +86,7 @@ class Leases:
                 lease._follow_load()
 
     def end_loads(self) -> None:
-        """As `poll`, when no load is open any more."""
+        """As `follow_loads`, when no load is open any more."""
         for load, lease in list(self._waiting.items()):
             self._end_load(lease, load)
 
@@ -95,7 +104,7 @@ class Leases:
             assert self._controller is not None
             if not lease.load.has_ended:
                 self._controller.wait(lease.load)
-            self.poll()  # also others': pages that were not needed after all are free by now
+            self.follow_loads()  # also others': pages that were not needed after all are free by now
         if lease.failure is not None:
             raise TransferError(lease.failure)
 

@@ -268,13 +268,9 @@ class PrefixCache(StoreAccess):
 
         Leases whose loads have ended get the tree's pages. Never blocks. Cost: O(transfers ended and started).
         """
-        if self.controller is not None:
-            try:
-                self.controller.poll()
-            finally:
-                self._leases.poll()
-            if self.storage is not None:
-                self.storage.poll()
+        self._leases.poll()
+        if self.storage is not None:
+            self.storage.poll()
         if self.counters.watcher is not None:
             self.counters.watcher.polled()
 
@@ -444,7 +440,7 @@ class PrefixCache(StoreAccess):
         """Finish and apply all transfers, prefetches and writes to the store that have been started or are due. Blocks."""
         if self.controller is not None:
             self.controller.drain()
-            self._leases.poll()
+            self._leases.follow_loads()
             if self.storage is not None:
                 self.storage.drain()
 
@@ -452,7 +448,7 @@ class PrefixCache(StoreAccess):
         """Copy every boundary to host, as far as there is room, and to the store. Blocks until that is done."""
         if self.controller is not None:
             self.controller.flush()
-            self._leases.poll()
+            self._leases.follow_loads()
             if self.storage is not None:
                 self.storage.flush()
 

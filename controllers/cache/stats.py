@@ -348,12 +348,6 @@ class CacheCounters:
         if self.watcher is not None:
             self.watcher.evicted(tier, name, result)
 
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
-        """Count a completed transfer, pages by component."""
-        self.transfers[kind].add(pages, size_bytes, took_s)
-        if self.watcher is not None:
-            self.watcher.moved(kind, pages, size_bytes)
-
     def count_drop(self, reason: str) -> None:
         """Count and log an operation that was dropped or failed."""
         count = self.drops.get(reason, 0) + 1

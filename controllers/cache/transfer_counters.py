@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.latency_counter import LatencyCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 
 class TransferCounters:
-    """What was copied in one direction; see TransferStats."""
+    """What was copied in one direction; see TransferStats.
 
-    __slots__ = ("component_pages", "count", "latency", "pages", "size_bytes")
+    Attributes:
+        meter: is told of each copy that is counted, its pages by component and its bytes; None for nobody.
+    """
+
+    __slots__ = ("component_pages", "count", "latency", "meter", "pages", "size_bytes")
 
     def __init__(self) -> None:
         self.count = 0
@@ -21,8 +25,9 @@ class TransferCounters:
         self.size_bytes = 0
         self.component_pages: dict[str, int] = {}
         self.latency = LatencyCounter()
+        self.meter: Callable[[dict[str, int], int], None] | None = None
 
-    def add(self, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
+    def add(self, pages: dict[str, int], size_bytes: int, took_s: float) -> None:
         """Count one copy, pages by component. Cost: O(components)."""
         self.count += 1
         self.size_bytes += size_bytes
@@ -30,3 +35,5 @@ class TransferCounters:
             self.pages += count
             self.component_pages[name] = self.component_pages.get(name, 0) + count
         self.latency.add(took_s)
+        if self.meter is not None:
+            self.meter(pages, size_bytes)

@@ -6,7 +6,7 @@ needs both. Ancestors are part of it, so they are never copied after their desce
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from unified_tree.controllers.host.idle_boundaries import IdleBoundaries
@@ -40,14 +40,16 @@ class BackupQueue:
         self._effects = tree.transfers.effects
         self._device = device
         self._host = host
-        self._allocate = host.allocate_all
         self._tier = tier
         self._counters = counters
-        self._waiting: OrderedDict[Boundary, None] = OrderedDict()
-        self._locked = dict.fromkeys(device.allocators, 0)
+        self._waiting: deque[Boundary] = deque()
+        self._is_waiting: set[Boundary] = set()
+        self._queue_limit: int = tier.queue_limit
+        self._open = 0
+        self._locked: dict[str, int] = dict.fromkeys(device.allocators, 0)
         self._shared = tree.state.shared_pools[0]
-        self._max_locked = {
-            name: tier.max_backup_share * allocator.page_count
+        self._max_locked: dict[str, int] = {
+            name: int(tier.max_backup_share * allocator.page_count)
             for name, allocator in device.allocators.items()
             if allocator.page_count is not None
         }
@@ -57,17 +59,29 @@ class BackupQueue:
 
     def add(self, boundary: Boundary) -> None:
         """Ask for a backup; if the queue is full, the oldest is dropped and counted. Cost: O(1)."""
-        if boundary.length == 0 or boundary in self._waiting:
+        if boundary.length == 0 or boundary in self._is_waiting:
             return
         if self.is_full:
-            self._waiting.popitem(last=False)
+            self._next()
             self._counters.count_drop("backup queue full")
-        self._waiting[boundary] = None
+        self._waiting.append(boundary)
+        self._is_waiting.add(boundary)
+
+    def _next(self) -> Boundary:
+        """Take the oldest out of the queue."""
+        boundary = self._waiting.popleft()
+        self._is_waiting.remove(boundary)
+        return boundary
 
     @property
     def is_full(self) -> bool:
         """Whether adding one more drops the oldest."""
-        return len(self._waiting) >= self._tier.queue_limit
+        return len(self._is_waiting) >= self._queue_limit
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether there may be one to start. Cost: O(1)."""
+        return bool(self._is_waiting) or self._idle is not None
 
     def resumed(self, boundary: Boundary) -> None:
         """A request resumes from a boundary on device, which it supersedes perhaps. Cost: O(1)."""
@@ -97,21 +111,25 @@ class BackupQueue:
 
     def begin(self) -> Effect | None:
         """Start the next of the requested backups, within the limits on locked pages; None if there is none to start now."""
-        while not self._at_limit():
-            if not self._waiting:
+        while self.may_begin and not self._at_limit():
+            if not self._is_waiting:
                 if self._idle is None or not self._idle.is_due(self._locked):
                     break
                 self._add_oldest(self._idle)
                 continue
-            boundary, _ = self._waiting.popitem(last=False)
-            effect = self._begin_one(boundary)
+            effect = self._begin_one(self._next())
             if effect is not None:
                 return effect
         return None
 
     def _at_limit(self) -> bool:
+        if not self._open:
+            return False  # nothing is locked
         if self._shared is None:
-            return any(self._locked[name] > limit for name, limit in self._max_locked.items())
+            is_over = False
+            for name, limit in self._max_locked.items():  # compiled, a generator would be an object
+                is_over = is_over or self._locked[name] > limit
+            return is_over
         budget = self._shared.budget
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
@@ -119,7 +137,7 @@ class BackupQueue:
         """Start the backup of a boundary; optional components for which the host has no room are left out."""
         try:
             components = self._components_that_fit(boundary) if self._optional else None
-            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._allocate, components, copies_given=False)
+            effect = self._effects.begin_unless_empty(BACKUP, boundary, self._host, components)
         except StaleBoundaryError:
             self._counters.count_drop("backup stale")
             return None
@@ -149,6 +167,9 @@ class BackupQueue:
             self._count_locked(effect, -1)
 
     def _count_locked(self, effect: Effect, sign: int) -> None:
-        for name, source, _ in effect.copies:
-            if name in self._locked:
-                self._locked[name] += sign * len(source)
+        self._open += sign
+        locked = self._locked
+        for name, count in effect.page_counts.items():
+            before = locked.get(name)
+            if before is not None:
+                locked[name] = before + sign * count

@@ -72,6 +72,8 @@ class HybridCacheController:
         self.tier = tier
         self._write_policy = tier.write_policy
         self._counters = counters
+        self._backed_up = counters.transfers[EffectKind.BACKUP]
+        self._loaded = counters.transfers[LOAD]
         self._ranks = ranks
         self._backups = BackupQueue(tree, device, self.host, tier, counters)
         self._transfers = OpenTransfers(tier.engine, ranks, counters, self._finished)
@@ -120,14 +122,14 @@ class HybridCacheController:
         receipt = self._tree_transfers.lock_present(boundary)
         load = Load([opened.ticket for opened in waited], receipt, tokens, self._size_bytes(effect))
         for opened in waited:
-            opened.loads.append(load)
+            opened.add_load(load)
         self._counters.loads += 1
         return load
 
     def _size_bytes(self, effect: Effect) -> int:
         size_bytes = 0
-        for name, source, _ in effect.copies:
-            size_bytes += self._page_bytes[name] * len(source)
+        for name, count in effect.page_counts.items():
+            size_bytes += self._page_bytes[name] * count
         return size_bytes
 
     def wait_layer(self, load: Load, layer_id: int) -> None:
@@ -160,19 +162,20 @@ class HybridCacheController:
         """Stop waiting for a load; transfers that no other lease waits for are cancelled."""
         for ticket in load.tickets:
             opened = self._transfers.get(ticket)
-            if opened is not None and load in opened.loads:
-                opened.loads.remove(load)
-                if not opened.loads:
+            loads = None if opened is None else opened.loads
+            if opened is not None and loads is not None and load in loads:
+                loads.remove(load)
+                if not loads:
                     self._transfers.cancel(opened)
         load.release()
 
     def poll(self) -> None:
         """Apply ended transfers, start due ones, and submit them to the engine. Never blocks.
 
-        Cost: O(transfers ended and started); a few microseconds if there are none.
+        Cost: O(transfers ended and started); far below a microsecond if there are none.
         """
         self._transfers.poll()
-        if not self._closed:
+        if not self._closed and (self._backups.may_begin or self._transfers.has_queued):
             self._start_backups()
         if self._retired.is_pending:
             self._device.free_evicted(self._tree.reclaim(self.tier.reclaim_limit))
@@ -188,9 +191,12 @@ class HybridCacheController:
         effect = opened.effect
         is_load = effect.kind is LOAD
         if error is None:
-            page_counts = {name: len(source) for name, source, _ in effect.copies}
-            took_s = (perf_counter_ns() - opened.begun_ns) / 1e9
-            self._counters.moved(effect.kind, page_counts, self._size_bytes(effect), took_s)
+            size_bytes = self._size_bytes(effect)
+            moved = self._loaded if is_load else self._backed_up
+            moved.add(effect.page_counts, size_bytes, (perf_counter_ns() - opened.begun_ns) / 1e9)
+            watcher = self._counters.watcher
+            if watcher is not None:
+                watcher.moved(effect.kind, effect.page_counts, size_bytes)
             unused = self._effects.acknowledge(effect)
             if unused:
                 self._free(unused, is_load)
@@ -204,7 +210,7 @@ class HybridCacheController:
             self._free(self._effects.abort(effect), is_load)
             self._counters.count_drop(f"{effect.kind.name.lower()} {'cancelled' if 'cancel' in error else 'failed'}")
         self._backups.ended(effect)
-        for load in opened.loads:
+        for load in opened.loads or ():
             load.transfer_ended(opened.ticket, error)
             try:
                 load.lock(self._tree_transfers.lock_present(load.boundary))

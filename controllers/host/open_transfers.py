@@ -20,7 +20,7 @@ from unified_tree.errors import TransferError
 from unified_tree.receipt import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.controllers.host.load import Load
@@ -57,7 +57,7 @@ class OpenTransfer:
         error: why it failed here; None if it succeeded or has not ended.
         is_cancelled: it was cancelled.
         loads: the loads that wait for it.
-        above: dependent transfers that have ended before it, with their errors.
+        above: dependent transfers that have ended before it, with their errors; None for none.
     """
 
     __slots__ = ("above", "begun_ns", "effect", "error", "is_cancelled", "loads", "number", "stage", "ticket")
@@ -70,8 +70,14 @@ class OpenTransfer:
         self.stage = QUEUED
         self.error: str | None = None
         self.is_cancelled = False
-        self.loads: list[Load] = []
-        self.above: list[tuple[OpenTransfer, str | None]] = []
+        self.loads: list[Load] | None = None
+        self.above: list[tuple[OpenTransfer, str | None]] | None = None
+
+    def add_load(self, load: Load) -> None:
+        """A load waits for it."""
+        if self.loads is None:
+            self.loads = []
+        self.loads.append(load)
 
     @property
     def kind(self) -> str:
@@ -97,15 +103,15 @@ class OpenTransfers:
         finished: Callable[[OpenTransfer, str | None], None],
     ) -> None:
         self._engine: Any = engine  # of another package, maybe: compiled code would refuse in its own words what it reports
+        self._poll_engine: Any = self._engine.poll  # to look it up takes as long as an idle engine's answer
         self._ranks = ranks
         self._is_single_rank = ranks.is_single_rank
         self._counters = counters
         self._finished = finished
         self._last_ticket = 0
         self._open: dict[int, OpenTransfer] = {}
-        self._by_effect: dict[Effect, OpenTransfer] = {}
-        self._queue: list[Transfer] = []
-        self._in_engine: dict[int, OpenTransfer] = {}
+        self._queue: list[OpenTransfer] = []
+        self._in_engine = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -122,8 +128,8 @@ class OpenTransfers:
         if not self._is_single_rank:
             opened.number = self._ranks.begin(opened.kind)
         self._last_ticket = ticket
-        self._queue.append(record(Transfer, (ticket, effect.kind, effect.copies)))
-        self._open[ticket] = self._by_effect[effect] = opened
+        self._queue.append(opened)
+        self._open[ticket] = effect.transfer = opened
         return opened
 
     def below(self, effect: Effect) -> list[OpenTransfer]:
@@ -131,8 +137,8 @@ class OpenTransfers:
         found: dict[int, OpenTransfer] = {}
         pending = list(effect.after)
         while pending:
-            other = self._by_effect.get(pending.pop())
-            if other is not None and other.ticket not in found:
+            other = pending.pop().transfer
+            if isinstance(other, OpenTransfer) and other.ticket not in found:
                 found[other.ticket] = other
                 pending.extend(other.effect.after)
         return [found[ticket] for ticket in sorted(found)]
@@ -144,30 +150,36 @@ class OpenTransfers:
         """
         if not self._queue:
             return
-        transfers, self._queue = self._queue, []
-        tickets = [transfer.ticket for transfer in transfers]
-        for ticket in tickets:
-            opened = self._in_engine[ticket] = self._open[ticket]
+        queue, self._queue = self._queue, []
+        transfers: list[Transfer] = []
+        for opened in queue:
             opened.stage = IN_ENGINE
+            self._in_engine += 1
+            transfers.append(record(Transfer, (opened.ticket, opened.effect.kind, opened.effect.copies)))
         try:
             self._engine.submit(transfers)
         except TransferError as error:
-            self._fail(tickets, str(error))
+            self._fail(queue, str(error))
             raise
         except BaseException as error:  # raised on; whether the engine has taken some of them is not known
             try:
-                self._cancel_and_wait(tickets)
+                self._cancel_and_wait(queue)
             finally:
-                self._fail(tickets, f"{type(error).__name__}: {error}")
+                self._fail(queue, f"{type(error).__name__}: {error}")
             raise
 
-    def _cancel_and_wait(self, tickets: Iterable[int]) -> None:
+    def _cancel_and_wait(self, queue: list[OpenTransfer]) -> None:
         """Cancel these transfers in the engine, wait until none of them moves any more, and apply how they ended."""
-        for ticket in tickets:
-            self._engine.cancel(ticket)
+        for opened in queue:
+            self._engine.cancel(opened.ticket)
             with suppress(TransferError):  # it was not taken
-                self._engine.wait(ticket)
+                self._engine.wait(opened.ticket)
         self._apply_completions()
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether `submit` has something to do."""
+        return bool(self._queue)
 
     def poll(self) -> None:
         """Apply what has ended here and on the other ranks. Never blocks. Cost: O(transfers ended)."""
@@ -176,7 +188,7 @@ class OpenTransfers:
             self._ranks.tick()
 
     def _apply_completions(self) -> None:
-        completions = self._engine.poll()
+        completions = self._poll_engine()
         if completions:
             for completion in completions:
                 opened = self._expected(completion)
@@ -185,9 +197,10 @@ class OpenTransfers:
 
     def _expected(self, completion: Any) -> OpenTransfer | None:
         """The transfer of a completion, which has left the engine; None for an unexpected completion, which is counted."""
-        opened = self._in_engine.get(completion.ticket)
-        if opened is None:
+        opened = self._open.get(completion.ticket)
+        if opened is None or opened.stage is not IN_ENGINE:
             self._counters.count_drop("completion not expected")
+            return None
         return opened
 
     def cancel(self, opened: OpenTransfer) -> None:
@@ -196,7 +209,7 @@ class OpenTransfers:
         if opened.stage is IN_ENGINE:
             self._engine.cancel(opened.ticket)
         elif opened.stage is QUEUED:
-            self._queue = [transfer for transfer in self._queue if transfer.ticket != opened.ticket]
+            self._queue.remove(opened)
             self._end(opened, "cancelled")
 
     def wait_layer(self, opened: OpenTransfer, layer_id: int) -> None:
@@ -208,9 +221,9 @@ class OpenTransfers:
 
     def wait(self, last: int) -> None:
         """Return when the engine has ended every load up to this ticket, and apply them."""
-        waited = [t for t, opened in self._in_engine.items() if t <= last and opened.effect.kind is EffectKind.LOAD]
-        for ticket in sorted(waited):
-            self._engine.wait(ticket)
+        waited = [opened for opened in self._all_in_engine() if opened.ticket <= last and opened.effect.kind is EffectKind.LOAD]
+        for opened in waited:
+            self._engine.wait(opened.ticket)
         self.poll()
         self._fail(waited, WITHOUT_COMPLETION)
 
@@ -218,18 +231,24 @@ class OpenTransfers:
         """Return when the engine has ended all submitted transfers, and apply them."""
         self._engine.drain()
         self.poll()
-        self._fail(list(self._in_engine), WITHOUT_COMPLETION)
+        self._fail(self._all_in_engine(), WITHOUT_COMPLETION)
 
-    def _fail(self, tickets: Iterable[int], error: str) -> None:
-        """Fail those of these transfers that are still in the engine."""
-        for ticket in sorted(tickets):
-            if ticket in self._in_engine:
-                self._end(self._in_engine[ticket], error)
+    def _all_in_engine(self) -> list[OpenTransfer]:
+        """What the engine has, by ticket."""
+        return [opened for opened in self._open.values() if opened.stage is IN_ENGINE]
+
+    def _fail(self, transfers: list[OpenTransfer], error: str) -> None:
+        """Fail those of these transfers, given by ticket, that are still in the engine."""
+        for opened in transfers:
+            if opened.stage is IN_ENGINE:
+                self._end(opened, error)
 
     def _end(self, opened: OpenTransfer, error: str | None) -> None:
         """End a transfer here; it is finished when it has ended on every rank."""
-        self._in_engine.pop(opened.ticket, None)
-        opened.stage, opened.error = ENDED, error
+        if opened.stage is IN_ENGINE:
+            self._in_engine -= 1
+        opened.stage = ENDED
+        opened.error = error
         if self._is_single_rank:
             self._finish(opened, error)
         else:
@@ -238,17 +257,20 @@ class OpenTransfers:
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer that has ended on all ranks, once its dependencies are finished."""
         for other in opened.effect.after:
-            below = self._by_effect.get(other)
-            if below is not None:
+            below = other.transfer
+            if isinstance(below, OpenTransfer):
+                if below.above is None:
+                    below.above = []
                 below.above.append((opened, error))
                 return
         del self._open[opened.ticket]
-        del self._by_effect[opened.effect]
+        opened.effect.transfer = None
         if not self._is_single_rank:
             self._ranks.record(f"{opened.effect.boundary} {error is None}")
         self._finished(opened, error)
-        for above, its_error in opened.above:
-            self._finish(above, its_error)
+        if opened.above is not None:
+            for above, its_error in opened.above:
+                self._finish(above, its_error)
 
     def close(self) -> None:
         """Stop the engine, without waiting for other ranks. Transfers without a completion end as cancelled."""
@@ -266,11 +288,11 @@ class OpenTransfers:
         for completion in self._engine.poll():
             opened = self._expected(completion)
             if opened is not None:
-                del self._in_engine[opened.ticket]
+                opened.stage = ENDED
                 outcomes[opened] = _said(completion)
-        self._in_engine.clear()
+        self._in_engine = 0
         for opened in self._open.values():
-            opened.above.clear()
+            opened.above = None
         for ticket in sorted(self._open):
             self._finish(self._open[ticket], outcomes.get(self._open[ticket], UNKNOWN))
 

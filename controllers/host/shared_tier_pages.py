@@ -60,6 +60,12 @@ class SharedTierPages(TierPages):
             blocks += count * self._page_blocks[name]
         return blocks
 
+    def _are_free(self, components: list[int], counts: list[int]) -> bool:
+        blocks = 0
+        for at in range(len(components)):
+            blocks += counts[at] * self._page_blocks[self._names[components[at]]]
+        return blocks <= self.blocks.free
+
     def reserve(self, needs: Mapping[str, int]) -> None:
         """Evict until there are blocks for so many pages of each pool. Raises OutOfPagesError with nothing changed.
 

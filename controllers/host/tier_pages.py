@@ -11,6 +11,7 @@ from unified_tree.controllers.host.block_allocator import BlockAllocator
 from unified_tree.controllers.host.page_allocator import PageAllocator
 from unified_tree.errors import OutOfPagesError
 from unified_tree.node import Tier
+from unified_tree.page_source import PageSource
 from unified_tree.receipt import EvictResult
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class DevicePages(Protocol):
         """See TierPages.landed."""
 
 
-class TierPages:
+class TierPages(PageSource):
     """One allocator per component with its own pages on a tier; evicts from the tree what the free lists lack.
 
     Attributes:
@@ -100,6 +101,7 @@ class TierPages:
         self._tree = tree
         self._tier = tier
         self._counters = counters
+        self._names = [component.name for component in tree.components]
         owners = [c for c in tree.components if tier is Tier.HOST or c.shares is None]
         self.allocators: dict[str, PageAllocator] = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
         self.other_tier: DevicePages | None = None
@@ -133,6 +135,29 @@ class TierPages:
             self.free_all(taken)
             raise
         return taken
+
+    def take_each(self, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
+        """See PageSource.take_each."""
+        names = self._names
+        if not self._are_free(components, counts):
+            self.reserve({names[i]: count for i, count in zip(components, counts, strict=True)})
+        taken: list[NDArray[np.int64]] = []
+        try:
+            for at in range(len(components)):
+                ids = self.allocators[names[components[at]]].allocate(counts[at])
+                taken.append(ids)
+        except OutOfPagesError:
+            for i, pages in zip(components, taken, strict=False):
+                self.free(names[i], pages)
+            raise
+        return taken
+
+    def _are_free(self, components: list[int], counts: list[int]) -> bool:
+        """Whether so many pages can be allocated without an eviction."""
+        are_free = True
+        for at in range(len(components)):  # compiled, a generator would be an object
+            are_free = are_free and counts[at] <= self.allocators[self._names[components[at]]].free_pages
+        return are_free
 
     def free(self, name: str, ids: NDArray[np.int64]) -> None:
         """Free pages; see PageAllocator.free."""

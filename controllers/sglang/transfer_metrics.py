@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from unified_tree.controllers.cache.metric_aliases import SGLANG_POOLS
@@ -20,16 +21,14 @@ class MeteredCounters(CacheCounters):
 
     def __init__(self, collector: Any, page_size: int) -> None:
         super().__init__()
-        self._collector = collector
-        self._page_size = page_size
+        for kind, counters in self.transfers.items():
+            counters.meter = partial(_count, collector, page_size, kind)
 
-    def moved(self, kind: EffectKind, pages: Mapping[str, int], size_bytes: int, took_s: float) -> None:
-        """Count a completed transfer, pages by component."""
-        super().moved(kind, pages, size_bytes, took_s)
-        name = "backup" if kind is EffectKind.BACKUP else "load_back"
-        for component, count in pages.items():
-            tokens = count * (1 if component == "mamba" else self._page_size)
-            getattr(self._collector, f"increment_{name}_num_tokens")(
-                num_tokens=tokens, pool=SGLANG_POOLS.get(component, component)
-            )
-        getattr(self._collector, f"increment_{name}_num_bytes")(size_bytes)
+
+def _count(collector: Any, page_size: int, kind: EffectKind, pages: Mapping[str, int], size_bytes: int) -> None:
+    """Tell the collector of a copy, pages by component."""
+    name = "backup" if kind is EffectKind.BACKUP else "load_back"
+    for component, count in pages.items():
+        tokens = count * (1 if component == "mamba" else page_size)
+        getattr(collector, f"increment_{name}_num_tokens")(num_tokens=tokens, pool=SGLANG_POOLS.get(component, component))
+    getattr(collector, f"increment_{name}_num_bytes")(size_bytes)

@@ -87,8 +87,8 @@ class SimulatedEngine(GuardedEngine):
 
     def _cancel(self, ticket: int, reason: str) -> None:
         self._advance()
-        progress = self._ledger.open.get(ticket)
-        if progress is None or progress.has_ended or progress.is_cancelled:
+        progress = self._ledger.moving(ticket)
+        if progress is None or progress.is_cancelled:
             return
         progress.fail(reason)
         progress.is_cancelled = True
@@ -96,7 +96,7 @@ class SimulatedEngine(GuardedEngine):
 
     def _stop(self) -> None:
         """Takes no virtual time."""
-        for progress in list(self._ledger.open.values()):
+        for progress in self._ledger.open():
             self._end(progress)
 
     def _plan(self, progress: Progress, transfer: Transfer) -> None:

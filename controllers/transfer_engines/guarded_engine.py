@@ -44,7 +44,7 @@ class GuardedEngine(ABC):
 
     def poll(self) -> list[Completion]:
         """See TransferEngine.poll. With nothing open it takes no lock."""
-        if not self._ledger.open and not self._ledger.completions:
+        if self._ledger.is_idle:
             return []
         with self._lock:
             self._advance()
@@ -65,22 +65,22 @@ class GuardedEngine(ABC):
     def wait(self, ticket: int) -> None:
         """See TransferEngine.wait."""
         with self._lock:
-            self._ledger.find(ticket)
-            while ticket in self._ledger.open:
+            progress = self._ledger.find(ticket)
+            while not progress.is_due:
                 self._await_change()
 
     def drain(self) -> None:
         """See TransferEngine.drain."""
         with self._lock:
-            while self._ledger.open:
+            while self._ledger.has_open:
                 self._await_change()
 
     def close(self) -> None:
         """See TransferEngine.close."""
         self._is_closed = True
         with self._lock:
-            for ticket in list(self._ledger.open):
-                self._cancel(ticket, CLOSED)
+            for progress in self._ledger.open():
+                self._cancel(progress.ticket, CLOSED)
         self._stop()
 
     @abstractmethod

@@ -8,7 +8,7 @@ forgotten ticket raises an error.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from unified_tree.errors import ConfigurationError, TransferError
 from unified_tree.receipt import record
 
 LOAD: Final = EffectKind.LOAD
+FIRST_LAYER: Final = (0,)
 REMEMBERED = 4096
 """Transfers whose outcome is known after their completion was taken, if nothing else is set; some hundred bytes each."""
 
@@ -34,14 +35,37 @@ class Ledger:
     Raises ConfigurationError for another number.
     """
 
-    __slots__ = ("_order", "_recent", "_remembered", "completions", "open")
+    __slots__ = ("_backups", "_completions", "_known", "_loads", "_popped", "_remembered", "_submitted")
 
     def __init__(self, remembered: Any = REMEMBERED) -> None:  # unchecked: compiled code would refuse in its own words
         self._remembered: int = integer(remembered, "remembered", ConfigurationError, minimum=1)
-        self.open: dict[int, Progress] = {}
-        self.completions: list[Completion] = []
-        self._order: dict[EffectKind, deque[Progress]] = {kind: deque() for kind in EffectKind}
-        self._recent: OrderedDict[int, Progress] = OrderedDict()
+        self._submitted = 0
+        self._known: dict[int, Progress] = {}
+        self._loads: deque[Progress] = deque()
+        self._backups: deque[Progress] = deque()
+        self._completions: list[Completion] = []
+        self._popped: deque[Progress] = deque()  # whose completions are due or were popped, the oldest first
+
+    @property
+    def has_open(self) -> bool:
+        """Whether the completion of some transfer is not due."""
+        return bool(self._loads) or bool(self._backups)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no transfer is open, and no completion is to be popped."""
+        return not (self._backups or self._loads or self._completions)
+
+    def open(self) -> list[Progress]:
+        """The transfers whose completions are not due, in the order of submission. Cost: O(n log n) of those."""
+        if not self._loads:
+            return list(self._backups)
+        return sorted([*self._loads, *self._backups], key=_number)
+
+    def moving(self, ticket: int) -> Progress | None:
+        """A transfer that has not ended; None if it has, or is not known."""
+        progress = self._known.get(ticket)
+        return None if progress is None or progress.has_ended else progress
 
     def enter(
         self, transfers: Sequence[Transfer], layers: Callable[[Transfer], tuple[int, ...]] | None = None
@@ -50,22 +74,26 @@ class Ledger:
 
         Raises, with nothing changed, as `Transfer.check` and `layers` do, and TransferError for a ticket that was used before.
         """
-        entered: dict[int, Progress] = {}
-        for transfer in transfers:
-            ticket, kind, copies = transfer
-            check_copies(ticket, copies)
-            if ticket in self.open or ticket in self._recent or ticket in entered:
-                raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
-            layer_ids = layers(transfer) if layers is not None else (0,)
-            is_empty = True
-            for _, source, _ in copies:
-                is_empty = is_empty and not len(source)
-            stage_count = 0 if is_empty else len(layer_ids) if kind is LOAD else 1
-            entered[ticket] = Progress(ticket, kind, () if is_empty else layer_ids, stage_count)
-        begun = list(entered.values())
+        begun: list[Progress] = []
+        known = self._known
+        try:
+            for transfer in transfers:
+                ticket, kind, copies = transfer
+                page_count = check_copies(ticket, copies)
+                if ticket in known:
+                    raise TransferError(f"transfer {ticket}: this ticket was used before; give every transfer a new one")
+                layer_ids = layers(transfer) if layers is not None else FIRST_LAYER
+                stage_count = 0 if not page_count else len(layer_ids) if kind is LOAD else 1
+                self._submitted += 1
+                progress = Progress(ticket, kind, layer_ids if page_count else (), stage_count, self._submitted)
+                known[ticket] = progress
+                begun.append(progress)
+        except BaseException:
+            for progress in begun:
+                del known[progress.ticket]
+            raise
         for progress in begun:
-            self.open[progress.ticket] = progress
-            self._order[progress.kind].append(progress)
+            (self._loads if progress.kind is LOAD else self._backups).append(progress)
         for progress in begun:
             if progress.stage_count == 0:
                 self.end(progress)
@@ -73,7 +101,7 @@ class Ledger:
 
     def find(self, ticket: int) -> Progress:
         """A transfer that is open or ended lately. Raises TransferError for any other."""
-        progress = self.open.get(ticket) or self._recent.get(ticket)
+        progress = self._known.get(ticket)
         if progress is None:
             raise TransferError(
                 f"transfer {ticket} is not known: it was never submitted, or ended over {self._remembered} transfers ago"
@@ -97,22 +125,30 @@ class Ledger:
         """End a transfer, of which nothing moves any more. Must not have ended before."""
         assert not progress.has_ended and not progress.running, progress
         progress.has_ended = True
-        order = self._order[progress.kind]
-        while order and order[0].has_ended:
-            first = order.popleft()
-            self.completions.append(record(Completion, (first.ticket, first.error)))
-            self._recent[first.ticket] = self.open.pop(first.ticket)
+        order = self._loads if progress.kind is LOAD else self._backups
+        while order:
+            first = order[0]
+            if not first.has_ended:
+                break
+            order.popleft()
+            first.is_due = True
+            self._completions.append(record(Completion, (first.ticket, first.error)))
+            self._popped.append(first)
 
     def land_all(self) -> None:
         """End all open transfers, all of which have been copied."""
-        for progress in list(self.open.values()):
+        for progress in self.open():
             if not progress.has_ended:
                 progress.landed = progress.stage_count
                 self.end(progress)
 
     def pop_completions(self) -> list[Completion]:
         """The completions since the last call. Cost: O(completions)."""
-        taken, self.completions = self.completions, []
-        while len(self._recent) > self._remembered:
-            self._recent.popitem(last=False)
+        taken, self._completions = self._completions, []
+        while len(self._popped) > self._remembered:
+            del self._known[self._popped.popleft().ticket]
         return taken
+
+
+def _number(progress: Progress) -> int:
+    return progress.number

@@ -17,35 +17,41 @@ class Progress:
         ticket, kind: of the transfer.
         layer_ids: of a load, the model layers that any of its components keeps, ascending.
         stage_count: stages until it is done; 0 if there is nothing to copy.
+        number: among all that were ever submitted.
         landed: stages that have landed.
         running: copies that are under way and not accounted for.
         error: what went wrong first.
         is_cancelled: whether the caller cancelled it; then `wait_layer` raises.
         has_ended: whether nothing of it moves or will move.
+        is_due: whether its completion is due: those before it have ended too.
     """
 
     __slots__ = (
         "error",
         "has_ended",
         "is_cancelled",
+        "is_due",
         "kind",
         "landed",
         "layer_ids",
+        "number",
         "running",
         "stage_count",
         "ticket",
     )
 
-    def __init__(self, ticket: int, kind: EffectKind, layer_ids: tuple[int, ...], stage_count: int) -> None:
+    def __init__(self, ticket: int, kind: EffectKind, layer_ids: tuple[int, ...], stage_count: int, number: int) -> None:
         self.ticket = ticket
         self.kind = kind
         self.layer_ids = layer_ids
         self.stage_count = stage_count
+        self.number = number
         self.landed = 0
         self.running = 0
         self.error: str | None = None
         self.is_cancelled = False
         self.has_ended = False
+        self.is_due = False
 
     def stages_through(self, layer_id: int) -> int:
         """How many stages of a load must have landed before a model layer may run. Cost: O(log layers)."""

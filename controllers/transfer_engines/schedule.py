@@ -96,8 +96,8 @@ class Schedule:
 
     def cancel(self, ticket: int, reason: str) -> None:
         """Cancel a transfer, if it is open. Cost: O(1)."""
-        progress = self.ledger.open.get(ticket)
-        if progress is None or progress.has_ended:
+        progress = self.ledger.moving(ticket)
+        if progress is None:
             return
         progress.fail(reason)
         progress.is_cancelled = True
@@ -108,7 +108,7 @@ class Schedule:
         """End all open transfers at once, because their runner has ended."""
         for queue in self._queues.values():
             queue.clear()
-        for progress in list(self.ledger.open.values()):
+        for progress in self.ledger.open():
             if not progress.has_ended:
                 progress.fail(reason)
                 progress.running = 0

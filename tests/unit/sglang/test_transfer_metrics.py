@@ -30,8 +30,8 @@ class Collector:
 def test_each_ended_copy_is_counted_by_pool() -> None:
     collector = Collector()
     counters = MeteredCounters(collector, 16)
-    counters.moved(EffectKind.BACKUP, {"full": 3, "mamba": 1}, 500, 0.01)
-    counters.moved(EffectKind.LOAD, {"full": 2, "swa": 1}, 300, 0.02)
+    counters.transfers[EffectKind.BACKUP].add({"full": 3, "mamba": 1}, 500, 0.01)
+    counters.transfers[EffectKind.LOAD].add({"full": 2, "swa": 1}, 300, 0.02)
     assert collector.calls == [
         ("backup kv", 48),
         ("backup mamba", 1),
