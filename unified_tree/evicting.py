@@ -153,11 +153,13 @@ def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Evicti
     Returns what is remembered of it, which all victims of one pool in one call have in common; None without a memory.
     """
     i, tier = victim.component, victim.tier
-    if state.ghosts is not None and state.ages is not None:
+    ghosts, ages = state.ghosts, state.ages
+    if ghosts is not None and ages is not None:
         if eviction is None:
-            eviction = state.ghosts.eviction(i, tier, state.evicted_pages(i, tier))
-        state.ages.evicted(victim, eviction.at_s)
-        state.ghosts.count_victim(victim.node)
+            eviction = ghosts.eviction(i, tier, state.evicted_pages(i, tier))
+        ages.evicted(victim, eviction.at_s)
+        if ghosts.victims_of is not None:
+            ghosts.count_victim(victim.node)
     state.pools(tier)[i].evicted(victim)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.copied)

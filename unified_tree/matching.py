@@ -95,6 +95,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
+    if state.ghosts is not None:
+        state.ghosts.matched = node
     known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
 
@@ -126,11 +128,19 @@ def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: 
     return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
 
 
-def once_boundary(state: TreeState, node: Node, length: int) -> int:
-    """The longest length at or above (node, length) at which a request could have resumed if nothing had been evicted.
-
-    Cost: O(nodes passed and of windows).
+def once_boundary(state: TreeState, node: Node, length: int, floor: int) -> int:
+    """The longest length at or above (node, length), and above `floor`, at which a request could have resumed if nothing had
+    been evicted; `floor` or less if there is none. Cost: O(nodes passed and of windows).
     """
+    if len(state.required_points) == 1 and not state.required_windows:
+        i = state.required_points[0]
+        while length > floor:
+            if length == node.end and (node.device[i] is not None or node.host[i] is not None or node.lost_of(i) is not None):
+                break
+            assert node.parent is not None
+            node = node.parent
+            length = node.end
+        return length
     return _boundary_above(state, node, length, device_only=False, once=True).length
 
 
@@ -138,12 +148,14 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     """The smallest length in a node such that a request could have resumed from there and from all behind it, had nothing been
     evicted; beyond the node's end if there is none. Cost: O(nodes of the windows).
     """
-    start, end = node.start, node.end
-    first = start + 1
+    end = node.end
     for i in state.required_points:
         if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
             return end + 1
-        first = end
+    if not state.required_windows:
+        return end
+    start = node.start
+    first = end if state.required_points else start + 1
     for i, window in state.required_windows:
         reached, at = end, node
         while reached > max(0, start + state.page_size - window):  # from here on nothing in the node lacks a window

@@ -398,7 +398,7 @@ class TreeState:
         parent = node.parent
         assert parent is not None and node.first_child is None
         if self.ghosts is not None:
-            self.ghosts.remember(node, self.first_page_bytes(node), eviction, boundary_from)
+            self.ghosts.remember(node, eviction, boundary_from)
         self.retired.removed(node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))
