@@ -136,14 +136,16 @@ class Ages:
         time_s: its clock, in seconds.
 
     Attributes:
-        now_s: when the last tick of the logical clock was.
+        now_s: what the clock showed when it was read last.
     """
 
-    __slots__ = ("_clock", "_device", "_host", "_ticks", "_time_s", "now_s")
+    __slots__ = ("_clock", "_device", "_host", "_is_held", "_is_read", "_ticks", "_time_s", "now_s")
 
     def __init__(self, component_count: int, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
         self.now_s = time_s()
+        self._is_held = False
+        self._is_read = False
         self._clock: i64 = 0
         self._ticks = [Tick(self.now_s) for _ in range(SLOTS * LEVELS)]
         self._device = [PoolAges() for _ in range(component_count)]
@@ -153,9 +155,25 @@ class Ages:
         """Those of one pool, by the component's index."""
         return (self._device if tier is DEVICE else self._host)[component]
 
+    def hold(self) -> None:
+        """All up to `let_go` happens at one time: the clock is read only once."""
+        self._is_held = True
+        self._is_read = False
+
+    def let_go(self) -> None:
+        """What comes next happens later."""
+        self._is_held = self._is_read = False
+
+    def read(self) -> float:
+        """What the clock shows, in seconds."""
+        if not self._is_read:
+            self._is_read = self._is_held
+            self.now_s = self._time_s()
+        return self.now_s
+
     def tick(self, clock: i64) -> None:
         """The logical clock has gone on by one. Cost: O(1), amortized."""
-        now = self.now_s = self._time_s()
+        now = self.read()
         self._clock = clock
         first: i64 = 0
         while first < SLOTS * LEVELS:

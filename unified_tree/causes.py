@@ -52,14 +52,13 @@ def misses(
     Args: see `find_misses`. Cost: O(1) where little is known behind the hit; else as a match.
     """
     parts = Misses()
-    find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight)
-    add_end(parts, state, key.length, resumed)
+    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight)
+    add_end(parts, at, key.length)
     return listed(parts.first)
 
 
-def add_end(parts: Misses, state: TreeState, count: int, resumed: int) -> None:
-    """Add what is computed of any prompt, behind the pages that can be resumed from."""
-    at = end_of_pages(state, count, resumed)
+def add_end(parts: Misses, at: int, count: int) -> None:
+    """Add what is computed of any prompt of `count` tokens, behind the pages that can be resumed from."""
     if at < count - 1:
         at = parts.add(PAGE_REMAINDER, at, count - 1, None, None)
     parts.add(LAST_TOKEN, at, count, None, None)
@@ -80,8 +79,8 @@ def find_misses(
     unloaded: tuple[int, str | None],
     in_store: int,
     in_flight: InFlight | None,
-) -> None:
-    """As `misses`, without the end of the prompt that fills no page, and the last token.
+) -> int:
+    """As `misses`, without the end of the prompt that fills no page, and the last token. Returns where these begin.
 
     Args:
         parts: takes them; empty.
@@ -126,7 +125,7 @@ def find_misses(
         if at < ended:
             at = _known_but_lost(parts, state, node, length, line, ended, trail, at)
     if at >= whole:
-        return
+        return max(whole, resumed)
     if in_flight is not None and in_flight.count:
         computed = min(in_flight.reach(key, ended), whole)
         if at < computed:
@@ -143,6 +142,7 @@ def find_misses(
         at = parts.add(cause, at, limit, None, None)
     if at < whole:
         parts.add(SAVE_GRID, at, whole, None, None)
+    return whole
 
 
 def _known_but_lost(

@@ -279,9 +279,9 @@ class Ghosts:
         if roots or lines:
             self.former.append((roots, lines))
 
-    def eviction(self, component: int, tier: Tier, evicted_pages: int) -> Eviction:
-        """The record of an eviction that begins now."""
-        return Eviction(component, tier, self.time_s(), self.beneficiary, evicted_pages)
+    def eviction(self, component: int, tier: Tier, at_s: float, evicted_pages: int) -> Eviction:
+        """The record of an eviction that begins at a time."""
+        return Eviction(component, tier, at_s, self.beneficiary, evicted_pages)
 
     def count_victim(self, node: Node) -> None:
         """A value of a node is about to be evicted. Cost: O(1)."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from unified_tree.children import child_at
 from unified_tree.comparing import agreement
 from unified_tree.keys import Key
@@ -154,24 +156,42 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
             return end + 1
     if not state.required_windows:
         return end
-    start = node.start
-    first = end if state.required_points else start + 1
+    start: i64 = node.start
+    size: i64 = state.page_size
+    first: i64 = end if state.required_points else start + 1
     for i, window in state.required_windows:
-        reached, at = end, node
-        while reached > max(0, start + state.page_size - window):  # from here on nothing in the node lacks a window
+        reached: i64 = end
+        floor: i64 = start + size - window  # from here on nothing in the node lacks a window
+        at: Node = node
+        while reached > 0 and reached > floor:
             parent = at.parent
-            if parent is None or reached > at.end:
+            if parent is None:
                 break
-            covered = covered_tokens(state, at, i, device_only=False)
-            lost = at.lost_of(i)
-            if lost is not None:
-                covered = max(covered, lost.page_count * state.page_size)
-            reached = min(reached, max(parent.end, at.end - covered))
-            if reached > parent.end:
+            above: i64 = parent.end
+            reached -= size * _pages_once(at, i)
+            if reached > above:
                 break
+            reached = above
             at = parent
-        first = max(first, reached + window if reached else 0)
+        if reached > 0 and reached + window > first:
+            first = reached + window
     return first
+
+
+def _pages_once(node: Node, component: int) -> i64:
+    """How many of a node's last pages a component has, or had before it lost them."""
+    count: i64 = 0
+    value = node.device[component]
+    if value is not None:
+        count = len(value.pages) // PAGE_ID_BYTES
+    value = node.host[component]
+    if value is not None and len(value.pages) > PAGE_ID_BYTES * count:
+        count = len(value.pages) // PAGE_ID_BYTES
+    if node.lost is not None:
+        lost = node.lost_of(component)
+        if lost is not None and lost.page_count > count:
+            count = lost.page_count
+    return count
 
 
 def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Boundary:

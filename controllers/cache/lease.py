@@ -367,8 +367,15 @@ class Lease:
 
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
+        ages = self._resources.at_once(self.tokens.namespace)
+        try:
+            self._grow_now(length_tokens)
+        finally:
+            if ages is not None:
+                ages.let_go()
+
+    def _grow_now(self, length_tokens: int) -> None:
         length = self.length
-        self._resources.note_beneficiary(self.tokens.namespace)
         if length_tokens > length:
             self._require_state(length_tokens)
             if self._row is not None:

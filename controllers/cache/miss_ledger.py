@@ -100,13 +100,13 @@ class MissLedger:
         state, parts = self._state, self._parts
         self._key = key
         parts.take()  # whatever an error left
-        find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
+        end: i64 = find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
         first = parts.take()
         miss = first
         while miss is not None:
             self.add(miss)
             miss = miss.next
-        remainder: i64 = count - 1 - end_of_pages(state, count, compute_from)
+        remainder: i64 = count - 1 - end
         if remainder > 0:
             self._tokens[PAGE_REMAINDER].count += remainder
         self._tokens[LAST_TOKEN].count += 1
@@ -115,7 +115,7 @@ class MissLedger:
     def parts(self, booked: Miss | None, count: int, compute_from: int) -> list[Miss]:
         """All of what was booked for a prompt."""
         end = Misses()
-        add_end(end, self._state, count, compute_from)
+        add_end(end, end_of_pages(self._state, count, compute_from), count)
         return [*listed(booked), *listed(end.first)]
 
     def add(self, miss: Miss) -> None:
