@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from unified_tree.matching import match, once_boundary, walk
 from unified_tree.miss import Miss, Misses, listed
 
@@ -57,7 +59,7 @@ def misses(
     return listed(parts.first)
 
 
-def add_end(parts: Misses, at: int, count: int) -> None:
+def add_end(parts: Misses, at: i64, count: i64) -> None:
     """Add what is computed of any prompt of `count` tokens, behind the pages that can be resumed from."""
     if at < count - 1:
         at = parts.add(PAGE_REMAINDER, at, count - 1, None, None)
@@ -73,13 +75,13 @@ def find_misses(
     parts: Misses,
     state: TreeState,
     key: Key,
-    count: int,
+    count: i64,
     found: Match,
-    resumed: int,
+    resumed: i64,
     unloaded: tuple[int, str | None],
-    in_store: int,
+    in_store: i64,
     in_flight: InFlight | None,
-) -> int:
+) -> i64:
     """As `misses`, without the end of the prompt that fills no page, and the last token. Returns where these begin.
 
     Args:
@@ -91,11 +93,13 @@ def find_misses(
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         in_flight: the prompts under way; None if nobody knows.
     """
-    ghosts, size = state.ghosts, state.page_size
+    ghosts = state.ghosts
     assert ghosts is not None
-    whole = (count - 1) // size * size
-    at = resumed
-    node_id, length = found.known
+    size: i64 = state.page_size
+    whole: i64 = (count - 1) // size * size
+    at: i64 = resumed
+    node_id = found.known.node
+    length: i64 = found.known.length
     node: Node | None = None
     if length:
         node = ghosts.matched
@@ -103,17 +107,17 @@ def find_misses(
             node = state.nodes.get(node_id)
         if node is None:  # evicted since, to make room for this very request
             found = match(state, key, count - 1, touch=False)
-            node_id, length = found.known
-            node = state.nodes.get(node_id) if length else None
-    reachable = found.reachable.length
+            length = found.known.length
+            node = state.nodes.get(found.known.node) if length else None
+    reachable: i64 = found.reachable.length
     if at < reachable:
         at = parts.add(unloaded[0], at, reachable, None, unloaded[1])
     if at < in_store:
         at = parts.add(PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
     line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
-    root_count, ended, is_forgotten = 0, length, False
+    ended: i64 = length
+    is_rooted, is_forgotten = line is not None, False
     if line is not None:
-        root_count = 1
         trail: list[Ghost] | None = None
         if length < whole and line.owner(length).has_ghosts:
             trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
@@ -127,14 +131,17 @@ def find_misses(
     if at >= whole:
         return max(whole, resumed)
     if in_flight is not None and in_flight.count:
-        computed = min(in_flight.reach(key, ended), whole)
+        computed: i64 = min(in_flight.reach(key, ended), whole)
         if at < computed:
             at = parts.add(IN_FLIGHT, at, computed, None, None)
-    if at < whole and (ghosts.root_count > root_count or ghosts.former):
+    if at < whole and (ghosts.root_count > is_rooted or ghosts.former):
         at = _elsewhere(parts, state, ghosts, key, at, whole)
-    limit = whole if not state.required_points else (count - 1) // state.save_grid_tokens * state.save_grid_tokens
+    limit: i64 = whole
+    if state.required_points:
+        grid: i64 = state.save_grid_tokens
+        limit = (count - 1) // grid * grid
     if at < limit:
-        cause = NEVER_SEEN
+        cause: i64 = NEVER_SEEN
         if is_forgotten:
             cause = UNKNOWN
         elif ended and line is not None and line.end > ended:
@@ -146,8 +153,8 @@ def find_misses(
 
 
 def _known_but_lost(
-    parts: Misses, state: TreeState, node: Node | None, length: int, line: Line, ended: int, trail: list[Ghost] | None, at: int
-) -> int:
+    parts: Misses, state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+) -> i64:
     """What is known behind a hit was evicted, or never saved. Returns where that ends.
 
     Args:
@@ -155,10 +162,11 @@ def _known_but_lost(
         line, ended: where all ends that is known of it.
         trail: the ghosts between.
     """
-    once, eviction = ended, None
+    once: i64 = ended
+    eviction: Eviction | None = None
     if state.is_gated:
         once, eviction = _once(state, node, length, line, ended, trail, at)
-    end = min(once, length)
+    end: i64 = min(once, length)
     if at < end:
         at = parts.add(EVICTED, at, end, eviction, None)
     if trail is not None:
@@ -167,21 +175,22 @@ def _known_but_lost(
             if at < end:
                 at = parts.add(EVICTED, at, end, ghost.eviction, None)
     if at < ended:
-        grid = ended
+        saved_end: i64 = ended
         if state.required_points:
-            grid = max(at, ended // state.save_grid_tokens * state.save_grid_tokens)
-        if at < grid:
-            at = parts.add(NEVER_SAVED, at, grid, None, line.last_unsaved(at, grid))
+            grid: i64 = state.save_grid_tokens
+            saved_end = max(at, ended // grid * grid)
+        if at < saved_end:
+            at = parts.add(NEVER_SAVED, at, saved_end, None, line.last_unsaved(at, saved_end))
         if at < ended:
             at = parts.add(SAVE_GRID, at, ended, None, None)
     return at
 
 
 def _once(
-    state: TreeState, node: Node | None, length: int, line: Line, ended: int, trail: list[Ghost] | None, at: int
-) -> tuple[int, Eviction | None]:
+    state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+) -> tuple[i64, Eviction | None]:
     """The deepest length that could be resumed from before something was evicted, and what that was."""
-    once = at
+    once: i64 = at
     eviction: Eviction | None = None
     if trail is not None:
         for i in range(len(trail) - 1, -1, -1):
@@ -194,11 +203,11 @@ def _once(
         eviction = noted
     if once >= length or node is None:
         return once, eviction
-    evicted = once_boundary(state, node, length, once)
+    evicted: i64 = once_boundary(state, node, length, once)
     return (evicted, eviction_at(state, node, evicted)) if evicted > once else (once, eviction)
 
 
-def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
+def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
     """The eviction by which a length at or above a node's end ceased to be a boundary. Cost: O(nodes of the windows)."""
     at: Node | None = node
     while at is not None and at.start >= length:
@@ -219,7 +228,7 @@ def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
     return None
 
 
-def _elsewhere(parts: Misses, state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int) -> int:
+def _elsewhere(parts: Misses, state: TreeState, ghosts: Ghosts, key: Key, at: i64, whole: i64) -> i64:
     """What is known of a prompt under other weights, or in another namespace. Returns where that ends."""
     name = (key.namespace, key.bigram)
     for roots, lines in reversed(ghosts.former):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.ghosts import Eviction
 from unified_tree.matching import once_boundary_from
 from unified_tree.node import PAGE_ID_BYTES, Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
@@ -22,7 +23,6 @@ from unified_tree.resumability import covered_pages, run_holder
 from unified_tree.splitting import split
 
 if TYPE_CHECKING:
-    from unified_tree.ghosts import Eviction
     from unified_tree.node import Node
     from unified_tree.shared_pools import SharedPools
     from unified_tree.state import TreeState
@@ -161,7 +161,7 @@ def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Evicti
     if ghosts is not None and ages is not None:
         if eviction is None:
             evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
-            eviction = ghosts.eviction(i, tier, ages.read(), evicted_pages)
+            eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages)
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)

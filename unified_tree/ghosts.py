@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree import comparing
 from unified_tree.line import Line, RootLine
@@ -101,11 +101,11 @@ class Ghost:
         "start",
     )
 
-    def __init__(self, line: Line, start: int, end: int, edge: bytes, eviction: Eviction | None, boundary_from: int) -> None:
+    def __init__(self, line: Line, start: i64, end: i64, edge: bytes, eviction: Eviction | None, boundary_from: i64) -> None:
         self.anchor: Line | None = None
         self.is_fork = False
         self.code: object = None
-        self.reached = 0
+        self.reached: i64 = 0
         self.line = line
         self.start = start
         self.end = end
@@ -145,12 +145,12 @@ class GhostQueue:
         self.count = 0
 
     def append(self, ghost: Ghost) -> None:
-        """Add a ghost as the newest. Cost: O(1)."""
+        """Add a ghost, which is in no queue, as the newest. Cost: O(1)."""
         last = self.newest
-        ghost.older, ghost.newer = last, None
         if last is None:
             self.oldest = ghost
         else:
+            ghost.older = last
             last.newer = ghost
         self.newest = ghost
         self.count += 1
@@ -279,10 +279,6 @@ class Ghosts:
         if roots or lines:
             self.former.append((roots, lines))
 
-    def eviction(self, component: int, tier: Tier, at_s: float, evicted_pages: int) -> Eviction:
-        """The record of an eviction that begins at a time."""
-        return Eviction(component, tier, at_s, self.beneficiary, evicted_pages)
-
     def count_victim(self, node: Node) -> None:
         """A value of a node is about to be evicted. Cost: O(1)."""
         victims_of = self.victims_of
@@ -371,7 +367,7 @@ class Ghosts:
             self.clear.remove(ghost)
             self.size_bytes -= len(ghost.edge) + GHOST_BYTES
 
-    def trail(self, line: Line, length: int, limit: int, data: bytes | memoryview, width: int) -> list[Ghost]:
+    def trail(self, line: Line, length: i64, limit: i64, data: bytes | memoryview, width: i64) -> list[Ghost]:
         """The ghosts that a key agrees with, from a prefix on up to a limit; each has `reached` then. One that has faded is the
         last. Cost: O(ghosts passed), and one comparison of tokens.
 
@@ -397,7 +393,7 @@ class Ghosts:
     def _find(
         self,
         line: Line,
-        length: int,
+        length: i64,
         after: Ghost | None,
         data: bytes | memoryview,
         position: object,

@@ -104,6 +104,11 @@ static PyObject *agreement(PyObject *module, PyObject *const *given, Py_ssize_t 
     return PyLong_FromSsize_t(agreed);
 }
 
+static uint64_t turned(uint64_t word)
+{
+    return word << 29 | word >> 35;
+}
+
 static uint64_t with_word(uint64_t code, uint64_t word)
 {
     code = (code ^ word) * FACTOR;
@@ -131,16 +136,15 @@ static PyObject *page_code(PyObject *module, PyObject *const *given, Py_ssize_t 
     Py_ssize_t at = number[0], end = at > data.size - number[1] ? data.size : at + number[1];
     uint64_t code = (uint64_t)length * 0xD6E8FEB86659FD93u + 1;
     if (end - at >= (Py_ssize_t)sizeof(uint64_t[LANES])) {
-        uint64_t words[LANES], lanes[LANES] = {code, code + 1, code + 2, code + 3};
+        uint64_t words[LANES], a = code, b = code + 1, c = code + 2, d = code + 3;
         for (; at + (Py_ssize_t)sizeof words <= end; at += sizeof words) {
             memcpy(words, data.first + at, sizeof words);
-            for (int i = 0; i < LANES; i++) {
-                uint64_t mixed = lanes[i] ^ words[i];
-                lanes[i] = (mixed << 29 | mixed >> 35) * FACTOR;
-            }
+            a = turned(a ^ words[0]) * FACTOR;
+            b = turned(b ^ words[1]) * FACTOR;
+            c = turned(c ^ words[2]) * FACTOR;
+            d = turned(d ^ words[3]) * FACTOR;
         }
-        for (int i = 0; i < LANES; i++)
-            code = with_word(code, lanes[i]);
+        code = with_word(with_word(with_word(with_word(code, a), b), c), d);
     }
     for (uint64_t word; at + (Py_ssize_t)sizeof word <= end; at += sizeof word) {
         memcpy(&word, data.first + at, sizeof word);

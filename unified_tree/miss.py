@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.miss_cause import MissCause
 
@@ -30,7 +30,7 @@ class Miss:
 
     __slots__ = ("begin", "code", "detail", "end", "eviction", "next")
 
-    def __init__(self, code: int, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> None:
+    def __init__(self, code: i64, begin: i64, end: i64, eviction: Eviction | None, detail: str | None) -> None:
         self.code = code
         self.begin = begin
         self.end = end
@@ -67,7 +67,7 @@ class Misses:
         self.first: Miss | None = None
         self.last: Miss | None = None
 
-    def add(self, code: int, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> int:
+    def add(self, code: i64, begin: i64, end: i64, eviction: Eviction | None, detail: str | None) -> i64:
         """Append one; returns its end."""
         miss = Miss(code, begin, end, eviction, detail)
         last = self.last
