@@ -100,6 +100,7 @@ HOT = (
 
 NATIVE = {
     "key_bytes": "unified_tree/key_bytes.c",
+    "monotonic": "unified_tree/monotonic.c",
     "page_flags": "unified_tree/page_flags.c",
     "untracked_tuples": "unified_tree/untracked_tuples.c",
     "controllers/pools/row_copy": "controllers/pools/row_copy.c",

@@ -98,6 +98,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
         *(f"unified_tree/controllers/inspector/page/{file.name}" for file in PAGE.iterdir()),
         "unified_tree/py.typed",
         "unified_tree/key_bytes.pyi",
+        "unified_tree/monotonic.pyi",
         "unified_tree/page_flags.pyi",
         "unified_tree/untracked_tuples.pyi",
         "unified_tree/controllers/pools/row_copy.pyi",

@@ -11,15 +11,20 @@ recent and else to about a fiftieth of the ticks since then, and the memory is b
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-if TYPE_CHECKING:
-    from unified_tree.node import Tier, Value
+from unified_tree.node import Tier
 
+if TYPE_CHECKING:
+    from unified_tree.node import Value
+
+DEVICE: Final = Tier.DEVICE
 BOUNDS_S: Final = tuple([2**bucket / 1000 for bucket in range(31)])
 """The ages of each bucket are below its bound, in seconds: 1 ms, 2 ms, 4 ms, … about 12 days. One more bucket has the rest."""
+BOUNDS_MS: Final = [float(2**bucket) for bucket in range(31)]
 LAST_BUCKET: Final = 31
 SLOTS: Final = 128
 LEVELS: Final = 32
@@ -45,8 +50,9 @@ class Tick:
         self.at_s = at_s
 
 
+@mypyc_attr(acyclic=True)
 class AgeCounter:
-    """Counts ages by bucket.
+    """Counts ages by bucket. An age is mostly in the same one as the age before.
 
     Attributes:
         total_s: the sum of all ages.
@@ -57,10 +63,13 @@ class AgeCounter:
     1
     """
 
-    __slots__ = ("_buckets", "total_s")
+    __slots__ = ("_below_ms", "_bucket", "_buckets", "_from_ms", "total_s")
 
     def __init__(self) -> None:
         self._buckets = [Bucket() for _ in range(LAST_BUCKET + 1)]
+        self._bucket = self._buckets[0]  # of the last age
+        self._from_ms = -inf
+        self._below_ms = 1.0
         self.total_s = 0.0
 
     @property
@@ -70,27 +79,37 @@ class AgeCounter:
 
     def add(self, age_s: float) -> None:
         """Count one age, in seconds. Cost: O(1)."""
-        self.add_to(bucket_of(age_s), age_s)
-
-    def add_to(self, bucket: i64, age_s: float) -> None:
-        """As `add`, where its bucket is known."""
-        self._buckets[bucket].count += 1
+        age_ms = age_s * 1000
+        if age_ms < self._from_ms or age_ms >= self._below_ms:
+            self._turn_to(age_ms)
+        self._bucket.count += 1
         self.total_s += age_s
 
-
-def bucket_of(age_s: float) -> i64:
-    """Which bucket an age is counted in."""
-    left: i64 = int(age_s * 1000)
-    bucket: i64 = 0
-    while left >= 256 and bucket < 24:
-        left >>= 8
-        bucket += 8
-    while left > 0 and bucket < LAST_BUCKET:
-        left >>= 1
-        bucket += 1
-    return bucket
+    def _turn_to(self, age_ms: float) -> None:
+        """The next age is in another bucket than the last one."""
+        bucket = min(bit_length(int(age_ms)), LAST_BUCKET)
+        self._bucket = self._buckets[bucket]
+        self._from_ms = BOUNDS_MS[bucket - 1] if bucket else -inf
+        self._below_ms = BOUNDS_MS[bucket] if bucket < LAST_BUCKET else inf
 
 
+def bit_length(number: i64) -> i64:
+    """How many bits a number has, at most 63; 0 for a negative one.
+
+    >>> bit_length(0), bit_length(1), bit_length(255), bit_length(256)
+    (0, 1, 8, 9)
+    """
+    found: i64 = 0
+    while number >= 256 and found < 56:
+        number >>= 8
+        found += 8
+    while number > 0 and found < 63:
+        number >>= 1
+        found += 1
+    return found
+
+
+@mypyc_attr(acyclic=True)
 class PoolAges:
     """The ages of one pool's values; one count a value, whatever its pages.
 
@@ -117,14 +136,16 @@ class Ages:
         time_s: its clock, in seconds.
 
     Attributes:
-        now_s: when the last tick of the logical clock was.
+        now_s: what the clock showed when it was read last.
     """
 
-    __slots__ = ("_clock", "_device", "_host", "_ticks", "_time_s", "now_s")
+    __slots__ = ("_clock", "_device", "_host", "_is_held", "_is_read", "_ticks", "_time_s", "now_s")
 
     def __init__(self, component_count: int, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
         self.now_s = time_s()
+        self._is_held = False
+        self._is_read = False
         self._clock: i64 = 0
         self._ticks = [Tick(self.now_s) for _ in range(SLOTS * LEVELS)]
         self._device = [PoolAges() for _ in range(component_count)]
@@ -132,11 +153,27 @@ class Ages:
 
     def of(self, component: int, tier: Tier) -> PoolAges:
         """Those of one pool, by the component's index."""
-        return (self._host if tier else self._device)[component]
+        return (self._device if tier is DEVICE else self._host)[component]
+
+    def hold(self) -> None:
+        """All up to `let_go` happens at one time: the clock is read only once."""
+        self._is_held = True
+        self._is_read = False
+
+    def let_go(self) -> None:
+        """What comes next happens later."""
+        self._is_held = self._is_read = False
+
+    def read(self) -> float:
+        """What the clock shows, in seconds."""
+        if not self._is_read:
+            self._is_read = self._is_held
+            self.now_s = self._time_s()
+        return self.now_s
 
     def tick(self, clock: i64) -> None:
         """The logical clock has gone on by one. Cost: O(1), amortized."""
-        now = self.now_s = self._time_s()
+        now = self.read()
         self._clock = clock
         first: i64 = 0
         while first < SLOTS * LEVELS:
@@ -159,18 +196,16 @@ class Ages:
     def used(self, value: Value) -> None:
         """A match uses a value, and has not stamped it yet."""
         last: i64 = max(value.touched, value.created)
-        ages = (self._host if value.tier else self._device)[value.component]
+        ages = (self._device if value.tier is DEVICE else self._host)[value.component]
         ages.reuse_gap.add(self.now_s - self.time_of(last))
 
     def evicted(self, value: Value, now_s: float) -> None:
         """A value is a victim."""
-        ages = (self._host if value.tier else self._device)[value.component]
+        ages = (self._device if value.tier is DEVICE else self._host)[value.component]
         created: i64 = value.created
         touched: i64 = value.touched
         age_s = now_s - self.time_of(created)
-        bucket = bucket_of(age_s)
-        ages.lifetime.add_to(bucket, age_s)
+        ages.lifetime.add(age_s)
         if touched > created:  # else it was not used, or is to go first; see `UnifiedTree.supersede`
             age_s = now_s - self.time_of(touched)
-            bucket = bucket_of(age_s)
-        ages.idle.add_to(bucket, age_s)
+        ages.idle.add(age_s)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64
 
 from unified_tree.matching import match, once_boundary, walk
-from unified_tree.miss import Miss
+from unified_tree.miss import Miss, Misses, listed
 
 if TYPE_CHECKING:
     from unified_tree.ghosts import Eviction, Ghost, Ghosts
@@ -40,48 +40,6 @@ LAST_TOKEN: Final = 12
 UNKNOWN: Final = 13
 
 
-@mypyc_attr(acyclic=True)
-class Known:
-    """How far a key is known along one root, in nodes and in ghosts. Cost: O(ghosts passed), and one comparison of tokens.
-
-    Args:
-        line, length: where its last node ends.
-        limit: how far to look.
-
-    Attributes:
-        trail: the ghosts behind the last node, and how far the key agrees with each.
-        line, length: where it ends.
-        has_faded: more was known, which has faded.
-    """
-
-    __slots__ = ("has_faded", "length", "line", "trail")
-
-    def __init__(self, ghosts: Ghosts, key: Key, line: Line, length: int, limit: int, page_size: int) -> None:
-        self.trail: list[tuple[Ghost, int]] | None = None
-        self.has_faded = False
-        self.line = line
-        self.length = length
-        if length < limit and line.owner(length).has_ghosts:
-            self._follow(ghosts, key.data, key.width_bytes, limit, page_size)
-
-    def _follow(self, ghosts: Ghosts, data: bytes | memoryview, width: int, limit: int, page_size: int) -> None:
-        page_bytes, stop = page_size * width, limit * width
-        length, trail = self.length, []
-        ghost: Ghost | None = None
-        while length < limit:
-            ghost, common = ghosts.find(self.line, length, ghost, data, length * width, stop, page_bytes)
-            if ghost is None:
-                break
-            if ghost.edge is None:
-                self.has_faded = True
-                break
-            length += common // width
-            self.line = ghost.line
-            trail.append((ghost, length))
-        self.trail = trail
-        self.length = length
-
-
 def misses(
     state: TreeState,
     key: Key,
@@ -93,19 +51,19 @@ def misses(
 ) -> list[Miss]:
     """Why the tokens of a prompt from `resumed` on have to be computed; ascending, without gaps.
 
-    Args: see `misses_in_pages`. Cost: O(1) where little is known behind the hit; else as a match.
+    Args: see `find_misses`. Cost: O(1) where little is known behind the hit; else as a match.
     """
-    parts = misses_in_pages(state, key, key.length, found, resumed, unloaded, in_store, in_flight)
-    add_end(parts, state, key.length, resumed)
-    return parts
+    parts = Misses()
+    at = find_misses(parts, state, key, key.length, found, resumed, unloaded, in_store, in_flight)
+    add_end(parts, at, key.length)
+    return listed(parts.first)
 
 
-def add_end(parts: list[Miss], state: TreeState, count: int, resumed: int) -> None:
-    """Add what is computed of any prompt, behind the pages that can be resumed from."""
-    at = end_of_pages(state, count, resumed)
+def add_end(parts: Misses, at: i64, count: i64) -> None:
+    """Add what is computed of any prompt of `count` tokens, behind the pages that can be resumed from."""
     if at < count - 1:
-        at = _add(parts, PAGE_REMAINDER, at, count - 1, None, None)
-    _add(parts, LAST_TOKEN, at, count, None, None)
+        at = parts.add(PAGE_REMAINDER, at, count - 1, None, None)
+    parts.add(LAST_TOKEN, at, count, None, None)
 
 
 def end_of_pages(state: TreeState, count: int, resumed: int) -> int:
@@ -113,19 +71,21 @@ def end_of_pages(state: TreeState, count: int, resumed: int) -> int:
     return max((count - 1) // state.page_size * state.page_size, resumed)
 
 
-def misses_in_pages(
+def find_misses(
+    parts: Misses,
     state: TreeState,
     key: Key,
-    count: int,
+    count: i64,
     found: Match,
-    resumed: int,
+    resumed: i64,
     unloaded: tuple[int, str | None],
-    in_store: int,
+    in_store: i64,
     in_flight: InFlight | None,
-) -> list[Miss]:
-    """As `misses`, without the end of the prompt that fills no page, and the last token.
+) -> i64:
+    """As `misses`, without the end of the prompt that fills no page, and the last token. Returns where these begin.
 
     Args:
+        parts: takes them; empty.
         key: the whole prompt, of `count` tokens.
         found: its match, made just before with a limit of its length less one.
         resumed: how many tokens need not be computed.
@@ -133,100 +93,121 @@ def misses_in_pages(
         in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         in_flight: the prompts under way; None if nobody knows.
     """
-    ghosts, size = state.ghosts, state.page_size
+    ghosts = state.ghosts
     assert ghosts is not None
-    parts: list[Miss] = []
-    whole = (count - 1) // size * size
-    at = resumed
-    node_id, length = found.known
+    size: i64 = state.page_size
+    whole: i64 = (count - 1) // size * size
+    at: i64 = resumed
+    node_id = found.known.node
+    length: i64 = found.known.length
     node: Node | None = None
     if length:
-        node = state.nodes.get(node_id)
+        node = ghosts.matched
+        if node is None or node.id != node_id or node.parent is None:
+            node = state.nodes.get(node_id)
         if node is None:  # evicted since, to make room for this very request
             found = match(state, key, count - 1, touch=False)
-            node_id, length = found.known
-            node = state.nodes.get(node_id) if length else None
-    reachable = found.reachable.length
+            length = found.known.length
+            node = state.nodes.get(found.known.node) if length else None
+    reachable: i64 = found.reachable.length
     if at < reachable:
-        at = _add(parts, unloaded[0], at, reachable, None, unloaded[1])
-    line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
-    other_roots = ghosts.root_count - (line is not None)
+        at = parts.add(unloaded[0], at, reachable, None, unloaded[1])
     if at < in_store:
-        at = _add(parts, PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
-    ended, is_forgotten = length, False
-    if line is not None and (at < length or line.owner(length).has_ghosts):
-        known = Known(ghosts, key, line, length, whole, size)
-        ended, line, is_forgotten = known.length, known.line, known.has_faded
+        at = parts.add(PREFETCH_GIVEN_UP, at, min(in_store, whole), None, None)
+    line: Line | None = ghosts.root_line((key.namespace, key.bigram)) if node is None else node.line
+    ended: i64 = length
+    is_rooted, is_forgotten = line is not None, False
+    if line is not None:
+        trail: list[Ghost] | None = None
+        if length < whole and line.owner(length).has_ghosts:
+            trail = ghosts.trail(line, length, whole, key.data, key.width_bytes)
+            if trail and trail[-1].edge is None:
+                trail.pop()
+                is_forgotten = True
+            if trail:
+                ended, line = trail[-1].reached, trail[-1].line
         if at < ended:
-            at = _known_but_lost(state, node, length, known, at, parts)
+            at = _known_but_lost(parts, state, node, length, line, ended, trail, at)
     if at >= whole:
-        return parts
+        return max(whole, resumed)
     if in_flight is not None and in_flight.count:
-        computed = min(in_flight.reach(key, ended), whole)
+        computed: i64 = min(in_flight.reach(key, ended), whole)
         if at < computed:
-            at = _add(parts, IN_FLIGHT, at, computed, None, None)
-    if at < whole and (other_roots or ghosts.former):
-        at = _elsewhere(state, ghosts, key, at, whole, parts)
-    limit = whole if not state.required_points else (count - 1) // state.save_grid_tokens * state.save_grid_tokens
+            at = parts.add(IN_FLIGHT, at, computed, None, None)
+    if at < whole and (ghosts.root_count > is_rooted or ghosts.former):
+        at = _elsewhere(parts, state, ghosts, key, at, whole)
+    limit: i64 = whole
+    if state.required_points:
+        grid: i64 = state.save_grid_tokens
+        limit = (count - 1) // grid * grid
     if at < limit:
-        cause = NEVER_SEEN
+        cause: i64 = NEVER_SEEN
         if is_forgotten:
             cause = UNKNOWN
         elif ended and line is not None and line.end > ended:
             cause = DIVERGED
-        at = _add(parts, cause, at, limit, None, None)
+        at = parts.add(cause, at, limit, None, None)
     if at < whole:
-        _add(parts, SAVE_GRID, at, whole, None, None)
-    return parts
+        parts.add(SAVE_GRID, at, whole, None, None)
+    return whole
 
 
-def _add(parts: list[Miss], cause: int, begin: int, end: int, eviction: Eviction | None, detail: str | None) -> int:
-    """Append a part; returns its end."""
-    parts.append(Miss(cause, begin, end, eviction, detail))
-    return end
+def _known_but_lost(
+    parts: Misses, state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+) -> i64:
+    """What is known behind a hit was evicted, or never saved. Returns where that ends.
 
-
-def _known_but_lost(state: TreeState, node: Node | None, length: int, known: Known, at: int, parts: list[Miss]) -> int:
-    """What is known behind a hit was evicted, or never saved. Returns where that ends."""
-    once, eviction = _once(state, node, length, known, at)
-    end = min(once, length)
+    Args:
+        node, length: where the nodes of the prompt end.
+        line, ended: where all ends that is known of it.
+        trail: the ghosts between.
+    """
+    once: i64 = ended
+    eviction: Eviction | None = None
+    if state.is_gated:
+        once, eviction = _once(state, node, length, line, ended, trail, at)
+    end: i64 = min(once, length)
     if at < end:
-        at = _add(parts, EVICTED, at, end, eviction, None)
-    for ghost, reached in known.trail or ():
-        end = min(reached, once)
-        if at < end:
-            at = _add(parts, EVICTED, at, end, ghost.eviction, None)
-    if at < known.length:
-        grid = known.length
+        at = parts.add(EVICTED, at, end, eviction, None)
+    if trail is not None:
+        for ghost in trail:
+            end = min(ghost.reached, once)
+            if at < end:
+                at = parts.add(EVICTED, at, end, ghost.eviction, None)
+    if at < ended:
+        saved_end: i64 = ended
         if state.required_points:
-            grid = max(at, known.length // state.save_grid_tokens * state.save_grid_tokens)
-        if at < grid:
-            at = _add(parts, NEVER_SAVED, at, grid, None, known.line.last_unsaved(at, grid))
-        if at < known.length:
-            at = _add(parts, SAVE_GRID, at, known.length, None, None)
+            grid: i64 = state.save_grid_tokens
+            saved_end = max(at, ended // grid * grid)
+        if at < saved_end:
+            at = parts.add(NEVER_SAVED, at, saved_end, None, line.last_unsaved(at, saved_end))
+        if at < ended:
+            at = parts.add(SAVE_GRID, at, ended, None, None)
     return at
 
 
-def _once(state: TreeState, node: Node | None, length: int, known: Known, at: int) -> tuple[int, Eviction | None]:
+def _once(
+    state: TreeState, node: Node | None, length: i64, line: Line, ended: i64, trail: list[Ghost] | None, at: i64
+) -> tuple[i64, Eviction | None]:
     """The deepest length that could be resumed from before something was evicted, and what that was."""
-    trail = known.trail
-    if not state.is_gated:
-        return known.length, None
-    once, eviction = at, None
-    for ghost, reached in reversed(trail) if trail is not None else ():
-        if reached >= ghost.boundary_from:
-            once, eviction = reached, ghost.eviction
-            break
-    once, noted = known.line.last_lost(once, known.length)
+    once: i64 = at
+    eviction: Eviction | None = None
+    if trail is not None:
+        for i in range(len(trail) - 1, -1, -1):
+            ghost = trail[i]
+            if ghost.reached >= ghost.boundary_from:
+                once, eviction = ghost.reached, ghost.eviction
+                break
+    once, noted = line.last_lost(once, ended)
     if noted is not None:
         eviction = noted
-    if once > length or node is None:
+    if once >= length or node is None:
         return once, eviction
-    evicted = once_boundary(state, node, length)
+    evicted: i64 = once_boundary(state, node, length, once)
     return (evicted, eviction_at(state, node, evicted)) if evicted > once else (once, eviction)
 
 
-def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
+def eviction_at(state: TreeState, node: Node, length: i64) -> Eviction | None:
     """The eviction by which a length at or above a node's end ceased to be a boundary. Cost: O(nodes of the windows)."""
     at: Node | None = node
     while at is not None and at.start >= length:
@@ -247,7 +228,7 @@ def eviction_at(state: TreeState, node: Node, length: int) -> Eviction | None:
     return None
 
 
-def _elsewhere(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int, parts: list[Miss]) -> int:
+def _elsewhere(parts: Misses, state: TreeState, ghosts: Ghosts, key: Key, at: i64, whole: i64) -> i64:
     """What is known of a prompt under other weights, or in another namespace. Returns where that ends."""
     name = (key.namespace, key.bigram)
     for roots, lines in reversed(ghosts.former):
@@ -255,14 +236,14 @@ def _elsewhere(state: TreeState, ghosts: Ghosts, key: Key, at: int, whole: int, 
         if line is not None:
             end = _reach(state, ghosts, key, root, line, whole)
             if end > at:
-                return _add(parts, OTHER_WEIGHTS, at, end, None, None)
+                return parts.add(OTHER_WEIGHTS, at, end, None, None)
     other = ghosts.other_namespace(name, key, state.page_size)
     if other is not None:
         line = ghosts.root_line(other)
         if line is not None:
             end = _reach(state, ghosts, key, state.roots.get(other), line, whole)
             if end > at:
-                return _add(parts, OTHER_NAMESPACE, at, end, None, other[0])
+                return parts.add(OTHER_NAMESPACE, at, end, None, other[0])
     return at
 
 
@@ -273,4 +254,8 @@ def _reach(state: TreeState, ghosts: Ghosts, key: Key, root: Root | None, line: 
         node, length = walk(state, key, root, limit)
         if node.line is not None:
             line = node.line
-    return Known(ghosts, key, line, length, limit, state.page_size).length
+    if length < limit and line.owner(length).has_ghosts:
+        for ghost in ghosts.trail(line, length, limit, key.data, key.width_bytes):
+            if ghost.edge is not None:
+                length = ghost.reached
+    return length

@@ -10,11 +10,12 @@ least recently used by pages: the front of a prompt serves the next one that sha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from unified_tree.errors import ConfigurationError
+from unified_tree.ghosts import Eviction
 from unified_tree.matching import once_boundary_from
 from unified_tree.node import PAGE_ID_BYTES, Tier, Value, opposite
 from unified_tree.receipt import EvictResult, record
@@ -22,10 +23,12 @@ from unified_tree.resumability import covered_pages, run_holder
 from unified_tree.splitting import split
 
 if TYPE_CHECKING:
-    from unified_tree.ghosts import Eviction
     from unified_tree.node import Node
     from unified_tree.shared_pools import SharedPools
     from unified_tree.state import TreeState
+
+
+DEVICE: Final = Tier.DEVICE
 
 
 class Freed:
@@ -153,12 +156,16 @@ def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Evicti
     Returns what is remembered of it, which all victims of one pool in one call have in common; None without a memory.
     """
     i, tier = victim.component, victim.tier
-    if state.ghosts is not None and state.ages is not None:
+    pool = state.pools(tier)[i]
+    ghosts, ages = state.ghosts, state.ages
+    if ghosts is not None and ages is not None:
         if eviction is None:
-            eviction = state.ghosts.eviction(i, tier, state.evicted_pages(i, tier))
-        state.ages.evicted(victim, eviction.at_s)
-        state.ghosts.count_victim(victim.node)
-    state.pools(tier)[i].evicted(victim)
+            evicted_pages = state.evicted_pages(i, tier) if state.has_budgets else pool.evicted_pages
+            eviction = Eviction(i, tier, ages.read(), ghosts.beneficiary, evicted_pages)
+        ages.evicted(victim, eviction.at_s)
+        if ghosts.victims_of is not None:
+            ghosts.count_victim(victim.node)
+    pool.evicted(victim)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.copied)
     return eviction
@@ -222,7 +229,8 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
 def _note_eviction(state: TreeState, node: Node, value: Value, eviction: Eviction) -> None:
     """Remember that a node lost a window or a state for good."""
     i, page_count = value.component, value.page_count
-    if state.is_gate[i] and covered_pages(node, i) < page_count:
+    is_alone = value.tier is DEVICE and not state.host_value_count
+    if state.is_gate[i] and (is_alone or covered_pages(node, i) < page_count):
         node.note_lost(i, page_count, eviction)
 
 

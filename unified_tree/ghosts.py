@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from unified_tree.comparing import agreement, page_code
+from unified_tree import comparing
 from unified_tree.line import Line, RootLine
 from unified_tree.node import Root
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from unified_tree.keys import Key
     from unified_tree.node import Node, Tier
 
+# Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
+# objects.
+agreement: Final[Callable[..., int]] = comparing.agreement
+page_code: Final[Callable[..., object]] = comparing.page_code
 GHOST_BYTES: Final = 320
 """What a ghost takes besides its tokens: itself and the header of its bytes, its part of a line, an eviction and a table.
 Measured in the compiled build over thousands of them: 227 for the turns of chats, 279 for prompts that fork off one text, up to
@@ -69,12 +73,13 @@ class Ghost:
     Attributes:
         anchor: the line on which it hangs; None for one that is gone.
         is_fork: it hangs there by its code, because the line goes on with other tokens.
-        code: of its first page; meaningless while it neither `is_fork` nor has faded.
+        code: of its first page; None while it neither `is_fork` nor has faded.
         line: the line of the node.
         start, end: as of the node, in tokens.
         edge: the node's tokens as bytes; None for one that has faded.
         eviction: why it went; None if its namespace was invalidated.
         boundary_from: a request could have resumed from this length and all behind it while all was there.
+        reached: up to which length the prompt agrees whose trail it is on.
         above, below: its neighbours on its line.
         older, newer: its neighbours in its queue.
     """
@@ -92,13 +97,15 @@ class Ghost:
         "line",
         "newer",
         "older",
+        "reached",
         "start",
     )
 
-    def __init__(self, line: Line, start: int, end: int, edge: bytes, eviction: Eviction | None, boundary_from: int) -> None:
+    def __init__(self, line: Line, start: i64, end: i64, edge: bytes, eviction: Eviction | None, boundary_from: i64) -> None:
         self.anchor: Line | None = None
         self.is_fork = False
-        self.code: i64 = 0
+        self.code: object = None
+        self.reached: i64 = 0
         self.line = line
         self.start = start
         self.end = end
@@ -138,12 +145,12 @@ class GhostQueue:
         self.count = 0
 
     def append(self, ghost: Ghost) -> None:
-        """Add a ghost as the newest. Cost: O(1)."""
+        """Add a ghost, which is in no queue, as the newest. Cost: O(1)."""
         last = self.newest
-        ghost.older, ghost.newer = last, None
         if last is None:
             self.oldest = ghost
         else:
+            ghost.older = last
             last.newer = ghost
         self.newest = ghost
         self.count += 1
@@ -178,6 +185,7 @@ class Ghosts:
         size_bytes: what the former take.
         forgotten: how many ghosts were forgotten.
         former: the roots that were invalidated and their lines, the last invalidation last.
+        matched: the node that the last match ended in, which may be gone.
         beneficiary: the namespace for which room is being made; whoever asks for pages sets it.
         victims_of: how many values the last eviction took from each namespace; None while nobody wants to know.
     """
@@ -194,6 +202,7 @@ class Ghosts:
         "faded",
         "forgotten",
         "former",
+        "matched",
         "size_bytes",
         "time_s",
         "victims_of",
@@ -209,6 +218,7 @@ class Ghosts:
         self.faded = GhostQueue()
         self.size_bytes = 0
         self.forgotten = 0
+        self.matched: Node | None = None
         self.beneficiary: str | None = None
         self.victims_of: dict[str, int] | None = None
         self._roots: dict[tuple[str, bool], RootLine] = {}
@@ -269,10 +279,6 @@ class Ghosts:
         if roots or lines:
             self.former.append((roots, lines))
 
-    def eviction(self, component: int, tier: Tier, evicted_pages: int) -> Eviction:
-        """The record of an eviction that begins now."""
-        return Eviction(component, tier, self.time_s(), self.beneficiary, evicted_pages)
-
     def count_victim(self, node: Node) -> None:
         """A value of a node is about to be evicted. Cost: O(1)."""
         victims_of = self.victims_of
@@ -280,13 +286,13 @@ class Ghosts:
             namespace = node.root.name[0]
             victims_of[namespace] = victims_of.get(namespace, 0) + 1
 
-    def remember(self, node: Node, page_bytes: int, eviction: Eviction | None, boundary_from: int) -> None:
+    def remember(self, node: Node, eviction: Eviction | None, boundary_from: int) -> None:
         """A node is about to leave the tree. Cost: O(1), amortized over what fades."""
         parent, line = node.parent, node.line
         assert parent is not None and line is not None
         edge = node.edge
         ghost = Ghost(line, parent.end, node.end, edge, eviction, boundary_from)
-        self._hang(ghost, edge, page_bytes)
+        self._hang(ghost, edge)
         self.clear.append(ghost)
         self.size_bytes += len(edge) + GHOST_BYTES
         while self.size_bytes > self._max_bytes:
@@ -305,11 +311,14 @@ class Ghosts:
         self.clear.remove(ghost)
         self.size_bytes -= len(edge) + GHOST_BYTES
         if not ghost.is_fork:
-            ghost.code = page_code(ghost.start, edge, 0, len(edge) // (ghost.end - ghost.start) * self._page_size)
+            ghost.code = page_code(ghost.start, edge, 0, self._page_bytes(ghost, edge))
         ghost.edge = None
         self.faded.append(ghost)
 
-    def _hang(self, ghost: Ghost, edge: bytes, page_bytes: int) -> None:
+    def _page_bytes(self, ghost: Ghost, edge: bytes) -> int:
+        return len(edge) // (ghost.end - ghost.start) * self._page_size
+
+    def _hang(self, ghost: Ghost, edge: bytes) -> None:
         """Hang a ghost on the prefix behind which it stands."""
         start, anchor, is_fork = ghost.start, ghost.line, False
         while start <= anchor.fork:
@@ -320,11 +329,12 @@ class Ghosts:
         if not is_fork:
             anchor.hang(ghost)
             return
-        ghost.code = page_code(start, edge, 0, page_bytes)
-        if anchor.forked is None:
-            anchor.forked = {}
-        before = anchor.forked.get(ghost.code)
-        anchor.forked[ghost.code] = ghost
+        ghost.code = code = page_code(start, edge, 0, self._page_bytes(ghost, edge))
+        forked = anchor.forked
+        if forked is None:
+            forked = anchor.forked = {}
+        before = forked.get(code)
+        forked[code] = ghost
         if before is not None:
             before.anchor = None
             self.discard(before)
@@ -357,8 +367,38 @@ class Ghosts:
             self.clear.remove(ghost)
             self.size_bytes -= len(ghost.edge) + GHOST_BYTES
 
-    def find(
-        self, line: Line, length: int, after: Ghost | None, data: bytes | memoryview, position: int, stop: int, page_bytes: int
+    def trail(self, line: Line, length: i64, limit: i64, data: bytes | memoryview, width: i64) -> list[Ghost]:
+        """The ghosts that a key agrees with, from a prefix on up to a limit; each has `reached` then. One that has faded is the
+        last. Cost: O(ghosts passed), and one comparison of tokens.
+
+        Args:
+            data, width: of the key, in bytes.
+        """
+        found: list[Ghost] = []
+        page_bytes: object = self._page_size * width
+        stop: object = limit * width
+        ghost: Ghost | None = None
+        while length < limit:
+            ghost, common = self._find(line, length, ghost, data, length * width, stop, page_bytes)
+            if ghost is None:
+                break
+            found.append(ghost)
+            if ghost.edge is None:
+                break
+            length += common // width
+            ghost.reached = length
+            line = ghost.line
+        return found
+
+    def _find(
+        self,
+        line: Line,
+        length: i64,
+        after: Ghost | None,
+        data: bytes | memoryview,
+        position: object,
+        stop: object,
+        page_bytes: object,
     ) -> tuple[Ghost | None, int]:
         """The ghost behind a prefix, whose first page stands at a position of a key's data.
 
@@ -400,9 +440,11 @@ class Ghosts:
         if line.end == at:  # nothing ever stood behind its parent
             line.end = end
             return line
-        position = 0
-        while position < len(edge):
-            ghost, common = self.find(line, at, None, edge, position, len(edge), page_bytes)
+        position, size = 0, len(edge)
+        stop: object = size
+        page: object = page_bytes
+        while position < size:
+            ghost, common = self._find(line, at, None, edge, position, stop, page)
             if ghost is None:
                 break
             tokens = ghost.edge
@@ -415,7 +457,7 @@ class Ghosts:
             if self._is_gated and ghost.eviction is not None and at >= ghost.boundary_from:
                 line.note_lost(ghost.boundary_from, at, ghost.eviction)
             if common < len(tokens):
-                self._cut(ghost, at, tokens[common:], page_bytes)
+                self._cut(ghost, at, tokens[common:])
             else:
                 self.discard(ghost)
         if at == end:
@@ -425,13 +467,13 @@ class Ghosts:
             return line
         return Line(line.owner(at), at, end)
 
-    def _cut(self, ghost: Ghost, start: int, rest: bytes, page_bytes: int) -> None:
+    def _cut(self, ghost: Ghost, start: int, rest: bytes) -> None:
         """The front of a ghost is in the tree again: what remains of it hangs behind that."""
         assert ghost.edge is not None
         self._unhang(ghost)
         self.size_bytes -= len(ghost.edge) - len(rest)
         ghost.start, ghost.edge = start, rest
-        self._hang(ghost, rest, page_bytes)
+        self._hang(ghost, rest)
 
     def release(self) -> None:
         """Forget all, when the tree goes: lines and ghosts refer to each other."""
@@ -445,3 +487,4 @@ class Ghosts:
                 ghost.above = ghost.below = ghost.older = ghost.newer = None
                 ghost = after
             queue.oldest = queue.newest = None
+        self.matched = None

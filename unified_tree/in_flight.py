@@ -17,17 +17,15 @@ class Flight:
     """One prompt under way.
 
     Attributes:
-        data, width_bytes, length: of its key.
+        key: whose first `length` tokens are the prompt; None while it has not begun.
         known: up to where the tree knows it.
         code: under which it is found; meaningless while it is not `is_found`, or is the only one.
     """
 
-    __slots__ = ("code", "data", "is_found", "key", "known", "length", "width_bytes")
+    __slots__ = ("code", "is_found", "key", "known", "length")
 
-    def __init__(self, key: Key, length: int) -> None:
+    def __init__(self, key: Key | None, length: int) -> None:
         self.key = key
-        self.data = key.data
-        self.width_bytes = key.width_bytes
         self.length = length
         self.known = 0
         self.code: i64 = 0
@@ -64,18 +62,18 @@ class InFlight:
         flight = self._only
         if flight is None:
             flight = self._flights.get(page_code(length, data, length * width, size * width))
-        if flight is None or flight.known != length or flight.key.namespace != key.namespace or flight.key.bigram != key.bigram:
+        if flight is None or flight.known != length:
             return 0
-        common = agreement(data, flight.data, 0, min(key.length, flight.length) * width, size * width) // width
+        other = flight.key
+        if other is None or other.namespace != key.namespace or other.bigram != key.bigram:
+            return 0
+        common = agreement(data, other.data, 0, min(key.length, flight.length) * width, size * width) // width
         return common if common > length else 0
 
     def begin(self, key: Key, count: int, length: int) -> Flight | None:
         """A prompt of `count` tokens will be computed from `length` on; None if it fills no whole page there."""
-        if length + self._page_size > count:
-            return None
         flight = Flight(key, count)
-        self.move(flight, length)
-        return flight
+        return flight if self.move(flight, length) else None
 
     def move(self, flight: Flight, length: int) -> bool:
         """The tree knows a prompt up to `length` now; whether it is still under way. Cost: O(1)."""
@@ -97,8 +95,10 @@ class InFlight:
 
     def _file(self, flight: Flight) -> None:
         """Put a prompt into the table."""
-        width = flight.width_bytes
-        flight.code = page_code(flight.known, flight.data, flight.known * width, self._page_size * width)
+        key = flight.key
+        assert key is not None
+        width = key.width_bytes
+        flight.code = page_code(flight.known, key.data, flight.known * width, self._page_size * width)
         self._flights[flight.code] = flight
 
     def end(self, flight: Flight) -> None:

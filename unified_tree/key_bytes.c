@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { STRETCH = 4096 }; /* bytes that are compared at once, and again one by one where they differ */
+enum { LANES = 4 };      /* words that are hashed side by side, for each waits for the one before it in its lane */
+static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;
 
 /* What is in a buffer; without an owner for bytes. */
 typedef struct {
@@ -102,6 +104,17 @@ static PyObject *agreement(PyObject *module, PyObject *const *given, Py_ssize_t 
     return PyLong_FromSsize_t(agreed);
 }
 
+static uint64_t turned(uint64_t word)
+{
+    return word << 29 | word >> 35;
+}
+
+static uint64_t with_word(uint64_t code, uint64_t word)
+{
+    code = (code ^ word) * FACTOR;
+    return code ^ code >> 32;
+}
+
 static PyObject *page_code(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
@@ -121,11 +134,21 @@ static PyObject *page_code(PyObject *module, PyObject *const *given, Py_ssize_t 
     if (open_data(given[1], &data) < 0)
         return NULL;
     Py_ssize_t at = number[0], end = at > data.size - number[1] ? data.size : at + number[1];
-    uint64_t code = (uint64_t)length * 0xD6E8FEB86659FD93u + 1, word;
-    for (; at + (Py_ssize_t)sizeof word <= end; at += sizeof word) {
+    uint64_t code = (uint64_t)length * 0xD6E8FEB86659FD93u + 1;
+    if (end - at >= (Py_ssize_t)sizeof(uint64_t[LANES])) {
+        uint64_t words[LANES], a = code, b = code + 1, c = code + 2, d = code + 3;
+        for (; at + (Py_ssize_t)sizeof words <= end; at += sizeof words) {
+            memcpy(words, data.first + at, sizeof words);
+            a = turned(a ^ words[0]) * FACTOR;
+            b = turned(b ^ words[1]) * FACTOR;
+            c = turned(c ^ words[2]) * FACTOR;
+            d = turned(d ^ words[3]) * FACTOR;
+        }
+        code = with_word(with_word(with_word(with_word(code, a), b), c), d);
+    }
+    for (uint64_t word; at + (Py_ssize_t)sizeof word <= end; at += sizeof word) {
         memcpy(&word, data.first + at, sizeof word);
-        code = (code ^ word) * 0x9E3779B97F4A7C15u;
-        code ^= code >> 32;
+        code = with_word(code, word);
     }
     close_data(&data);
     return PyLong_FromUnsignedLongLong(code >> 2); /* what compiled code has as a short number */

@@ -27,14 +27,17 @@ class LostBoundaries:
     """Boundaries (lengths one can resume from) that were evicted and whose tokens came back without them.
 
     Attributes:
-        first: the smallest of these lengths.
+        first, last: the smallest and the greatest of these lengths.
+        next: those of the line that were noted after them; None for the newest.
     """
 
-    __slots__ = ("eviction", "first")
+    __slots__ = ("eviction", "first", "last", "next")
 
-    def __init__(self, first: int, eviction: Eviction) -> None:
+    def __init__(self, first: int, last: int, eviction: Eviction) -> None:
         self.first = first
+        self.last = last
         self.eviction = eviction
+        self.next: LostBoundaries | None = None
 
 
 @mypyc_attr(acyclic=True)
@@ -49,7 +52,8 @@ class Line:
         forked: what was evicted where another text forks off, by its code (a hash of the prefix's length and the first page
             behind it); None for nothing.
         unsaved: why no state was saved where one was due, by length; None for nothing.
-        lost: boundaries that were evicted and whose tokens came back without them, by the last length; None for none.
+        lost: boundaries that were evicted and whose tokens came back without them, as a list from the oldest note on; None for
+            none.
         visit: the last use of the session that has it; None if nobody learns from that. kept: up to where that use has this
             very text; what lies beyond, it left behind. forks: the last uses of places where sessions fork off, by length; None
             for none.
@@ -62,9 +66,9 @@ class Line:
         self.fork = fork
         self.end = end
         self.ghost: Ghost | None = None
-        self.forked: dict[int, Ghost] | None = None
+        self.forked: dict[object, Ghost] | None = None
         self.unsaved: dict[int, str] | None = None
-        self.lost: dict[int, LostBoundaries] | None = None
+        self.lost: LostBoundaries | None = None
         self.visit: Visit | None = None
         self.forks: dict[int, Visit] | None = None
         self.kept = 0
@@ -114,12 +118,33 @@ class Line:
         """Boundaries were evicted, those at lengths from `first` to `last`, whose tokens came back without them."""
         line: Line | None = self.owner(last)
         while line is not None and last >= first:
-            if line.lost is None:
-                line.lost = {}
-            elif len(line.lost) >= MAX_NOTES:
-                del line.lost[next(iter(line.lost))]
-            line.lost[last] = LostBoundaries(first, eviction)
+            line._note(first, last, eviction)
             last, line = min(last, line.fork), line.parent
+
+    def _note(self, first: int, last: int, eviction: Eviction) -> None:
+        """As `note_lost`, on this line alone; of one last length only the latest note stays. Cost: O(notes)."""
+        count, lost = 0, self.lost
+        newest: LostBoundaries | None = None
+        same: LostBoundaries | None = None
+        while lost is not None:
+            if lost.last == last:
+                same = lost
+            newest = lost
+            lost = lost.next
+            count += 1
+        if newest is None:
+            self.lost = LostBoundaries(first, last, eviction)
+            return
+        if count >= MAX_NOTES:
+            oldest = self.lost
+            assert oldest is not None
+            self.lost = oldest.next
+            if same is oldest:
+                same = None
+        if same is None:
+            newest.next = LostBoundaries(first, last, eviction)
+        else:
+            same.first, same.eviction = first, eviction
 
     def last_unsaved(self, after: int, up_to: int) -> str | None:
         """Why nothing was saved at the greatest length in (after, up_to] of which that is known; None if there is none."""
@@ -136,11 +161,14 @@ class Line:
         """The last boundary in (after, up_to] that was evicted while its tokens came back, and how; else (after, None)."""
         line: Line | None = self
         while line is not None and up_to > after:
-            best, found = after, None
-            for last, lost in (line.lost or {}).items():
-                end = min(last, up_to)
+            best = after
+            found: Eviction | None = None
+            lost = line.lost
+            while lost is not None:
+                end = min(lost.last, up_to)
                 if end >= lost.first and end > best:
                     best, found = end, lost.eviction
+                lost = lost.next
             if found is not None:
                 return best, found
             up_to, line = min(up_to, line.fork), line.parent

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from unified_tree.children import child_at
 from unified_tree.comparing import agreement
 from unified_tree.keys import Key
@@ -95,6 +97,8 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
         _touch(state, device, path_node, path_length, Tier.DEVICE)
         if reachable.length > device.length:
             _touch(state, reachable, path_node, path_length, Tier.HOST)
+    if state.ghosts is not None:
+        state.ghosts.matched = node
     known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
 
@@ -126,11 +130,19 @@ def deepest_boundary(state: TreeState, node: Node, length: int, *, device_only: 
     return record(Boundary, (node.id, length)) if node.parent is not None else NOWHERE
 
 
-def once_boundary(state: TreeState, node: Node, length: int) -> int:
-    """The longest length at or above (node, length) at which a request could have resumed if nothing had been evicted.
-
-    Cost: O(nodes passed and of windows).
+def once_boundary(state: TreeState, node: Node, length: int, floor: int) -> int:
+    """The longest length at or above (node, length), and above `floor`, at which a request could have resumed if nothing had
+    been evicted; `floor` or less if there is none. Cost: O(nodes passed and of windows).
     """
+    if len(state.required_points) == 1 and not state.required_windows:
+        i = state.required_points[0]
+        while length > floor:
+            if length == node.end and (node.device[i] is not None or node.host[i] is not None or node.lost_of(i) is not None):
+                break
+            assert node.parent is not None
+            node = node.parent
+            length = node.end
+        return length
     return _boundary_above(state, node, length, device_only=False, once=True).length
 
 
@@ -138,28 +150,48 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     """The smallest length in a node such that a request could have resumed from there and from all behind it, had nothing been
     evicted; beyond the node's end if there is none. Cost: O(nodes of the windows).
     """
-    start, end = node.start, node.end
-    first = start + 1
+    end = node.end
     for i in state.required_points:
         if node.device[i] is None and node.host[i] is None and node.lost_of(i) is None:
             return end + 1
-        first = end
+    if not state.required_windows:
+        return end
+    start: i64 = node.start
+    size: i64 = state.page_size
+    first: i64 = end if state.required_points else start + 1
     for i, window in state.required_windows:
-        reached, at = end, node
-        while reached > max(0, start + state.page_size - window):  # from here on nothing in the node lacks a window
+        reached: i64 = end
+        floor: i64 = start + size - window  # from here on nothing in the node lacks a window
+        at: Node = node
+        while reached > 0 and reached > floor:
             parent = at.parent
-            if parent is None or reached > at.end:
+            if parent is None:
                 break
-            covered = covered_tokens(state, at, i, device_only=False)
-            lost = at.lost_of(i)
-            if lost is not None:
-                covered = max(covered, lost.page_count * state.page_size)
-            reached = min(reached, max(parent.end, at.end - covered))
-            if reached > parent.end:
+            above: i64 = parent.end
+            reached -= size * _pages_once(at, i)
+            if reached > above:
                 break
+            reached = above
             at = parent
-        first = max(first, reached + window if reached else 0)
+        if reached > 0 and reached + window > first:
+            first = reached + window
     return first
+
+
+def _pages_once(node: Node, component: int) -> i64:
+    """How many of a node's last pages a component has, or had before it lost them."""
+    count: i64 = 0
+    value = node.device[component]
+    if value is not None:
+        count = len(value.pages) // PAGE_ID_BYTES
+    value = node.host[component]
+    if value is not None and len(value.pages) > PAGE_ID_BYTES * count:
+        count = len(value.pages) // PAGE_ID_BYTES
+    if node.lost is not None:
+        lost = node.lost_of(component)
+        if lost is not None and lost.page_count > count:
+            count = lost.page_count
+    return count
 
 
 def _boundary_above(state: TreeState, node: Node, length: int, device_only: bool, once: bool = False) -> Boundary:

@@ -237,7 +237,7 @@ class Node:
 
     def note_lost(self, component: int, page_count: int, eviction: Eviction) -> None:
         """A component has lost so many pages up to the node's end; only the most that it lost are remembered."""
-        before = self.lost_of(component)
+        before = None if self.lost is None else self.lost_of(component)
         if before is None:
             self.lost = Lost(component, page_count, eviction, self.lost)
         elif before.page_count < page_count:

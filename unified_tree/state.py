@@ -14,6 +14,7 @@ import numpy as np
 
 from unified_tree.ages import Ages
 from unified_tree.children import attach, detach
+from unified_tree.clock import fastest
 from unified_tree.component import Component
 from unified_tree.errors import UnifiedTreeError
 from unified_tree.ghosts import Ghosts
@@ -53,6 +54,7 @@ class TreeState:
         is_gated: some required component is not a path, so not every length is a boundary.
         rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
         save_grid_tokens: the grid on which every kind can be saved.
+        has_budgets: whether any share one.
         shared_pools: by tier, the pools that share a budget; None where each has a page count of its own.
         blocked: nodes with a path value that is not evictable because something else at the node is locked.
         last_node_id: the largest id given to a node.
@@ -89,6 +91,7 @@ class TreeState:
             None if of_device is None else SharedPools(self.device_pools, of_device),
             None if of_host is None else SharedPools(self.host_pools, of_host),
         )
+        self.has_budgets = of_device is not None or of_host is not None
         self.host_value_count = 0
         self.settings = settings
         self.nodes = NodeTable()
@@ -102,6 +105,7 @@ class TreeState:
         self.ages: Ages | None = None
         self.reuse: Reuse | None = None
         if settings.ghost_bytes:
+            time_s = fastest(time_s)
             self.ages = Ages(len(self.components), time_s)
             self.ghosts = Ghosts(page_size, settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
             if any(pool.learns for pool in (*self.device_pools, *self.host_pools)):
@@ -165,7 +169,7 @@ class TreeState:
 
     def evicted_pages(self, component: int, tier: Tier) -> int:
         """How much a pool has lost ever, in its pages; of a shared budget all that was lost there, rounded down."""
-        shared = self.shared_pools[1] if tier else self.shared_pools[0]
+        shared = None if not self.has_budgets else self.shared_pools[1] if tier else self.shared_pools[0]
         if shared is None:
             return self.pools(tier)[component].evicted_pages
         return shared.evicted_blocks // shared.page_blocks[component]
@@ -401,7 +405,7 @@ class TreeState:
         parent = node.parent
         assert parent is not None and node.first_child is None
         if self.ghosts is not None:
-            self.ghosts.remember(node, self.first_page_bytes(node), eviction, boundary_from)
+            self.ghosts.remember(node, eviction, boundary_from)
         self.retired.removed(node)
         self.resumability.deleted(node)
         detach(parent, node, self.first_page_bytes(node))

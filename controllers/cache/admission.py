@@ -62,8 +62,24 @@ class Admission:
 
         If this raises, all locks and pages taken before are released.
         """
+        ages = self._resources.at_once(key.namespace)
+        try:
+            return self._admit(key, checkpoints, priority, save_output, may_load, may_rebuild, refused)
+        finally:
+            if ages is not None:
+                ages.let_go()
+
+    def _admit(
+        self,
+        key: Key,
+        checkpoints: Sequence[int],
+        priority: int,
+        save_output: bool,
+        may_load: bool,
+        may_rebuild: bool,
+        refused: tuple[int, str | None],
+    ) -> Lease:
         parts = self._resources
-        parts.note_beneficiary(key.namespace)
         point, limit, state = parts.layout.point, key.length - 1, parts.state
         if point is not None:
             parts.device.check({point: 1})
@@ -107,15 +123,8 @@ class Admission:
                 raise
             is_short = isinstance(error, OutOfPagesError)
             parts.counters.count_drop("no room to load" if is_short else "load beside a cancelled one")
-            return self.admit(
-                key,
-                checkpoints,
-                priority=priority,
-                save_output=save_output,
-                may_load=False,
-                may_rebuild=may_rebuild,
-                refused=NO_ROOM if is_short else LOAD_FAILED,
-            )
+            refused = NO_ROOM if is_short else LOAD_FAILED
+            return self._admit(key, checkpoints, priority, save_output, False, may_rebuild, refused)
         if not loads and parts.controller is not None:
             parts.controller.hit(lease.boundary)
         lease._admitted_by(found, TOO_DEAR if may_load else refused)

@@ -137,7 +137,7 @@ class Lease:
 
         Empty if the tree keeps no memory of evictions, and for a lease that is no request.
         """
-        return [] if self._misses is None else self._misses.parts
+        return [] if self._misses is None else self._misses.parts(self._resources.ledger)
 
     @property
     def committed(self) -> int:
@@ -299,12 +299,12 @@ class Lease:
     def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
         if self._resources.ledger.is_on:
-            self._misses = LeaseMisses(self._resources.ledger, found, unloaded)
+            self._misses = LeaseMisses(found, unloaded)
 
     def _book_misses(self, key: Key, in_store: int) -> None:
         """It is a request: book what it has to compute; see LeaseMisses."""
         if self._misses is not None:
-            self._misses.book(key, self.prompt_tokens, self.compute_from, self.committed, in_store)
+            self._misses.book(self._resources.ledger, key, self.prompt_tokens, self.compute_from, self.committed, in_store)
 
     def _plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
         """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""
@@ -340,7 +340,7 @@ class Lease:
         if self.failure is not None:
             self.host_tokens = self.storage_tokens = 0
             if self._misses is not None:
-                self._misses.load_failed(self.compute_from, load.tokens)
+                self._misses.load_failed(self._resources.ledger, self.compute_from, load.tokens)
         load.release()
 
     def _adopt_tree_pages(self) -> None:
@@ -367,8 +367,15 @@ class Lease:
 
     def _grow(self, length_tokens: int) -> None:
         """See PrefixCache.allocate."""
+        ages = self._resources.at_once(self.tokens.namespace)
+        try:
+            self._grow_now(length_tokens)
+        finally:
+            if ages is not None:
+                ages.let_go()
+
+    def _grow_now(self, length_tokens: int) -> None:
         length = self.length
-        self._resources.note_beneficiary(self.tokens.namespace)
         if length_tokens > length:
             self._require_state(length_tokens)
             if self._row is not None:
@@ -472,15 +479,15 @@ class Lease:
         else:
             passed = self._published.publish(publication, end)
             if passed and self._misses is not None:
-                self._misses.unsaved(self.boundary, passed)
+                self._misses.unsaved(self._resources.ledger, self.boundary, passed)
         if self._misses is not None:
-            self._misses.published(self.committed)
+            self._misses.published(self._resources.ledger, self.committed)
         self._advance(publication.length)
 
     def _end(self) -> None:
         """Free its private pages and release its locks."""
         if self._misses is not None:
-            self._misses.ended(self.boundary)
+            self._misses.ended(self._resources.ledger, self.boundary)
         self._abandon_load()
         self.tables.free()
         if self._states is not None:

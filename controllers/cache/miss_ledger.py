@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from unified_tree.ages import Bucket
-from unified_tree.causes import LAST_TOKEN, NEVER_SAVED, OTHER_WEIGHTS, PAGE_REMAINDER, add_end, end_of_pages, misses_in_pages
+from unified_tree.ages import Bucket, bit_length
+from unified_tree.causes import LAST_TOKEN, NEVER_SAVED, OTHER_WEIGHTS, PAGE_REMAINDER, add_end, end_of_pages, find_misses
 from unified_tree.in_flight import InFlight
+from unified_tree.miss import Misses, listed
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from unified_tree.state import TreeState
 
 
+DEVICE: Final = Tier.DEVICE
 SIZES: Final = 48
 MAX_NAMESPACES: Final = 256
 MAX_DETAILS: Final = 256
@@ -38,7 +40,8 @@ class MissLedger:
 
     __slots__ = (
         "_evicted",
-        "_namespace",
+        "_key",
+        "_parts",
         "_short_by",
         "_state",
         "_tokens",
@@ -51,13 +54,14 @@ class MissLedger:
     def __init__(self, state: TreeState) -> None:
         self._state = state
         self._tokens = [Bucket() for _ in MissCause]
-        self._evicted = [0] * (2 * len(state.components))
-        self._short_by: list[list[int] | None] = [None] * (2 * len(state.components))
+        self._evicted = [Bucket() for _ in range(2 * len(state.components))]
+        self._short_by: list[list[Bucket] | None] = [None] * (2 * len(state.components))
+        self._parts = Misses()  # empty but while a request is being booked
         self.beneficiaries: dict[str, int] = {}
         self.namespaces: dict[tuple[int, str | None, str], int] = {}
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
-        self._namespace = ""  # of the request that is being booked
+        self._key: Key | None = None  # of the request that was booked last
 
     def renew(self, state: TreeState) -> None:
         """The cache was emptied, and this is its tree now. What was booked stays; nothing is in flight any more."""
@@ -72,14 +76,15 @@ class MissLedger:
     @property
     def evicted(self) -> dict[tuple[int, Tier], int]:
         """Of these tokens the evicted ones, by component (its index) and tier of the pool that was short."""
-        return {(pool // 2, Tier(pool % 2)): tokens for pool, tokens in enumerate(self._evicted) if tokens}
+        return {(pool // 2, Tier(pool % 2)): booked.count for pool, booked in enumerate(self._evicted) if booked.count}
 
     @property
     def short_by(self) -> dict[tuple[int, Tier], list[int]]:
         """The evicted ones by pool, as `evicted`, and by how many pages have left it since: that many more, at most, would have
         kept them. A list by the number's bit length.
         """
-        return {(pool // 2, Tier(pool % 2)): sizes for pool, sizes in enumerate(self._short_by) if sizes is not None}
+        known = [(pool, sizes) for pool, sizes in enumerate(self._short_by) if sizes is not None]
+        return {(pool // 2, Tier(pool % 2)): [booked.count for booked in sizes] for pool, sizes in known}
 
     @property
     def is_on(self) -> bool:
@@ -88,56 +93,67 @@ class MissLedger:
 
     def book(
         self, key: Key, count: int, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int
-    ) -> list[Miss]:
-        """Book what a request has to compute, and return what of that lies in pages; see `LeaseMisses` and `causes.misses`."""
-        parts = misses_in_pages(self._state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
-        self._namespace = key.namespace
-        for part in parts:
-            self.add(part)
-        remainder: i64 = count - 1 - end_of_pages(self._state, count, compute_from)
+    ) -> Miss | None:
+        """Book what a request has to compute, and return the first of what of that lies in pages; see `LeaseMisses` and
+        `causes.find_misses`.
+        """
+        state, parts = self._state, self._parts
+        self._key = key
+        parts.take()  # whatever an error left
+        end: i64 = find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
+        first = parts.take()
+        miss = first
+        while miss is not None:
+            self.add(miss)
+            miss = miss.next
+        remainder: i64 = count - 1 - end
         if remainder > 0:
-            self._count(PAGE_REMAINDER, remainder)
-        self._count(LAST_TOKEN, 1)
-        return parts
+            self._tokens[PAGE_REMAINDER].count += remainder
+        self._tokens[LAST_TOKEN].count += 1
+        return first
 
-    def parts(self, booked: list[Miss], count: int, compute_from: int) -> list[Miss]:
+    def parts(self, booked: Miss | None, count: int, compute_from: int) -> list[Miss]:
         """All of what was booked for a prompt."""
-        parts = booked.copy()
-        add_end(parts, self._state, count, compute_from)
-        return parts
-
-    def _count(self, code: i64, tokens: i64) -> None:
-        self._tokens[code].count += tokens
+        end = Misses()
+        add_end(end, end_of_pages(self._state, count, compute_from), count)
+        return [*listed(booked), *listed(end.first)]
 
     def add(self, miss: Miss) -> None:
         """Book one miss."""
+        code: i64 = miss.code
+        count: i64 = miss.end - miss.begin
+        self._tokens[code].count += count
         eviction, detail = miss.eviction, miss.detail
-        count = miss.end - miss.begin
-        self._count(miss.code, count)
         if eviction is not None:
-            pool = 2 * eviction.component + eviction.tier
-            self._evicted[pool] = self._evicted[pool] + count
-            self._note_shortage(pool, eviction, count)
-        if miss.code in (NEVER_SAVED, OTHER_WEIGHTS):
-            self._count_namespace((miss.code, detail, self._namespace), count)
+            self._add_evicted(eviction, count)
+        if code in (NEVER_SAVED, OTHER_WEIGHTS):
+            of = (miss.code, detail, self._namespace())
+            if of in self.namespaces or len(self.namespaces) < MAX_NAMESPACES:
+                self.namespaces[of] = self.namespaces.get(of, 0) + count
         if detail is not None:
             kind = (miss.cause, detail)
             if kind in self.details or len(self.details) < MAX_DETAILS:  # a namespace is one, and there may be any number
                 self.details[kind] = self.details.get(kind, 0) + count
 
-    def _count_namespace(self, of: tuple[int, str | None, str], count: int) -> None:
-        if of in self.namespaces or len(self.namespaces) < MAX_NAMESPACES:
-            self.namespaces[of] = self.namespaces.get(of, 0) + count
+    def _namespace(self) -> str:
+        """That of the request that was booked last."""
+        key = self._key
+        return "" if key is None else key.namespace
 
-    def _note_shortage(self, pool: int, eviction: Eviction, count: int) -> None:
-        since = self._state.evicted_pages(eviction.component, eviction.tier) - eviction.evicted_pages
-        by_size = self._short_by[pool]
-        if by_size is None:
-            by_size = self._short_by[pool] = [0] * SIZES
-        size = min(since.bit_length(), SIZES - 1)
-        by_size[size] = by_size[size] + count
+    def _add_evicted(self, eviction: Eviction, count: i64) -> None:
+        """Book tokens that were evicted: of which pool, how much larger it would have to be, and for whom they went."""
+        component, tier = eviction.component, eviction.tier
+        pool: i64 = component
+        pool = 2 * pool if tier is DEVICE else 2 * pool + 1
+        self._evicted[pool].count += count
+        sizes = self._short_by[pool]
+        if sizes is None:
+            sizes = self._short_by[pool] = [Bucket() for _ in range(SIZES)]
+        left: i64 = self._state.evicted_pages(component, tier) - eviction.evicted_pages
+        size: i64 = bit_length(left)
+        sizes[min(size, SIZES - 1)].count += count
         name = eviction.beneficiary
-        if name is None or name == self._namespace:
+        if name is None or name == self._namespace():
             return
         if name in self.beneficiaries or len(self.beneficiaries) < MAX_NAMESPACES:
             self.beneficiaries[name] = self.beneficiaries.get(name, 0) + count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unified_tree.ages import Ages
     from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.miss_ledger import MissLedger
     from unified_tree.controllers.cache.stats import CacheCounters
@@ -48,6 +49,14 @@ class CacheResources:
         self.counters = counters
         self.ledger = ledger
         self.draft_tokens = draft_tokens
+
+    def at_once(self, namespace: str) -> Ages | None:
+        """As `note_beneficiary`, for a call that happens at one time, which its end tells: `Ages.let_go`. None without ages."""
+        self.note_beneficiary(namespace)
+        ages = self.state.ages
+        if ages is not None:
+            ages.hold()
+        return ages
 
     def note_beneficiary(self, namespace: str | None) -> None:
         """What is evicted from now on makes room for a namespace; None for nobody."""

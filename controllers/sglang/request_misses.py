@@ -149,9 +149,9 @@ class RequestMisses:
         count = key.length
         parts: list[Miss] = []
         if count:
-            parts = ledger.book(key, count, found, resumed, account.unloaded, in_store)
+            booked = ledger.book(key, count, found, resumed, account.unloaded, in_store)
             if self._metrics is not None or counters.watcher is not None:
-                parts = ledger.parts(parts, count, resumed)
+                parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)
             account.flight = ledger.in_flight.begin(key, count, account.known)
             if found.save_at and self._tree.state.required_points:

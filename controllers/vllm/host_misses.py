@@ -50,16 +50,16 @@ class HostMisses:
         tracked.found, tracked.is_booked = None, True
         resumed, count = max(tracked.local_tokens, tracked.loaded_tokens), tracked.prompt_tokens
         key = tracked.key(count)
-        parts = self.ledger.book(key, count, found, resumed, TOO_SHORT, tracked.due_tokens)
+        booked = self.ledger.book(key, count, found, resumed, TOO_SHORT, tracked.due_tokens)
         failed = []
         if not tracked.may_load:
             failed = [Miss(LOAD_FAILED, tracked.local_tokens, resumed, None, None)]
             self.ledger.add(failed[0])
         tracked.known_tokens = max(found.known.length, resumed)
         tracked.flight = self.ledger.in_flight.begin(key, count, tracked.known_tokens)
-        self._count(key, tracked, resumed, failed, parts)
+        self._count(key, tracked, resumed, failed, booked)
 
-    def _count(self, key: Key, tracked: TrackedRequest, resumed: int, failed: list[Miss], parts: list[Miss]) -> None:
+    def _count(self, key: Key, tracked: TrackedRequest, resumed: int, failed: list[Miss], booked: Miss | None) -> None:
         """Count a request, and tell the watcher of it."""
         counters, count = self._counters, tracked.prompt_tokens
         hits = tracked.local_tokens if failed else resumed
@@ -69,7 +69,7 @@ class HostMisses:
         counters.hit_tokens += hits
         counters.host_hit_tokens += loaded
         if counters.watcher is not None:
-            misses = [*failed, *self.ledger.parts(parts, count, resumed)]
+            misses = [*failed, *self.ledger.parts(booked, count, resumed)]
             counters.watcher.acquired(AdmittedRequest(count, hits, loaded, misses), key)
 
     def published(self, tracked: TrackedRequest, length: int) -> None:

@@ -1,0 +1,3 @@
+"""The C module beside this file; missing where nothing is compiled. See `clock`."""
+
+def monotonic_s() -> float: ...
