@@ -43,12 +43,20 @@ class Insertion:
             for i, window in state.owned_windows[Tier.DEVICE]:
                 if i in plan.given:
                     canonical[i] = self._offer_window(i, window, deepest)
+        else:
+            for i, _ in state.owned_windows[Tier.DEVICE]:
+                if i in plan.taken:
+                    state.device_pools[i].ledger.release(plan.given[i])
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
         if state.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
             state.resumability.settle_share()
+        for i, parts in self._duplicates.items():
+            if i in plan.taken:
+                for pages in parts:
+                    state.device_pools[i].ledger.release(pages)
         names = state.components
         return record(
             InsertResult,
@@ -175,7 +183,8 @@ class Insertion:
         return kept
 
     def _place(self, node: Node, i: int, pages: bytes) -> None:
-        self._state.place(node, i, Tier.DEVICE, pages, self._plan.priority)
+        plan = self._plan
+        self._state.place(node, i, Tier.DEVICE, pages, plan.priority, are_taken=i in plan.taken)
         self._place_sharers(node, i)
 
     def _place_sharers(self, node: Node, i: int) -> None:

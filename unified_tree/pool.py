@@ -205,13 +205,21 @@ class PageLedger:
         self._owned = PageSet(page_count if page_count is not None else 1024)
         self._in_flight_pages = 0
 
-    def are_free(self, ids: NDArray[np.int64]) -> bool:
-        """Whether every id is within the current range, distinct, and not the tree's. Cost: O(len(ids))."""
-        return self._owned.all_are(ids, members=False)
+    def take_free(self, ids: NDArray[np.int64]) -> bool:
+        """Mark these pages as the tree's, if every id is within the current range, distinct, and not the tree's; returns
+        whether they are. Cost: O(len(ids)).
+        """
+        return self._owned.add_new(ids)
+
+    def take(self, ids: NDArray[np.int64]) -> None:
+        """Mark these pages as the tree's. Raises as `check`, with nothing changed. Cost: O(len(ids))."""
+        if not self.take_free(ids):
+            self.check(ids)  # says what is wrong, or has more ids from now on
+            self.acquire(ids)
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, distinct, and not the tree's. Cost: O(len(ids))."""
-        if self.are_free(ids):
+        if self._owned.all_are(ids, members=False):
             return
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0:
@@ -242,11 +250,11 @@ class PageLedger:
         """Whether the tree owns this page."""
         return self._owned.contains(page)
 
-    def acquire(self, pages: bytes) -> None:
+    def acquire(self, pages: NDArray[np.int64] | bytes) -> None:
         """Mark these pages, which were checked, as the tree's."""
         self._owned.add(pages)
 
-    def release(self, pages: bytes) -> None:
+    def release(self, pages: NDArray[np.int64] | bytes) -> None:
         """Mark these pages as free."""
         self._owned.discard(pages)
 

@@ -254,7 +254,7 @@ class Lease:
         if component in self.missing:
             first, last = self.missing[component]
             ids[max(0, first - first_page) : max(0, last - first_page)] = -1
-        ids.flags.writeable = False
+        ids.setflags(write=False)
         return ids
 
     def page(self, component: Any, index: Any) -> int:  # unchecked, as `next_stop`
@@ -294,7 +294,9 @@ class Lease:
             else:
                 source = b""
             self._states.source = int.from_bytes(source, sys.byteorder) if source else None
-        self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
+        self.tables.lay_out(
+            self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
+        )
 
     def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""

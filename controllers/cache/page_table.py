@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 FIRST_HELD: Final = 0
 PRIVATE_FROM: Final = 1
 SIZE: Final = 2
-MIN_ROOM: Final = 64
+MIN_ROOM: Final = 256
 ROOM_PART: Final = 16
-"""A table that is filled has room for so many pages more, or for the sixteenth part of what it holds."""
+"""A table has room for so many pages behind the prompt, or for the sixteenth part of those of the prompt."""
 NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
 
 
@@ -29,11 +29,15 @@ class PageTable:
     """The pages of one component by page index; -1 where the lease holds none (before a window).
 
     The ids and the three numbers are the lease's own memory, or a row of a batch (see `move_to`).
+
+    Args:
+        prompt_pages: how many the prompt has. There is room for them, and for some of the output, from the first page on.
     """
 
-    __slots__ = ("_ids", "_numbers")
+    __slots__ = ("_expected", "_ids", "_numbers")
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_pages: int) -> None:
+        self._expected = prompt_pages + max(MIN_ROOM, prompt_pages // ROOM_PART)
         self._ids = NOTHING
         self._numbers: Numbers = array("q", (0, 0, 0))
 
@@ -75,20 +79,17 @@ class PageTable:
         self._ids, self._numbers = ids, numbers
 
     def fill(self, parts: list[bytes], size: int) -> None:
-        """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids.
-
-        There is room for some more pages: for the rest of the prompt, and for the first of the output.
-        """
-        parts.append(b"\xff" * (_room(size) * PAGE_ID_BYTES))
+        """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids."""
+        held = sum([len(part) for part in parts])
+        parts.append(b"\xff" * (max(size, self._expected) * PAGE_ID_BYTES - held))
         self._ids = np.frombuffer(bytearray().join(parts), INT64)
-        self.cover(size)
         self._numbers[SIZE] = size
 
     def fill_end(self, parts: list[bytes], size: int) -> None:
         """Hold the ids in these parts as the last of `size` pages, and -1 before and behind them. Cost: O(size)."""
         held = b"".join(parts)
         first = size - len(held) // PAGE_ID_BYTES
-        ids = bytearray(b"\xff") * ((size + _room(size)) * PAGE_ID_BYTES)
+        ids = bytearray(b"\xff") * (max(size, self._expected) * PAGE_ID_BYTES)
         ids[first * PAGE_ID_BYTES : size * PAGE_ID_BYTES] = held
         self._ids = np.frombuffer(ids, INT64)
         self._numbers[FIRST_HELD] = first
@@ -110,8 +111,10 @@ class PageTable:
     def cover(self, size: int) -> None:
         """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
         if size > self._ids.size:
-            grown = np.full(max(size, 2 * self._ids.size), -1, np.int64)
-            grown[: self._ids.size] = self._ids
+            held = self.size
+            unset = bytearray(b"\xff") * (max(size, 2 * self._ids.size, self._expected) * PAGE_ID_BYTES)  # -1 in each place
+            grown: NDArray[np.int64] = np.frombuffer(unset, INT64)
+            grown[:held] = self._ids[:held]
             self._ids = grown
 
     def page(self, index: int) -> int:
@@ -166,7 +169,3 @@ class PageTable:
         self._ids[size : self.size] = -1
         self._numbers[SIZE] = min(size, self.size)
         return dropped
-
-
-def _room(size: int) -> int:
-    return max(MIN_ROOM, size // ROOM_PART)
