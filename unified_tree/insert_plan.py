@@ -110,9 +110,9 @@ def plan_insert(
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
     elif state.shared_windows and would_lose_state(state, node, matched, end, given, absent):
-        for i in given:
+        for i, ids in given.items():
             if i in taken and not state.is_path[i]:
-                state.device_pools[i].ledger.release(given[i])
+                state.device_pools[i].ledger.release(ids)
                 taken.discard(i)
         given = {i: ids for i, ids in given.items() if state.is_path[i]}
     return Plan(key, end, node, matched, given, by_component, known, taken, absent, priority)
@@ -206,9 +206,7 @@ def _is_integer(number: object) -> bool:
     return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
-def _take_pages(
-    state: TreeState, given: dict[int, NDArray[np.int64]], end: int, node: Node | None, matched: int
-) -> set[int]:
+def _take_pages(state: TreeState, given: dict[int, NDArray[np.int64]], end: int, node: Node | None, matched: int) -> set[int]:
     """Mark the given pages as the tree's, but for components of which it keeps some already at the same position.
 
     Returns the components whose pages are marked. Raises PageError, with nothing changed, if it owns others.
@@ -263,7 +261,10 @@ def known_pages(node: Node, matched: int, component: int, begin: int, page_size:
 
 
 def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> bool:
-    """Whether the tree already keeps some of these states. Raises PageError if it owns others. Cost: O(states + nodes passed on the way up to the first of them)."""
+    """Whether the tree already keeps some of these states. Raises PageError if it owns others.
+
+    Cost: O(states + nodes passed on the way up to the first of them).
+    """
     news = []
     at = node
     for length in reversed(by_length):

@@ -110,10 +110,7 @@ class Pool:
 
     def add_evictable(self, value: Value) -> None:
         """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
-        self._policy.entering(value)
-        rank, second_rank = self._policy.rank(value)
-        self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
-        self._policy.entered(value)
+        self._policy.place(self.order, value, self.urgency(value))
 
     def urgency(self, value: Value) -> int:
         """The class that precedes all ranks: STRANDED values first, then COPIED ones if `copied_first`, then the others."""

@@ -84,6 +84,7 @@ class Reuse:
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
+        self._most_resumed = 1.0
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._path_density = _density(float(state.page_size))
         self._page_blocks: list[int] = []
@@ -191,6 +192,7 @@ class Reuse:
             self._forks.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
+            self._most_resumed = max(self._resumed)
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
@@ -200,6 +202,7 @@ class Reuse:
         self.mode = BY_CLASS if pays else BY_AGE
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
+            self._most_resumed = max(self._resumed)
 
     def _held_tokens(self) -> int:
         """Tokens of paths that the tree holds on the tier that holds more."""
@@ -212,25 +215,25 @@ class Reuse:
 
     # -- what it means
 
-    def score(self, value: Value) -> float:
-        """The queue in which a value waits, and since which tick; see `queue_of` and `since`. Cost: O(1)."""
+    def place(self, value: Value) -> tuple[i64, i64]:
+        """The queue in which a value waits, and since which tick. Cost: O(1)."""
         node = value.node
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None or not value.touched:
-            return UNKNOWN * QUEUE_SPAN + float(value.touched)
+            return UNKNOWN, value.touched
         if node.end > line.kept and value.score >= QUEUE_SPAN:
             queue, at = queue_of(value), since(value)  # its session has left it behind, where it waits as it did
         else:
-            queue, at = self._queue(visit, value), value.touched
+            queue, at = self._queue(visit, value), i64(value.touched)
         fork = None if line.forks is None else line.forks.get(node.end)
         if fork is not None:
             other = self._queue(fork, value)
             if self.worth(other, at) > self.worth(queue, at):
                 queue = other
-        return float(queue) * QUEUE_SPAN + float(at)
+        return queue, at
 
-    def _queue(self, visit: Visit, value: Value) -> int:
+    def _queue(self, visit: Visit, value: Value) -> i64:
         """A queue is of one kind, one pace (or gap), and one density.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
@@ -256,7 +259,7 @@ class Reuse:
         if not is_path and not visit.is_fork:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])
-            tokens *= self._resumed[rank] / max(self._resumed)
+            tokens *= self._resumed[rank] / self._most_resumed
         return 1 + (kind * PACES + pace) * DENSITIES + _density(tokens)
 
     def worth(self, queue: i64, at: i64) -> float:
@@ -306,11 +309,11 @@ def _density(tokens: float) -> int:
     return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + UNIT_DENSITY + 0.5)))
 
 
-def queue_of(value: Value) -> int:
+def queue_of(value: Value) -> i64:
     """The queue that is noted in a value's score."""
-    return int(value.score // QUEUE_SPAN)
+    return int(value.score / QUEUE_SPAN)  # exact, for it is a power of two
 
 
-def since(value: Value) -> int:
+def since(value: Value) -> i64:
     """Since which tick it waits there."""
-    return int(value.score % QUEUE_SPAN)
+    return int(value.score - float(queue_of(value)) * QUEUE_SPAN)

@@ -56,9 +56,7 @@ class PageTables:
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
-    def lay_out(
-        self, boundary: Boundary, compute_from: int, prompt_tokens: int, *, rebuilds: bool, loading: bool
-    ) -> None:
+    def lay_out(self, boundary: Boundary, compute_from: int, prompt_tokens: int, *, rebuilds: bool, loading: bool) -> None:
         """Fill the tables with what is cached or being loaded up to a boundary, and set from which token on each component is
         written.
 
