@@ -95,7 +95,7 @@ def plan_insert(
     if root is not None or key.begin:
         node, matched = walk(state, key, _start(state, key, root, after, end), end)
         reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
-    if matched < end:
+    if matched < end and not key.is_checked:
         key.require_tokens(matched)
     for i in state.required_owned_paths:
         count = len(given[i]) if i in given else 0
