@@ -114,10 +114,10 @@ class PageTable:
     def cover(self, size: int) -> None:
         """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
         if size > self._ids.size:
-            held = self.size
-            unset = bytearray(b"\xff") * (max(size, 2 * self._ids.size, self._expected) * PAGE_ID_BYTES)  # -1 in each place
+            before = self._ids.size
+            unset = bytearray(b"\xff") * (max(size, 2 * before, self._expected) * PAGE_ID_BYTES)  # -1 in each place
             grown: NDArray[np.int64] = np.frombuffer(unset, INT64)
-            grown[:held] = self._ids[:held]
+            grown[:before] = self._ids
             self._ids = grown
 
     def page(self, index: int) -> int:
