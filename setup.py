@@ -88,6 +88,7 @@ HOT = (
     "resumability",
     "retiring",
     "reuse",
+    "scarcity",
     "shared_pools",
     "shared_windows",
     "splitting",

@@ -37,6 +37,14 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: in
     return found
 
 
+def integers(values: Any, name: str, error: type[UnifiedTreeError]) -> dict[Any, int]:
+    """A mapping whose values are integers, as a dictionary; see `integer`."""
+    return {
+        key: value if type(value) is int and 0 <= value <= MAX_INTEGER else integer(value, f"{name}[{key!r}]", error)
+        for key, value in values.items()
+    }
+
+
 def number(value: Any, name: str, error: type[UnifiedTreeError], *, positive: bool = False) -> float:
     """`value` as a finite float of zero or more, or above zero. Raises `error` for anything else, naming the argument."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):

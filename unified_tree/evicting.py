@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from unified_tree.errors import ConfigurationError
 from unified_tree.ghosts import Eviction
 from unified_tree.matching import once_boundary_from
-from unified_tree.node import PAGE_ID_BYTES, Tier, Value, opposite
+from unified_tree.node import PAGE_ID_BYTES, Tier, Value
 from unified_tree.receipt import EvictResult, record
 from unified_tree.resumability import covered_pages, run_holder
 from unified_tree.splitting import split
@@ -37,7 +35,8 @@ class Freed:
     def __init__(self, state: TreeState, tier: Tier) -> None:
         self._state = state
         self._tier = tier
-        self._chunks: dict[tuple[Tier, int], list[bytes]] = {}
+        self._chunks: dict[int, list[bytes]] = {}
+        self._elsewhere: dict[int, list[bytes]] = {}
         self.page_counts = [0] * len(state.components)
         self.victims = 0
         self.tombstones = 0
@@ -52,24 +51,22 @@ class Freed:
 
     def add_pages(self, component: int, tier: Tier, pages: bytes) -> None:
         """Pages that the tree has no more."""
-        self._chunks.setdefault((tier, component), []).append(pages)
+        chunks = self._chunks if tier is self._tier else self._elsewhere
+        of_component = chunks.get(component)
+        if of_component is None:
+            chunks[component] = [pages]
+        else:
+            of_component.append(pages)
         count = len(pages) // PAGE_ID_BYTES
         self._state.pools(tier)[component].evicted_pages += count
         if tier is self._tier:
             self.page_counts[component] += count
 
-    def by_name(self, tier: Tier) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """Page ids freed on one tier, by component name."""
-        return {
-            self._state.components[i].name: np.frombuffer(b"".join(chunks), np.int64)
-            for (at, i), chunks in self._chunks.items()
-            if at is tier
-        }
-
     def result(self) -> EvictResult:
         """What was freed so far."""
-        counts = (self.victims, self.tombstones, self.deleted_nodes, self.lost)
-        return record(EvictResult, (self.by_name(self._tier), self.by_name(opposite(self._tier)), *counts))
+        by_name = self._state.by_name
+        here, elsewhere = by_name(self._chunks), by_name(self._elsewhere) if self._elsewhere else {}
+        return record(EvictResult, (here, elsewhere, self.victims, self.tombstones, self.deleted_nodes, self.lost))
 
 
 def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int | None) -> EvictResult:
@@ -251,11 +248,17 @@ def _must_stay(state: TreeState, victim: Value) -> bool:
     node = victim.node
     if len(state.components) == 1 and not state.host_value_count:
         return False
-    elsewhere = node.device if victim.tier is Tier.HOST else node.host
-    going = (victim.component,) if victim.tier is Tier.HOST else (victim.component, *state.sharers_of[victim.component])
-    if all(elsewhere[i] is not None for i in going if state.components[i].required):
-        return False
-    if any(value is not None and value.locks for value in (*node.device, *node.host)):
+    if state.host_value_count:  # else there is nothing elsewhere
+        elsewhere = node.device if victim.tier is Tier.HOST else node.host
+        going = (victim.component,) if victim.tier is Tier.HOST else (victim.component, *state.sharers_of[victim.component])
+        if all(elsewhere[i] is not None for i in going if state.components[i].required):
+            return False
+    if _has_locks(node.device) or (state.host_value_count and _has_locks(node.host)):
         state.blocked.add(node)
         return True
     return node.first_child is not None
+
+
+def _has_locks(values: tuple[Value | None, ...]) -> bool:
+    """Whether one of these values is locked."""
+    return any(value is not None and value.locks for value in values)

@@ -1,6 +1,7 @@
 """The reading half of an insert: walk the key, check all arguments, and find what the tree lacks.
 
-It raises InsertError or PageError with nothing changed, so that the writing half cannot fail.
+It raises InsertError or PageError with nothing changed, so that the writing half cannot fail. The pages given are marked as the
+tree's in the same pass that checks them; the writing half releases those that it does not keep.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ class Plan:
         given: tail pages by component index; without windows where the tree's pages would lose a sharer's state.
         states: state pages by component index and length, ascending.
         known: components some of whose given pages are already the tree's, at the same position.
+        taken: components of which all given pages were marked as the tree's; none of the known ones.
         absent: sharers whose state the given pages do not hold.
     """
 
-    __slots__ = ("absent", "end", "given", "key", "known", "matched", "node", "priority", "states")
+    __slots__ = ("absent", "end", "given", "key", "known", "matched", "node", "priority", "states", "taken")
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Plan:
         given: dict[int, NDArray[np.int64]],
         states: dict[int, dict[int, int]],
         known: set[int],
+        taken: set[int],
         absent: set[int],
         priority: int,
     ) -> None:
@@ -63,6 +66,7 @@ class Plan:
         self.given = given
         self.states = states
         self.known = known
+        self.taken = taken
         self.absent = absent
         self.priority = priority
 
@@ -91,7 +95,7 @@ def plan_insert(
     if root is not None or key.begin:
         node, matched = walk(state, key, _start(state, key, root, after, end), end)
         reach = path_reach(state, node, matched, device_only=True)[1] if state.host_value_count else matched
-    if matched < end:
+    if matched < end and not key.is_checked:
         key.require_tokens(matched)
     for i in state.required_owned_paths:
         count = len(given[i]) if i in given else 0
@@ -100,18 +104,18 @@ def plan_insert(
                 f"{state.components[i].name}: the pages given begin at token {end - count * size}, "
                 f"but the tree has the path on device up to {reach}"
             )
-    known: set[int] = set()
-    for i, ids in given.items():
-        if _check_pages(state, i, ids, end, node, matched):
-            known.add(i)
-    for i, by_length in by_component.items():
-        if _check_states(state, node, matched, i, by_length):
-            known.add(i)
+    known = {i for i, by_length in by_component.items() if _check_states(state, node, matched, i, by_length)}
+    taken = _take_pages(state, given, end, node, matched)
+    known.update([i for i in given if i not in taken])
     if node is None:
         node = state.root_of((key.namespace, key.bigram))
     elif state.shared_windows and would_lose_state(state, node, matched, end, given, absent):
+        for i, ids in given.items():
+            if i in taken and not state.is_path[i]:
+                state.device_pools[i].ledger.release(ids)
+                taken.discard(i)
         given = {i: ids for i, ids in given.items() if state.is_path[i]}
-    return Plan(key, end, node, matched, given, by_component, known, absent, priority)
+    return Plan(key, end, node, matched, given, by_component, known, taken, absent, priority)
 
 
 def _start(state: TreeState, key: Key, root: Node | None, after: Boundary | None, end: int) -> Node:
@@ -202,15 +206,34 @@ def _is_integer(number: object) -> bool:
     return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
-def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> bool:
-    """Whether the tree already keeps some of these pages at the same position. Raises PageError if it owns others."""
+def _take_pages(state: TreeState, given: dict[int, NDArray[np.int64]], end: int, node: Node | None, matched: int) -> set[int]:
+    """Mark the given pages as the tree's, but for components of which it keeps some already at the same position.
+
+    Returns the components whose pages are marked. Raises PageError, with nothing changed, if it owns others.
+    """
+    taken: set[int] = set()
+    try:
+        for i, ids in given.items():
+            if _take_new(state, i, ids, end, node, matched):
+                taken.add(i)
+    except PageError:
+        for i in taken:
+            state.device_pools[i].ledger.release(given[i])
+        raise
+    return taken
+
+
+def _take_new(state: TreeState, i: int, ids: NDArray[np.int64], end: int, node: Node | None, matched: int) -> bool:
+    """Mark pages as the tree's; whether that was done, for it does not keep any at the same position. Raises PageError if it
+    owns others.
+    """
     ledger = state.device_pools[i].ledger
     begin = end - len(ids) * state.page_size
     if node is None or begin >= matched:
-        ledger.check(ids)
-        return False
-    if ledger.are_free(ids):
-        return False
+        ledger.take(ids)
+        return True
+    if ledger.take_free(ids):
+        return True
     if any_negative(ids.tobytes()):
         raise PageError(f"{state.components[i].name}: page ids must be zero or more, got {int(ids.min())}")
     known = known_pages(node, matched, i, begin, state.page_size)
@@ -218,7 +241,7 @@ def _check_pages(state: TreeState, i: int, ids: NDArray[np.int64], end: int, nod
     overlap = ids[: known.size]
     news[: known.size] = overlap != known
     ledger.check(ids[news])
-    return True
+    return False
 
 
 def known_pages(node: Node, matched: int, component: int, begin: int, page_size: int) -> NDArray[np.int64]:
@@ -238,7 +261,10 @@ def known_pages(node: Node, matched: int, component: int, begin: int, page_size:
 
 
 def _check_states(state: TreeState, node: Node | None, matched: int, i: int, by_length: dict[int, int]) -> bool:
-    """As `_check_pages`, for states. Cost: O(states + nodes passed on the way up to the first of them)."""
+    """Whether the tree already keeps some of these states. Raises PageError if it owns others.
+
+    Cost: O(states + nodes passed on the way up to the first of them).
+    """
     news = []
     at = node
     for length in reversed(by_length):

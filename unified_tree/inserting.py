@@ -6,19 +6,45 @@ Pages that the tree lacks are placed; the rest are collected as duplicates. Then
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from unified_tree.insert_plan import Plan, known_pages
+from unified_tree.arguments import integer
+from unified_tree.errors import InsertError
+from unified_tree.insert_plan import Plan, known_pages, plan_insert
 from unified_tree.node import PAGE_ID_BYTES, Node, Tier, Value
-from unified_tree.receipt import Boundary, InsertResult, record
+from unified_tree.receipt import NOWHERE, Boundary, InsertResult, record
 from unified_tree.splitting import split, split_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.insert_plan import Pages, States
+    from unified_tree.keys import Key
     from unified_tree.state import TreeState
+
+MAX_PRIORITY: Final = 1 << 53
+
+
+def insert(
+    state: TreeState,
+    key: Key,
+    pages: Pages,
+    states: States,
+    after: Boundary | None,
+    without: Collection[str],
+    priority: Any,  # unchecked: compiled code would refuse in its own words
+) -> InsertResult:
+    """See UnifiedTree.insert; the key and the boundary were checked."""
+    priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
+    if priority > MAX_PRIORITY:
+        raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
+    plan = plan_insert(state, key, pages, states, after, without, priority)
+    if plan is None:
+        return InsertResult(NOWHERE, 0, {}, {}, {})
+    return Insertion(state, plan).run()
 
 
 class Insertion:
@@ -43,12 +69,20 @@ class Insertion:
             for i, window in state.owned_windows[Tier.DEVICE]:
                 if i in plan.given:
                     canonical[i] = self._offer_window(i, window, deepest)
+        else:
+            for i, _ in state.owned_windows[Tier.DEVICE]:
+                if i in plan.taken:
+                    state.device_pools[i].ledger.release(plan.given[i])
         for i, by_length in plan.states.items():
             self._offer_states(i, by_length, deepest)
         if state.is_gated:
             for node in sorted(self._changed, key=_end) if len(self._changed) > 1 else self._changed:
                 state.resumability.update(node)
             state.resumability.settle_share()
+        for i, parts in self._duplicates.items():
+            if i in plan.taken:
+                for pages in parts:
+                    state.device_pools[i].ledger.release(pages)
         names = state.components
         return record(
             InsertResult,
@@ -175,7 +209,8 @@ class Insertion:
         return kept
 
     def _place(self, node: Node, i: int, pages: bytes) -> None:
-        self._state.place(node, i, Tier.DEVICE, pages, self._plan.priority)
+        plan = self._plan
+        self._state.place(node, i, Tier.DEVICE, pages, plan.priority, are_taken=i in plan.taken)
         self._place_sharers(node, i)
 
     def _place_sharers(self, node: Node, i: int) -> None:

@@ -41,7 +41,7 @@ class Key:
     (3, 2)
     """
 
-    __slots__ = ("begin", "bigram", "data", "length", "namespace", "width_bytes")
+    __slots__ = ("begin", "bigram", "data", "is_checked", "length", "namespace", "width_bytes")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Key:
         self.namespace = namespace
         self.bigram = bigram
         self.begin = 0
+        self.is_checked = False  # whether it is known that no id is negative
         self.width_bytes = INT64_BYTES
         self.data: bytes | memoryview = data
         self.length = len(data) // INT64_BYTES
@@ -78,13 +79,14 @@ class Key:
         if not self.begin <= length <= self.length:
             raise InvalidKeyError(f"a prefix of {length} elements was asked of {self}")
         key = Key.__new__(Key)
-        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length = (
+        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length, key.is_checked = (
             self.namespace,
             self.bigram,
             self.width_bytes,
             self.data,
             self.begin,
             int(length),
+            self.is_checked,
         )
         return key
 
@@ -106,15 +108,21 @@ class Key:
 
     def require_tokens(self, start: int = 0) -> None:
         """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
-        require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
+        if not self.is_checked:
+            require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
 
     @classmethod
-    def from_elements(cls, data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0) -> Key:
+    def from_elements(
+        cls, data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0, is_checked: bool = False
+    ) -> Key:
         """A key over elements as the tree keeps them: native int64, pairs of them for bigrams; a tail if they are those from
         `begin` on. Cost: O(1).
+
+        Args:
+            is_checked: no id is negative, which is known.
         """
         key = cls.__new__(cls)
-        key.namespace, key.bigram, key.data = namespace, bigram, data
+        key.namespace, key.bigram, key.data, key.is_checked = namespace, bigram, data, is_checked
         key.width_bytes = 2 * INT64_BYTES if bigram else INT64_BYTES
         key.begin = begin
         key.length = begin + len(data) // key.width_bytes

@@ -50,10 +50,11 @@ static int parse(PyObject *const *given, Py_ssize_t count, Given *out)
     return 0;
 }
 
-static int64_t id_at(const Given *given, Py_ssize_t i)
+/* The id that lies here; bytes need not be aligned. As a number without a sign, what is negative is beyond every size. */
+static inline uint64_t id_here(const char *here)
 {
-    int64_t id;
-    memcpy(&id, given->first + i * given->stride, sizeof id); /* bytes need not be aligned */
+    uint64_t id;
+    memcpy(&id, here, sizeof id);
     return id;
 }
 
@@ -63,29 +64,70 @@ static void end(Given *given)
         PyBuffer_Release(&given->view);
 }
 
+/* The loops keep in locals what they need: a flag is a character, and any store of one might change what a pointer leads to. */
+
 static PyObject *are(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
     Given given;
     if (parse(arguments, count, &given) < 0)
         return NULL;
-    unsigned char flag = (unsigned char)given.flag;
+    unsigned char *const flags = given.flags, flag = (unsigned char)given.flag;
+    const char *here = given.first;
+    const Py_ssize_t stride = given.stride, last = given.count;
+    const uint64_t size = given.size;
     Py_ssize_t i = 0;
     int found = YES;
-    for (; i < given.count; i++) { /* a flag that was looked at is marked, so that an id that comes twice is found */
-        int64_t id = id_at(&given, i);
-        if (id < 0 || (uint64_t)id >= given.size) {
-            found = id < 0 ? NO : BEYOND;
+    for (; i < last; i++, here += stride) { /* a flag that was looked at is marked, so that an id that comes twice is found */
+        uint64_t id = id_here(here);
+        if (id >= size) {
+            found = (int64_t)id < 0 ? NO : BEYOND;
             break;
         }
-        if (given.flags[id] != flag) {
+        if (flags[id] != flag) {
             found = NO;
             break;
         }
-        given.flags[id] = flag | SEEN;
+        flags[id] = flag | SEEN;
     }
-    while (i-- > 0)
-        given.flags[id_at(&given, i)] = flag;
+    for (; i > 0; i--) {
+        here -= stride;
+        flags[id_here(here)] = flag;
+    }
+    end(&given);
+    return PyLong_FromLong(found);
+}
+
+static PyObject *turn(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    Given given;
+    if (parse(arguments, count, &given) < 0)
+        return NULL;
+    unsigned char *const flags = given.flags, flag = (unsigned char)given.flag, other = !flag;
+    const char *here = given.first;
+    const Py_ssize_t stride = given.stride, last = given.count;
+    const uint64_t size = given.size;
+    Py_ssize_t i = 0;
+    int found = YES;
+    for (; i < last; i++, here += stride) { /* an id that comes twice has been turned when it comes again */
+        uint64_t id = id_here(here);
+        if (id >= size) {
+            found = (int64_t)id < 0 ? NO : BEYOND;
+            break;
+        }
+        if (flags[id] != other) {
+            found = NO;
+            break;
+        }
+        flags[id] = flag;
+    }
+    if (found != YES) {
+        for (; i > 0; i--) {
+            here -= stride;
+            flags[id_here(here)] = other;
+        }
+    }
     end(&given);
     return PyLong_FromLong(found);
 }
@@ -96,16 +138,19 @@ static PyObject *put(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     Given given;
     if (parse(arguments, count, &given) < 0)
         return NULL;
+    unsigned char *const flags = given.flags, flag = (unsigned char)given.flag;
+    const char *here = given.first;
+    const Py_ssize_t stride = given.stride, last = given.count;
+    const uint64_t size = given.size;
     Py_ssize_t i = 0;
-    for (; i < given.count; i++) {
-        uint64_t id = (uint64_t)id_at(&given, i);
-        if (id >= given.size)
+    for (; i < last; i++, here += stride) {
+        uint64_t id = id_here(here);
+        if (id >= size)
             break;
-        given.flags[id] = (unsigned char)given.flag;
+        flags[id] = flag;
     }
-    int is_whole = i == given.count;
     end(&given);
-    if (!is_whole) {
+    if (i < last) {
         PyErr_SetString(PyExc_IndexError, "an id has no flag");
         return NULL;
     }
@@ -114,6 +159,7 @@ static PyObject *put(PyObject *module, PyObject *const *arguments, Py_ssize_t co
 
 static PyMethodDef methods[] = {
     {"are", (PyCFunction)(void (*)(void))are, METH_FASTCALL, "are(ids, flags, flag): see `NumpyFlags.are`."},
+    {"turn", (PyCFunction)(void (*)(void))turn, METH_FASTCALL, "turn(ids, flags, flag): see `NumpyFlags.turn`."},
     {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL, "put(ids, flags, flag): see `NumpyFlags.put`."},
     {NULL, NULL, 0, NULL},
 };

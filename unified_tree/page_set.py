@@ -39,6 +39,7 @@ class PageSet:
         self._flags = bytearray(min(capacity, FIRST_SIZE))
         way = NumpyFlags() if NATIVE is None else NATIVE
         self._are: Any = way.are  # looked up once: a call takes no longer than the look-up
+        self._turn: Any = way.turn
         self._put: Any = way.put
 
     def contains(self, page: int) -> bool:
@@ -80,6 +81,18 @@ class PageSet:
         found: int = self._are(ids, self._flags, members)
         if found == BEYOND:
             return self._can_be_added(int(ids.max()), members) and self.all_are(ids, members=members)
+        return found == YES
+
+    def add_new(self, ids: NDArray[np.int64]) -> bool:
+        """Add ids that are in range, distinct, and no members; returns whether they are. Raises and costs as `all_are`."""
+        found: int = self._turn(ids, self._flags, True)
+        if found == BEYOND:
+            return self._can_be_added(int(ids.max()), False) and self.add_new(ids)
+        return found == YES
+
+    def discard_all(self, ids: NDArray[np.int64]) -> bool:
+        """Remove ids that are distinct, and all members; returns whether they are. Cost: O(len(ids))."""
+        found: int = self._turn(ids, self._flags, False)
         return found == YES
 
     def few_are(self, ids: list[int], *, members: bool) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
 from unified_tree.errors import ConfigurationError
 from unified_tree.extensions import find_extension, known_names
@@ -49,11 +49,10 @@ class Standard:
     def touched(self, value: Value) -> None:
         """Nothing to keep."""
 
-    def entering(self, value: Value) -> None:
-        """A value is about to be ranked."""
-
-    def entered(self, value: Value) -> None:
-        """A value was ranked."""
+    def place(self, order: Order, value: Value, urgency: int) -> None:
+        """Rank a value, and add it to an order there."""
+        rank, second_rank = self.rank(value)
+        order.add(value, urgency, rank, second_rank, -value.node.end)
 
     def next_victim(self, order: Order, first: Value) -> Value:  # noqa: ARG002
         """The next victim, where that is not just the first of the order."""
@@ -181,12 +180,15 @@ class HitDensity(Standard):
         self._reuse = reuse
         self._queues = [Queues(urgency, reuse) for urgency in range(urgencies)]
 
-    def entering(self, value: Value) -> None:
-        value.score = float(value.touched) if self._reuse is None else self._reuse.score(value)
-
-    def entered(self, value: Value) -> None:
-        if self._reuse is not None:
-            self._queues[value.urgency].entered(int(value.rank), i64(value.second_rank))
+    def place(self, order: Order, value: Value, urgency: int) -> None:
+        if self._reuse is None:
+            value.score = float(value.touched)
+            order.add(value, urgency, 0.0, value.score, -value.node.end)
+            return
+        queue, at = self._reuse.place(value)
+        value.score = float(queue) * QUEUE_SPAN + float(at)
+        order.add(value, urgency, float(queue), float(at), -value.node.end)
+        self._queues[urgency].entered(queue, at)
 
     def evicted(self, value: Value) -> None:
         if self._reuse is not None:
@@ -197,7 +199,7 @@ class HitDensity(Standard):
         return first if found is None else found
 
     def rank(self, value: Value) -> tuple[float, float]:
-        return (value.score // QUEUE_SPAN, value.score % QUEUE_SPAN)
+        return (float(queue_of(value)), float(since(value)))
 
 
 class Guarded(Standard):

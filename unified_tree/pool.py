@@ -110,10 +110,7 @@ class Pool:
 
     def add_evictable(self, value: Value) -> None:
         """Add an evictable value to the eviction order. Cost: O(log n), O(1) for one that was just used."""
-        self._policy.entering(value)
-        rank, second_rank = self._policy.rank(value)
-        self.order.add(value, self.urgency(value), rank, second_rank, -value.node.end)
-        self._policy.entered(value)
+        self._policy.place(self.order, value, self.urgency(value))
 
     def urgency(self, value: Value) -> int:
         """The class that precedes all ranks: STRANDED values first, then COPIED ones if `copied_first`, then the others."""
@@ -205,13 +202,21 @@ class PageLedger:
         self._owned = PageSet(page_count if page_count is not None else 1024)
         self._in_flight_pages = 0
 
-    def are_free(self, ids: NDArray[np.int64]) -> bool:
-        """Whether every id is within the current range, distinct, and not the tree's. Cost: O(len(ids))."""
-        return self._owned.all_are(ids, members=False)
+    def take_free(self, ids: NDArray[np.int64]) -> bool:
+        """Mark these pages as the tree's, if every id is within the current range, distinct, and not the tree's; returns
+        whether they are. Cost: O(len(ids)).
+        """
+        return self._owned.add_new(ids)
+
+    def take(self, ids: NDArray[np.int64]) -> None:
+        """Mark these pages as the tree's. Raises as `check`, with nothing changed. Cost: O(len(ids))."""
+        if not self.take_free(ids):
+            self.check(ids)  # says what is wrong, or has more ids from now on
+            self.acquire(ids)
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Raise PageError unless every id is in range, distinct, and not the tree's. Cost: O(len(ids))."""
-        if self.are_free(ids):
+        if self._owned.all_are(ids, members=False):
             return
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0:
@@ -242,11 +247,11 @@ class PageLedger:
         """Whether the tree owns this page."""
         return self._owned.contains(page)
 
-    def acquire(self, pages: bytes) -> None:
+    def acquire(self, pages: NDArray[np.int64] | bytes) -> None:
         """Mark these pages, which were checked, as the tree's."""
         self._owned.add(pages)
 
-    def release(self, pages: bytes) -> None:
+    def release(self, pages: NDArray[np.int64] | bytes) -> None:
         """Mark these pages as free."""
         self._owned.discard(pages)
 

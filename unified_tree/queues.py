@@ -29,7 +29,7 @@ class Queue:
     """What is noted of one queue.
 
     Attributes:
-        number: see `Reuse.score`.
+        number: see `Reuse.place`.
         place: where it stands in the list of all.
         worth: of the value that is worth least.
     """
@@ -57,7 +57,7 @@ class Queues:
         self._turn = 0
         self._mode = BY_RECENCY
 
-    def entered(self, number: int, since: i64) -> None:
+    def entered(self, number: i64, since: i64) -> None:
         """A value stands in a queue. Cost: O(1)."""
         worth = self._reuse.worth(number, since)
         queue = self._by_number.get(number)

@@ -48,9 +48,9 @@ BY_AGE: Final = 1
 BY_CLASS: Final = 2
 """How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
 is known of sessions like theirs."""
-PAYS: Final = 1.02
+PAYS: Final = 1.06
 """Classes of sessions are told apart if so many times as many hits are expected of that; and go on to be, if STILL_PAYS."""
-STILL_PAYS: Final = 1.01
+STILL_PAYS: Final = 1.03
 QUEUE_SPAN: Final = float(1 << 39)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
@@ -85,7 +85,9 @@ class Reuse:
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [1.0] * RANKS
+        self._most_resumed = 1.0
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
+        self._path_density = _density(float(state.page_size))
         self._scarcity = (Scarcity(), Scarcity())
         self._page_blocks: list[int] = []
         self._token_blocks = self._boundary_blocks = 0.0
@@ -192,6 +194,7 @@ class Reuse:
             self._forks.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
+            self._most_resumed = max(self._resumed)
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
@@ -201,61 +204,63 @@ class Reuse:
         self.mode = BY_CLASS if pays else BY_AGE
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
+            self._most_resumed = max(self._resumed)
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
-        if self.mode == BY_RECENCY or not self._state.is_gated:
+        is_path = self._state.is_path[value.component]
+        if self.mode == BY_RECENCY or not self._state.is_gated or not (is_path or self._state.is_gate[value.component]):
             return
-        worth, is_path = 0.0, self._state.is_path[value.component]
+        worth = 0.0
         if not value.stranded and value.score >= QUEUE_SPAN:
             worth = self.worth(queue_of(value), since(value))
             if is_path:
                 worth /= self._state.page_size
-        self._scarcity[1 if value.tier else 0].went(worth, is_path=is_path)
+        self._scarcity[1 if value.tier is Tier.HOST else 0].went(worth, is_path=is_path)
 
     def _held(self) -> tuple[float, float]:
         """What the tree holds on the tier that holds more, in tokens of path; and for how many of them a boundary counts."""
         state, most, boundary = self._state, 0.0, 0.0
         for pools, scarcity in zip((state.device_pools, state.host_pools), self._scarcity, strict=True):
-            held = max([float(pool.used_pages * state.page_size) for pool in pools if pool.is_path])
-            if state.is_gated and not self._page_blocks:
-                # How many boundaries there are room for; a sharer's pages on device are its owner's.
-                rooms = [
-                    pool.used_pages // (self._reach[i] // state.page_size + 1)
-                    for i, pool in enumerate(pools)
-                    if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
-                ]
-                held += scarcity.tokens * float(min(rooms))
+            held, tokens = max([0.0, *(float(pool.used_pages * state.page_size) for pool in pools if pool.is_path)]), 0.0
+            # How many boundaries there are; a sharer's pages on device are its owner's.
+            boundaries = [
+                pool.used_pages // (self._reach[i] // state.page_size + 1)
+                for i, pool in enumerate(pools)
+                if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
+            ]
+            if boundaries and not self._page_blocks:
+                tokens = scarcity.tokens
+                held += tokens * float(min(boundaries))
             if held > most:
-                most, boundary = held, scarcity.tokens
+                most, boundary = held, tokens
         return most, boundary
 
     # -- what it means
 
-    def score(self, value: Value) -> float:
-        """The queue in which a value waits, and since which tick; see `queue_of` and `since`. Cost: O(1)."""
+    def place(self, value: Value) -> tuple[i64, i64]:
+        """The queue in which a value waits, and since which tick. Cost: O(1)."""
         node = value.node
         line = node.line
         visit = None if line is None else latest(line)
         if line is None or visit is None or not value.touched:
-            return UNKNOWN * QUEUE_SPAN + float(value.touched)
+            return UNKNOWN, value.touched
         if node.end > line.kept and value.score >= QUEUE_SPAN:
             queue, at = queue_of(value), since(value)  # its session has left it behind, where it waits as it did
         else:
-            queue, at = self._queue(visit, value), value.touched
+            queue, at = self._queue(visit, value), i64(value.touched)
         fork = None if line.forks is None else line.forks.get(node.end)
         if fork is not None:
             other = self._queue(fork, value)
             if self.worth(other, at) > self.worth(queue, at):
                 queue = other
-        return float(queue) * QUEUE_SPAN + float(at)
+        return queue, at
 
-    def _queue(self, visit: Visit, value: Value) -> int:
+    def _queue(self, visit: Visit, value: Value) -> i64:
         """A queue is of one kind, one pace (or gap), and one density.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
-        for the blocks of both. Where they do not, it does not matter how long a session is: windows and states should stay with
-        the sessions that paths stay with.
+        for the blocks of both. Where they do not, a boundary counts for as many tokens of path as it is scarcer; see `Scarcity`.
         """
         kind = SESSION
         if visit.is_open and not visit.is_fork and value.tier is Tier.DEVICE:
@@ -267,17 +272,18 @@ class Reuse:
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
         is_path = self._state.is_path[value.component]
+        if not self._page_blocks and not self._state.is_gated:
+            return 1 + (kind * PACES + pace) * DENSITIES + self._path_density
         room = float(max(self._state.page_size, visit.room))
         if self._page_blocks:
             tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
         else:
-            tokens = float(self._state.page_size) if is_path else 1.0
-            if self._state.is_gated:
-                tokens *= room / (room + self._scarcity[1 if value.tier else 0].tokens)
+            share = room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
+            tokens = share * float(self._state.page_size) if is_path else share
         if not is_path and not visit.is_fork:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])
-            tokens *= self._resumed[rank] / max(self._resumed)
+            tokens *= self._resumed[rank] / self._most_resumed
         return 1 + (kind * PACES + pace) * DENSITIES + _density(tokens)
 
     def worth(self, queue: i64, at: i64) -> float:
@@ -327,11 +333,11 @@ def _density(tokens: float) -> int:
     return min(DENSITIES - 1, max(0, int(DENSITIES_AN_OCTAVE * log2(tokens) + UNIT_DENSITY + 0.5)))
 
 
-def queue_of(value: Value) -> int:
+def queue_of(value: Value) -> i64:
     """The queue that is noted in a value's score."""
-    return int(value.score // QUEUE_SPAN)
+    return int(value.score / QUEUE_SPAN)  # exact, for it is a power of two
 
 
-def since(value: Value) -> int:
+def since(value: Value) -> i64:
     """Since which tick it waits there."""
-    return int(value.score % QUEUE_SPAN)
+    return int(value.score - float(queue_of(value)) * QUEUE_SPAN)

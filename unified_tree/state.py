@@ -215,8 +215,12 @@ class TreeState:
                 root.line = self.ghosts.line_of_root(name)
         return root
 
-    def place(self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0) -> Value:
-        """Give `node` a value it lacks. The pages were checked; a sharer's device value takes none."""
+    def place(
+        self, node: Node, component: int, tier: Tier, pages: bytes, priority: int = 0, *, are_taken: bool = False
+    ) -> Value:
+        """Give `node` a value it lacks. The pages were checked, perhaps marked as the tree's, too; a sharer's device value
+        takes none.
+        """
         value = Value(node, component, tier, pages, self.clock, priority)
         on_host = node.host[component]
         if on_host is not None:  # the device value keeps the run of both
@@ -233,7 +237,8 @@ class TreeState:
         if tier is HOST or self.owner_of[component] == component:
             pool = self.pools(tier)[component]
             pool.used_pages += value.page_count
-            pool.ledger.acquire(pages)
+            if not are_taken:
+                pool.ledger.acquire(pages)
             if self.reuse is not None and tier is not HOST and not self.is_path[component]:
                 self.reuse.saved(node)
             pool.created(value)

@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree import evicting, matching
-from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer
+from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer, integers
 from unified_tree.causes import misses
 from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
-from unified_tree.errors import (
-    ConfigurationError,
-    InsertError,
-    InvalidKeyError,
-    PageError,
-    ReceiptError,
-)
+from unified_tree.errors import ConfigurationError, InvalidKeyError, PageError, ReceiptError
 from unified_tree.explain import Explanation, explain
-from unified_tree.insert_plan import plan_insert
-from unified_tree.inserting import Insertion
+from unified_tree.inserting import insert
 from unified_tree.invariants import Violation, violations
 from unified_tree.keys import Key
 from unified_tree.locking import Locks
 from unified_tree.miss_cause import MissCause
 from unified_tree.node import Tier
 from unified_tree.policies import policy_factory
-from unified_tree.receipt import NOWHERE, Boundary, InsertResult
+from unified_tree.receipt import Boundary
 from unified_tree.settings import TreeSettings
 from unified_tree.state import TreeState
 from unified_tree.transfers import Transfers
@@ -44,9 +37,8 @@ if TYPE_CHECKING:
     from unified_tree.eviction_policy import EvictionPolicy, PolicyFactory
     from unified_tree.miss import Miss
     from unified_tree.pool import Pool
-    from unified_tree.receipt import EvictResult, Match, Receipt
+    from unified_tree.receipt import EvictResult, InsertResult, Match, Receipt
 
-MAX_PRIORITY = 1 << 53
 EVERYTHING = 1 << 62
 
 
@@ -220,13 +212,7 @@ class UnifiedTree:
             checked_key(key)
         if after is not None:
             after = checked_boundary(after)
-        priority = integer(priority, "priority", InsertError, minimum=-MAX_PRIORITY)
-        if priority > MAX_PRIORITY:
-            raise InsertError(f"priority must lie between -2**53 and 2**53, not {priority}")
-        plan = plan_insert(self._state, key, pages, states or {}, after, without, priority)
-        if plan is None:
-            return InsertResult(NOWHERE, 0, {}, {}, {})
-        return Insertion(self._state, plan).run()
+        return insert(self._state, key, pages, states or {}, after, without, priority)
 
     def evict(self, needs: Mapping[str, int], tier: Tier = Tier.DEVICE, *, cut_pages: int | None = None) -> EvictResult:
         """Free at least so many pages of each named pool, or as many as possible; the result lists them.
@@ -240,7 +226,7 @@ class UnifiedTree:
                 one could not resume from what is left.
         """
         checked_resident(tier)
-        counts = {name: integer(count, f"needs[{name!r}]", ConfigurationError) for name, count in needs.items()}
+        counts = integers(needs, "needs", ConfigurationError)
         if cut_pages is not None:
             cut_pages = integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)
         return evicting.evict(self._state, counts, tier, cut_pages)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.leases import Leases
-    from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.resources import CacheResources
 
 GROWS_AT, ADVANCES_AT, CUTS_AT, KEPT_FROM, COMMITTED = range(5)
@@ -291,11 +290,11 @@ class DecodeBatch:
 
     # What its rows have it do.
 
-    def numbers_of(self, index: int) -> Numbers:
+    def numbers_of(self, index: int) -> memoryview:
         """The numbers of a row's lease."""
         return self._numbers[:, index].data
 
-    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], Numbers]:
+    def table_of(self, index: int, component: str) -> tuple[NDArray[np.int64], memoryview]:
         """The ids and the numbers of one table of a row's lease."""
         return self._tables[component].row(index)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.cache.lease_locks import LeaseLocks
-    from unified_tree.controllers.cache.page_table import Numbers
     from unified_tree.controllers.cache.state_pages import StatePages
 
 NEVER: Final = 1 << 62
@@ -44,11 +43,11 @@ class DecodeRow:
         self.index = index
 
     @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> memoryview:
         """The lease's numbers, in the batch's memory."""
         return self._batch.numbers_of(self.index)
 
-    def table(self, component: str) -> tuple[NDArray[np.int64], Numbers]:
+    def table(self, component: str) -> tuple[NDArray[np.int64], memoryview]:
         """The same for one of its tables; see PageTable.move_to."""
         return self._batch.table_of(self.index, component)
 

@@ -7,7 +7,6 @@ tokens are published (`PublishedTokens`).
 from __future__ import annotations
 
 import sys
-from array import array
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.cache.decode_batch import DecodeBatch
     from unified_tree.controllers.cache.generations import Generation
-    from unified_tree.controllers.cache.page_table import Numbers, PageTable
+    from unified_tree.controllers.cache.page_table import PageTable
     from unified_tree.controllers.cache.publication import Publication
     from unified_tree.controllers.cache.resources import CacheResources
     from unified_tree.controllers.host.load import Load
@@ -72,6 +71,8 @@ class Lease:
     """
 
     __slots__ = (
+        "_computed",
+        "_length",
         "_locks",
         "_misses",
         "_numbers",
@@ -121,7 +122,9 @@ class Lease:
         self.prompt_tokens = key.length
         self.cached_tokens = boundary.length
         self.compute_from = compute_from
-        self._numbers: Numbers = array("q", (boundary.length, compute_from))
+        self._length = boundary.length
+        self._computed = compute_from
+        self._numbers: memoryview | None = None  # both, in a row of a batch
         self._row: DecodeRow | None = None
         self.save_output = save_output
         self.saves_prompt_end = True
@@ -164,12 +167,12 @@ class Lease:
     @property
     def length(self) -> int:
         """How many tokens it has pages for."""
-        return self._numbers[LENGTH]
+        return self._length if self._numbers is None else self._numbers[LENGTH]
 
     @property
     def computed(self) -> int:
         """How many tokens were run, as far as `commit` or `advance` said so."""
-        return self._numbers[COMPUTED]
+        return self._computed if self._numbers is None else self._numbers[COMPUTED]
 
     @property
     def row(self) -> int | None:
@@ -254,7 +257,7 @@ class Lease:
         if component in self.missing:
             first, last = self.missing[component]
             ids[max(0, first - first_page) : max(0, last - first_page)] = -1
-        ids.flags.writeable = False
+        ids.setflags(write=False)
         return ids
 
     def page(self, component: Any, index: Any) -> int:  # unchecked, as `next_stop`
@@ -294,7 +297,9 @@ class Lease:
             else:
                 source = b""
             self._states.source = int.from_bytes(source, sys.byteorder) if source else None
-        self.tables.lay_out(self.boundary, self.compute_from, rebuilds=rebuilds and not loading, loading=loading)
+        self.tables.lay_out(
+            self.boundary, self.compute_from, self.prompt_tokens, rebuilds=rebuilds and not loading, loading=loading
+        )
 
     def _admitted_by(self, found: Match, unloaded: tuple[int, str | None]) -> None:
         """Note the match that it was admitted by, and why what the host has was not loaded, if it was not."""
@@ -391,7 +396,7 @@ class Lease:
                 raise
             self._states_grown()
         if length_tokens > length:
-            self._numbers[LENGTH] = length_tokens
+            self._note(length_tokens, self.computed)
         if self._row is not None:
             self._row.plan()
 
@@ -417,7 +422,7 @@ class Lease:
     def _advance(self, computed_tokens: int) -> None:
         """See PrefixCache.advance."""
         computed = max(self.computed, computed_tokens)
-        self._numbers[COMPUTED] = computed
+        self._note(self.length, computed)
         layout, locks = self._resources.layout, self._locks
         if layout.windows:
             self.tables.free_windows_before(min(layout.floor_to_page(computed), self.windows_kept_from))
@@ -437,9 +442,8 @@ class Lease:
         self.tables.cut(self._resources.layout.pages(length_tokens))
         if self._states is not None:
             self._states.cut(length_tokens)
-        self._numbers[LENGTH] = length_tokens
+        self._note(length_tokens, min(self.computed, length_tokens))
         self.tokens.cut(length_tokens)
-        self._numbers[COMPUTED] = min(self.computed, length_tokens)
         if self._row is not None:
             self._row.plan()
 
@@ -456,13 +460,22 @@ class Lease:
     def _leave(self) -> None:
         """Keep them in its own memory again."""
         self._row = None
-        self._move_to(array("q", (0, 0)))
+        self._move_to(None)
         for table in self.tables.values():
-            table.move_to(np.empty(table.size, np.int64), array("q", (0, 0, 0)))
+            table.move_to(np.empty(table.size, np.int64), None)
 
-    def _move_to(self, numbers: Numbers) -> None:
-        numbers[LENGTH], numbers[COMPUTED] = self._numbers
+    def _move_to(self, numbers: memoryview | None) -> None:
+        length, computed = self.length, self.computed
         self._numbers = numbers
+        self._note(length, computed)
+
+    def _note(self, length: int, computed: int) -> None:
+        """So many tokens have pages, and so many were run."""
+        numbers = self._numbers
+        if numbers is None:
+            self._length, self._computed = length, computed
+        else:
+            numbers[LENGTH], numbers[COMPUTED] = length, computed
 
     def _keep_only_for(self, length_tokens: int) -> None:
         """See PrefixCache.acquire_to_fill: of windows keep only what this length needs, and save nothing on the way."""

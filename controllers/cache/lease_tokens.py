@@ -6,7 +6,8 @@ from unified_tree.keys import Key
 
 
 class LeaseTokens:
-    """A key that grows: adding to it costs what is added.
+    """A key that grows: adding to it costs what is added. No id of it is negative: those of the prompt were checked, or matched
+    what the tree has, and those added to it were checked.
 
     Attributes:
         namespace, bigram: of the prompt's key.
@@ -25,15 +26,17 @@ class LeaseTokens:
 
     def key(self, end: int, begin: int = 0) -> Key:
         """The first `end` elements, or their tail from `begin` on. Cost: one copy of them; none of the prompt's first ones."""
-        whole = self._prompt.length
-        if end <= whole:
-            prefix = self._prompt.prefix(end)
-            return prefix.tail(begin) if begin else prefix
-        first, last = (max(0, at - whole) * self._width for at in (begin, end))
-        output = bytes(memoryview(self._output)[first:last])
+        prompt, width, data = self._prompt, self._width, b""
+        whole: int = prompt.length
+        if end <= whole and not begin:
+            return prompt.prefix(end)
+        is_checked = True
         if begin < whole:
-            output = bytes(self._prompt.data[begin * self._width : whole * self._width]) + output
-        return Key.from_elements(output, self.namespace, bigram=self.bigram, begin=begin)
+            data = bytes(prompt.data[begin * width : min(end, whole) * width])
+            is_checked = isinstance(prompt.data, bytes)  # else its caller may have changed it
+        if end > whole:
+            data += self._output[max(0, begin - whole) * width : (end - whole) * width]
+        return Key.from_elements(data, self.namespace, bigram=self.bigram, begin=begin, is_checked=is_checked)
 
     def agree(self, piece: Key) -> bool:
         """Whether the elements of a tail are those that are known, as far as they are. Cost: one comparison of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,105 +12,112 @@ from unified_tree.node import PAGE_ID_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Numbers = array[int] | memoryview
-    """A few int64 of a lease: its own, or a view of its row in a batch's arrays."""
-
 FIRST_HELD: Final = 0
 PRIVATE_FROM: Final = 1
 SIZE: Final = 2
-MIN_ROOM: Final = 64
+MIN_ROOM: Final = 256
 ROOM_PART: Final = 16
-"""A table that is filled has room for so many pages more, or for the sixteenth part of what it holds."""
+"""A table has room for so many pages behind the prompt, or for the sixteenth part of those of the prompt."""
 NOTHING: Final[NDArray[np.int64]] = np.empty(0, INT64)
 
 
 class PageTable:
     """The pages of one component by page index; -1 where the lease holds none (before a window).
 
-    The ids and the three numbers are the lease's own memory, or a row of a batch (see `move_to`).
+    The ids and the three numbers are kept here, or in a row of a batch (see `move_to`).
+
+    Args:
+        prompt_pages: how many the prompt has. There is room for them, and for some of the output, from the first page on.
     """
 
-    __slots__ = ("_ids", "_numbers")
+    __slots__ = ("_expected", "_first_held", "_ids", "_private_from", "_row", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_pages: int) -> None:
+        self._expected = prompt_pages + max(MIN_ROOM, prompt_pages // ROOM_PART)
         self._ids = NOTHING
-        self._numbers: Numbers = array("q", (0, 0, 0))
+        self._first_held = 0
+        self._private_from = 0
+        self._size = 0
+        self._row: memoryview | None = None
 
     @property
     def first_held(self) -> int:
         """The first index held."""
-        return self._numbers[FIRST_HELD]
+        return self._first_held if self._row is None else self._row[FIRST_HELD]
 
     @property
     def private_from(self) -> int:
         """Pages from this index on are the lease's own; those below are the tree's and locked."""
-        return self._numbers[PRIVATE_FROM]
+        return self._private_from if self._row is None else self._row[PRIVATE_FROM]
 
     @property
     def size(self) -> int:
         """One past the last index held."""
-        return self._numbers[SIZE]
+        return self._size if self._row is None else self._row[SIZE]
+
+    def _note(self, first_held: int, private_from: int, size: int) -> None:
+        """Set these three."""
+        row = self._row
+        if row is None:
+            self._first_held, self._private_from, self._size = first_held, private_from, size
+        else:
+            row[FIRST_HELD], row[PRIVATE_FROM], row[SIZE] = first_held, private_from, size
 
     def start(self, first_held: int, private_from: int) -> None:
         """Hold nothing below `first_held`; the pages below `private_from` are the tree's."""
-        numbers = self._numbers
-        numbers[FIRST_HELD] = first_held
-        numbers[PRIVATE_FROM] = private_from
-        numbers[SIZE] = max(numbers[SIZE], first_held)
+        self._note(first_held, private_from, max(self.size, first_held))
 
     def publish(self, private_from: int) -> None:
         """The pages below an index are the tree's now."""
-        self._numbers[PRIVATE_FROM] = max(self._numbers[PRIVATE_FROM], private_from)
+        if private_from > self.private_from:
+            self._note(self.first_held, private_from, self.size)
 
-    def move_to(self, ids: NDArray[np.int64], numbers: Numbers) -> None:
-        """Keep everything in other memory from now on, which has room for it: in a row of a batch, or outside it again.
-
-        Cost: one copy of the ids.
+    def move_to(self, ids: NDArray[np.int64], row: memoryview | None) -> None:
+        """Keep the ids in other memory from now on, which has room for them, and the numbers in a row of a batch; None for
+        outside it again. Cost: one copy of the ids.
         """
-        size = self.size
+        first_held, private_from, size = self.first_held, self.private_from, self.size
         ids[:size] = self._ids[:size]
-        for i in (FIRST_HELD, PRIVATE_FROM, SIZE):
-            numbers[i] = self._numbers[i]
-        self._ids, self._numbers = ids, numbers
+        self._ids, self._row = ids, row
+        self._note(first_held, private_from, size)
 
     def fill(self, parts: list[bytes], size: int) -> None:
-        """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids.
-
-        There is room for some more pages: for the rest of the prompt, and for the first of the output.
-        """
-        parts.append(b"\xff" * (_room(size) * PAGE_ID_BYTES))
+        """Hold `size` pages: the ids in these parts, from index 0 on, and -1 behind them. Cost: one copy of the ids."""
+        held = sum([len(part) for part in parts])
+        parts.append(b"\xff" * (max(size, self._expected) * PAGE_ID_BYTES - held))
         self._ids = np.frombuffer(bytearray().join(parts), INT64)
-        self.cover(size)
-        self._numbers[SIZE] = size
+        self._note(self.first_held, self.private_from, size)
 
     def fill_end(self, parts: list[bytes], size: int) -> None:
         """Hold the ids in these parts as the last of `size` pages, and -1 before and behind them. Cost: O(size)."""
         held = b"".join(parts)
         first = size - len(held) // PAGE_ID_BYTES
-        ids = bytearray(b"\xff") * ((size + _room(size)) * PAGE_ID_BYTES)
+        ids = bytearray(b"\xff") * (max(size, self._expected) * PAGE_ID_BYTES)
         ids[first * PAGE_ID_BYTES : size * PAGE_ID_BYTES] = held
         self._ids = np.frombuffer(ids, INT64)
-        self._numbers[FIRST_HELD] = first
-        self._numbers[SIZE] = size
+        self._note(first, self.private_from, size)
 
     def put(self, first: int, ids: NDArray[np.int64]) -> None:
         """Write page ids at the indices from `first` on."""
         last = first + ids.size
         self.cover(last)
         self._ids[first:last] = ids
-        self._numbers[SIZE] = max(self._numbers[SIZE], last)
+        if last > self.size:
+            self._note(self.first_held, self.private_from, last)
 
     def append(self, page: int) -> None:
         """Hold one page more, at the end, where `cover` has made room."""
         size = self.size
         self._ids[size] = page
-        self._numbers[SIZE] = size + 1
+        self._note(self.first_held, self.private_from, size + 1)
 
     def cover(self, size: int) -> None:
         """Have room for the indices below `size`. Raises MemoryError with nothing changed."""
         if size > self._ids.size:
-            grown = np.full(max(size, 2 * self._ids.size), -1, np.int64)
-            grown[: self._ids.size] = self._ids
+            before = self._ids.size
+            unset = bytearray(b"\xff") * (max(size, 2 * before, self._expected) * PAGE_ID_BYTES)  # -1 in each place
+            grown: NDArray[np.int64] = np.frombuffer(unset, INT64)
+            grown[:before] = self._ids
             self._ids = grown
 
     def page(self, index: int) -> int:
@@ -133,23 +139,21 @@ class PageTable:
 
     def release_front(self, first_kept: int) -> NDArray[np.int64]:
         """Release the indices below `first_kept`; returns the private pages among them, which the lease must free."""
-        first_held, private_from, size = self._numbers
+        first_held, private_from, size = self.first_held, self.private_from, self.size
         first_kept = min(first_kept, size)
         if first_kept <= first_held:
             return self._ids[:0]
         private = self._ids[max(first_held, private_from) : first_kept].copy()
         self._ids[first_held:first_kept] = -1
-        self._numbers[FIRST_HELD] = first_kept
-        self.publish(first_kept)
+        self._note(first_kept, max(private_from, first_kept), size)
         return private
 
     def release_first(self) -> int:
         """Release the first index held; returns its page if it is private, which the lease must free, or -1."""
-        first = self.first_held
-        page = self.page(first) if first >= self.private_from else -1
+        first, private_from = self.first_held, self.private_from
+        page = self.page(first) if first >= private_from else -1
         self._ids[first] = -1
-        self._numbers[FIRST_HELD] = first + 1
-        self.publish(first + 1)
+        self._note(first + 1, max(private_from, first + 1), self.size)
         return page
 
     def skip_to(self, first_held: int) -> NDArray[np.int64]:
@@ -161,12 +165,9 @@ class PageTable:
 
     def release_back(self, size: int) -> NDArray[np.int64]:
         """Release the indices from `size` on, all private; returns their pages."""
-        size = max(size, self.first_held)
-        dropped = self._ids[size : self.size].copy()
-        self._ids[size : self.size] = -1
-        self._numbers[SIZE] = min(size, self.size)
+        first_held, held = self.first_held, self.size
+        size = max(size, first_held)
+        dropped = self._ids[size:held].copy()
+        self._ids[size:held] = -1
+        self._note(first_held, self.private_from, min(size, held))
         return dropped
-
-
-def _room(size: int) -> int:
-    return max(MIN_ROOM, size // ROOM_PART)

@@ -56,7 +56,7 @@ class PageTables:
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
-    def lay_out(self, boundary: Boundary, compute_from: int, *, rebuilds: bool, loading: bool) -> None:
+    def lay_out(self, boundary: Boundary, compute_from: int, prompt_tokens: int, *, rebuilds: bool, loading: bool) -> None:
         """Fill the tables with what is cached or being loaded up to a boundary, and set from which token on each component is
         written.
 
@@ -65,8 +65,9 @@ class PageTables:
         """
         layout, pages = self._layout, self._pages(loading)
         last, first_run = boundary.length // layout.page_size, compute_from // layout.page_size
+        prompt_pages = layout.pages(prompt_tokens)
         for name in layout.paths:
-            table = self._tables[name] = PageTable()
+            table = self._tables[name] = PageTable(prompt_pages)
             if loading:
                 _put_path(table, pages(boundary, name), last)
             else:
@@ -74,7 +75,7 @@ class PageTables:
             table.start(0, last)
             self.write_from[name] = boundary.length
         for name, window in layout.windows:
-            table = self._tables[name] = PageTable()
+            table = self._tables[name] = PageTable(prompt_pages)
             if rebuilds:
                 table.start(first_run, first_run)
                 self.write_from[name] = layout.floor_to_page(max(0, boundary.length - window))

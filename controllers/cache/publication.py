@@ -13,7 +13,7 @@ from unified_tree.arguments import flag, integer, items
 from unified_tree.errors import InsertError, LeaseError
 from unified_tree.keys import Key
 from unified_tree.receipt import record
-from unified_tree.token_bytes import as_bytes
+from unified_tree.token_bytes import as_bytes, require_tokens
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.layout import CacheLayout
@@ -84,7 +84,7 @@ def _piece(lease: Lease, tokens: Any, begin: Any) -> Key | int:
         raise LeaseError(f"{lease} knows {known.length} tokens, so those given cannot begin at {begin}")
     data = Key(tokens, bigram=True).data if known.bigram else as_bytes(tokens)
     key = Key.from_elements(data, known.namespace, bigram=known.bigram, begin=begin)
-    key.require_tokens(max(begin, lease.committed))
+    require_tokens(data, (min(max(begin, lease.committed), key.length) - begin) * key.width_bytes)
     if begin < known.length and not known.agree(key):
         raise LeaseError(f"the tokens committed differ from those of {lease} within the first {known.length}, which it knows")
     return key

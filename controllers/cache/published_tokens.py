@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.cache.decode_row import NEVER
+from unified_tree.inserting import insert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,9 +129,9 @@ class PublishedTokens:
     def _publish_up_to(self, stop: int, due: dict[int, int], without: Sequence[str], *, keep_windows: bool) -> None:
         parts, at = self._resources, self.boundary
         pages = self._tables.to_insert(self.committed, stop, keep_windows=keep_windows)
-        by_component = None if self._states is None or not due else {self._states.name: due}
+        by_component = {} if self._states is None or not due else {self._states.name: due}
         key = self._tokens.key(stop, at.length if at.length <= stop else 0)  # the boundary is locked: what is new is enough
-        result = parts.tree.insert(key, pages, by_component, after=at, without=without, priority=self._priority)
+        result = insert(parts.state, key, pages, by_component, at, without, self._priority)
         if keep_windows:
             keep_windows = all(name in result.canonical for name, _ in parts.layout.windows)
         if self._states is not None and due:

@@ -11,8 +11,6 @@ from unified_tree.controllers.cache.page_table import FIRST_HELD, PRIVATE_FROM, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unified_tree.controllers.cache.page_table import Numbers
-
 
 NO_PAGES: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
@@ -56,7 +54,7 @@ class TableRows:
         self._numbers = np.zeros((3, row_count), np.int64)
         self._first_held, self._private_from, self._sizes = (self._numbers[i] for i in (FIRST_HELD, PRIVATE_FROM, SIZE))
 
-    def row(self, index: int) -> tuple[NDArray[np.int64], Numbers]:
+    def row(self, index: int) -> tuple[NDArray[np.int64], memoryview]:
         """What `PageTable.move_to` takes."""
         return self.ids[index], self._numbers[:, index].data
 

@@ -136,10 +136,10 @@ class PageAllocator:
         count = len(ids)
         if count == 0:
             return
-        if not self._allocated.all_are(ids, members=True):
+        self._stack.frombytes(ids.tobytes())  # first, because there may be no memory
+        if not self._allocated.discard_all(ids):
+            del self._stack[-count:]
             raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
-        self._stack.frombytes(ids.tobytes())
-        self._allocated.discard(ids)
         self.used_pages -= count
 
     def free_one(self, page: int) -> None:

@@ -94,7 +94,7 @@ def test_a_filled_table_holds_the_ids_and_nothing_else(size: int) -> None:
     ids = np.arange(100, 100 + size)
     for held in {0, size // 2, size}:
         parts = [part.tobytes() for part in np.array_split(ids[:held], 3)]
-        front, end = PageTable(), PageTable()
+        front, end = PageTable(1), PageTable(1)
         front.fill(list(parts), size)
         end.fill_end(list(parts), size)
         assert front.slice(0, front.size).tolist() == [*ids[:held].tolist(), *[-1] * (size - held)]

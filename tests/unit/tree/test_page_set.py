@@ -49,10 +49,15 @@ def test_flags_are_those_of_a_set(way: Any, seed: int) -> None:
         found = way.are(given, flags, flag)
         if any(page < 0 for page in listed) or any(page >= size for page in listed):
             assert found != YES
+            assert way.turn(given, flags, flag) != YES
             if all(page >= 0 for page in listed) and found == NO:
                 assert not all((page in members) == flag for page in listed if page < size) or len(set(listed)) < len(listed)
         else:
             assert found == (YES if are_right else NO)
+            before = bytes(flags)
+            can_turn = all((page in members) != flag for page in listed) and len(set(listed)) == len(listed)
+            assert way.turn(given, flags, flag) == (YES if can_turn else NO)
+            assert can_turn or flags == before
             way.put(given, flags, flag)
             (members.update if flag else members.difference_update)(listed)
         assert {page for page in range(size) if flags[page]} == members
@@ -62,7 +67,7 @@ def test_flags_are_those_of_a_set(way: Any, seed: int) -> None:
 @pytest.mark.parametrize("count", [1, 40])
 def test_ids_beyond_the_flags(way: Any, count: int) -> None:
     flags, ids = bytearray(count), np.arange(1, count + 1)
-    assert way.are(ids, flags, False) == BEYOND
+    assert way.are(ids, flags, False) == way.turn(ids, flags, True) == BEYOND and not any(flags)
     with pytest.raises(IndexError):
         way.put(ids, flags, True)
     with pytest.raises(IndexError):
@@ -90,9 +95,12 @@ def test_a_set_grows_to_ids_within_its_capacity() -> None:
     assert pages.all_are(np.array([4999, 3]), members=False)
     pages.add(np.array([4999, 3]))
     assert pages.all_are(np.array([3, 4999]), members=True) and pages.count() == 2
+    assert not pages.add_new(np.array([4, 3])) and not pages.discard_all(np.array([4999, 4])) and pages.count() == 2
+    assert pages.discard_all(np.array([4999, 3])) and pages.count() == 0
     assert not pages.all_are(np.array([5000]), members=False)
     pages.grow(5001)
     assert pages.all_are(np.array([5000]), members=False) and not pages.contains(5000)
+    assert pages.add_new(np.array([5000])) and pages.contains(5000)
 
 
 def test_ids_without_end_are_refused() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Tier, Value
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import BY_AGE, BY_CLASS, DENSITIES, QUEUE_SPAN, queue_of, since
+from unified_tree.reuse import BY_AGE, BY_CLASS, DENSITIES, queue_of, since
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, PACES, USUAL_PACE, VisitFit, worth_by_age
 from unified_tree.visit_memory import VisitMemory
@@ -492,7 +492,7 @@ def test_sessions_wait_in_one_queue_where_classes_do_not_pay() -> None:
     numbers = {}
     for mode in (BY_AGE, BY_CLASS):
         reuse.mode = mode
-        numbers[mode] = {int(reuse.score(value) // QUEUE_SPAN) for value in values}
+        numbers[mode] = {reuse.place(value)[0] for value in values}
     assert (len(numbers[BY_AGE]), len(numbers[BY_CLASS])) == (1, 2)
 
 
