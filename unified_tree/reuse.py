@@ -14,7 +14,7 @@ and what hangs on lines.
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf, log2, sqrt
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -48,9 +48,9 @@ BY_AGE: Final = 1
 BY_CLASS: Final = 2
 """How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
 is known of sessions like theirs."""
-PAYS: Final = 1.06
-"""Classes of sessions are told apart if so many times as many hits are expected of that; and go on to be, if STILL_PAYS."""
-STILL_PAYS: Final = 1.03
+DOUBT: Final = 1.4
+"""What is expected of telling sessions apart, by class or by length, pays if it is so many times as many hits as else, and this
+over the root of how many visits that comes from: two standard errors, about; and goes on to pay with half of that."""
 QUEUE_SPAN: Final = float(1 << 39)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
@@ -89,6 +89,7 @@ class Reuse:
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._path_density = _density(float(state.page_size))
         self._scarcity = (Scarcity(), Scarcity())
+        self._weighs_length = False
         self._page_blocks: list[int] = []
         self._token_blocks = self._boundary_blocks = 0.0
         shared = next((pools for pools in state.shared_pools if pools is not None), None)
@@ -200,11 +201,15 @@ class Reuse:
         """In slices; see `_begin`."""
         yield from self._sessions.learn(self.now, *self._held())
         yield from self._forks.learn(self.now, 0.0, 0.0)
-        pays = self._sessions.gain >= (STILL_PAYS if self.mode == BY_CLASS else PAYS)
-        self.mode = BY_CLASS if pays else BY_AGE
+        self.mode = BY_CLASS if self._pays(self._sessions.gain, is_done=self.mode == BY_CLASS) else BY_AGE
+        self._weighs_length = self._pays(self._sessions.by_length, is_done=self._weighs_length)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
             self._most_resumed = max(self._resumed)
+
+    def _pays(self, gain: float, *, is_done: bool) -> bool:
+        """Whether it is worth to tell sessions apart; see DOUBT."""
+        return gain >= 1.0 + DOUBT / sqrt(float(self._sessions.judged)) / (2.0 if is_done else 1.0)
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
@@ -278,8 +283,9 @@ class Reuse:
         if self._page_blocks:
             tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
         else:
-            share = room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
-            tokens = share * float(self._state.page_size) if is_path else share
+            tokens = float(self._state.page_size) if is_path else 1.0
+            if self._weighs_length:
+                tokens *= room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
         if not is_path and not visit.is_fork:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])

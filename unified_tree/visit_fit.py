@@ -41,6 +41,9 @@ PATIENCE: Final = 2.0
 LEAST_SHARE: Final = 0.001
 BIN_PRIOR: Final = 10.0
 """Visits like all others that are counted with those of a bin."""
+LENGTHS: Final = 24
+LENGTH_SIZES: Final[list[float]] = [1.5 * 2.0**i for i in range(LENGTHS)]
+"""Texts are told apart by length in octaves of so many tokens about."""
 PRICES: Final = 48
 """So many prices are tried, and what lies between is interpolated."""
 DOUBTED_ANSWERS: Final = 10.0
@@ -60,7 +63,7 @@ class VisitFit:
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
         chances: of an answer at each age, shape [AGES].
-        gain, rise: as judged last.
+        gain, rise, by_length: as judged last.
     """
 
     def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
@@ -73,6 +76,7 @@ class VisitFit:
         self.chances: list[float] = []
         self.gain = 1.0
         self.rise = inf
+        self.by_length = 1.0
 
     def steps(self) -> Iterator[None]:
         """All that is to be done, in slices. Cost: a slice is a few passes in numpy over the visits."""
@@ -130,8 +134,8 @@ class VisitFit:
         memory: float,
     ) -> Iterator[None]:
         """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
-        as if they are not; and the `rise`: how many times as many these are as if all are kept up to one age, so that what was
-        used last never goes first.
+        as if they are not; the `rise`: how many times as many these are as if all are kept up to one age, so that what was used
+        last never goes first; and `by_length`: how many times as many if all are alike, but worth the more the longer they are.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
         (the working set, Denning, 1968). What is answered until then is hit.
@@ -139,7 +143,7 @@ class VisitFit:
         Args:
             features, is_back, age: of the others.
             tokens: of their texts.
-            boundary: as how many tokens what is kept besides of each counts.
+            boundary: as how many tokens what is kept besides of each counts; so longer ones bring more for their room.
             memory: what can be held: tokens times ticks.
 
         Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
@@ -147,23 +151,15 @@ class VisitFit:
         classes = len(self.paces)
         odds = self._odds(features)
         yield
-        cell = self._first_cells(odds)
+        of = reached(odds, np.array(self.cuts))
         yield
-        cell += ages_of(age)
-        sums = []
+        ages = ages_of(age)
         room = tokens + boundary
-        for weight in (room, room * age, tokens * is_back):
-            yield
-            sums.append(np.bincount(cell, weight, classes * AGES).reshape(classes, AGES).cumsum(1))
-        ended, aged, hit = sums
-        yield
-        # What is held, and hit, of each class if it is kept up to each bound.
-        start = np.zeros((classes, 1))
-        held = np.hstack([start, aged + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]])
-        hit = np.hstack([start, hit])
+        weights = room, room * age, tokens * is_back
+        held, hit = yield from kept_up_to(of * AGES + ages, classes, *weights)
         most = float(hit[:, -1].sum())
         if memory >= held[:, -1].sum() or most <= 0:
-            self.gain = 1.0
+            self.gain = self.by_length = 1.0
             return
         by_pace: dict[int, list[float]] = {}
         for pace in {*self.paces, USUAL_PACE}:
@@ -177,6 +173,32 @@ class VisitFit:
         self.gain = (told_apart + doubt) / (alike + doubt)
         by_time = float(np.interp(memory, held.sum(0), hit.sum(0)))
         self.rise = (alike + doubt) / (by_time + doubt)
+        yield
+        of = np.minimum(LENGTHS - 1, np.log2(np.maximum(tokens, 1)).astype(np.int64))
+        held, hit = yield from kept_up_to(of * AGES + ages, LENGTHS, *weights)
+        usual = np.array(by_pace[USUAL_PACE])
+        longer = yield from hits_at([(usual * (size / (size + boundary))).tolist() for size in LENGTH_SIZES], held, hit, memory)
+        self.by_length = (longer + doubt) / (alike + doubt)
+
+
+def kept_up_to(
+    cell: NDArray[np.int64], rows: int, room: NDArray[np.float64], aged: NDArray[np.float64], hit: NDArray[np.float64]
+) -> Generator[None, None, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """What is held, and hit, of each of some rows if it is kept up to each bound of ages, both of shape [rows, AGES + 1]; in
+    slices.
+
+    Args:
+        cell: of each visit its row and age, as one number.
+        room, aged, hit: of each visit its room, that times its age, and what is hit if it is kept until then.
+    """
+    sums = []
+    for weight in (room, aged, hit):
+        yield
+        sums.append(np.bincount(cell, weight, rows * AGES).reshape(rows, AGES).cumsum(1))
+    yield
+    ended, over, hits = sums
+    start = np.zeros((rows, 1))
+    return np.hstack([start, over + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]]), np.hstack([start, hits])
 
 
 def hits_at(

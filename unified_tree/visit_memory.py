@@ -40,6 +40,8 @@ class VisitMemory:
 
     Attributes:
         gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
+        by_length: likewise if longer texts are worth more, where boundaries are scarce.
+        judged: how many visits these figures come from.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,7 +58,8 @@ class VisitMemory:
         self._paces: list[int] = [USUAL_PACE]
         self._chances: list[float] = []
         self._worth: list[list[float] | None] = [None] * PACES
-        self.gain = 1.0
+        self.gain = self.by_length = 1.0
+        self.judged = 1
         self._may_rise = True
 
     def enter(self, visit: Visit) -> None:
@@ -147,6 +150,8 @@ class VisitMemory:
             memory = held_tokens * float(now - at.min()) / 2
             yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], boundary_tokens, memory)
             self.gain += (half.gain - self.gain) / JUDGEMENTS
+            self.by_length += (half.by_length - self.by_length) / JUDGEMENTS
+            self.judged = count // 2
             self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
         self._worth = [None] * PACES

@@ -351,7 +351,9 @@ def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
     return fit
 
 
-def gain(fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundary: float = 0.0) -> float:
+def gain(
+    fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundary: float = 0.0
+) -> float:
     """What these visits say of it."""
     for _ in fit.judge(features, is_back, ages, tokens, boundary, memory):
         pass
@@ -372,6 +374,22 @@ def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> Non
     assert few > 2 if tells else 0.9 < few < 1.02
     # A boundary beside as many tokens again halves what can be kept.
     assert gain(fit, *others, 0.12 * held, boundary=100.0) == pytest.approx(few)
+
+
+@pytest.mark.parametrize("which", ["all alike", "short ones"])
+def test_length_counts_where_boundaries_are_scarce_and_long_texts_come_back_as_well(which: str) -> None:
+    draw = np.random.default_rng(3)
+    tokens = np.where(draw.random(4_000) < 0.5, 100, 3_200)
+    is_back = draw.random(4_000) < np.where((tokens == 100) | (which == "all alike"), 0.3, 0.002)
+    ages = np.where(is_back, draw.integers(500, 1_500, 4_000), 10_000)
+    features = np.zeros(4_000, np.int64)
+    fit = fitted(features[::2], is_back[::2], ages[::2])
+    others = features[1::2], is_back[1::2], ages[1::2], tokens[1::2]
+    few = 0.1 * 1e6 * float(ages[1::2].sum())  # a tenth of the boundaries, and all of the paths
+    gain(fit, *others, few, boundary=1e6)
+    assert fit.by_length > 1.3 if which == "all alike" else fit.by_length < 0.9
+    gain(fit, *others, 0.1 * float((tokens[1::2] * ages[1::2]).sum()))
+    assert fit.by_length == 1.0
 
 
 def test_one_class_gains_nothing() -> None:
@@ -548,10 +566,10 @@ def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarc
     server, draw = Server("density", pages, states), Random(7)
     texts = [fresh(length, draw) for length in (*[4] * 12, *[100] * 4)]
     hit = [0, 0]
-    for turn in range(60):
+    for turn in range(120):
         for at, text in enumerate(texts):
             found = server.serve(text + fresh(2, draw), ends=(len(text),))
-            if turn >= 40:
+            if turn >= 100:
                 hit[len(text) > 4] += found
     reuse = server.tree.state.reuse
     assert reuse is not None
