@@ -1,9 +1,9 @@
 """`python -m benches.cells TRACES`: what each policy hits of what is possible, in every cell of workloads, models and sizes.
 
 Question: how many of the prompt tokens do `lru`, `cost` and `density` hit, between what bounds does the best possible lie, and
-what would the same memory hit if only paths counted? Each cell is one `unified-tree replay`, whose command stands in the rows.
-Silent on: host memory, stores, one budget for all pools. Cells that the file of an earlier run has are not replayed again;
-where the cache has changed since, begin with a new file.
+what would the same memory, or the same pages, hit if only paths counted? Each cell is one `unified-tree replay`, whose command
+stands in the rows, and a row of the pages. Silent on: host memory, stores, one budget for all pools. Cells that the file of an
+earlier run has are not replayed again; where the cache has changed since, begin with a new file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from unified_tree.controllers.replay.arguments import Arguments
+from unified_tree.controllers.replay.budget_split import path_only_split, split_for_server
+from unified_tree.controllers.replay.commands import replay_command
+from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
+from unified_tree.controllers.replay.row import run_row
 
 POLICIES = ("lru", "cost", "density")
 WORKLOADS: dict[str, tuple[str, ...]] = {
@@ -54,7 +60,10 @@ DEVICE_GIB: dict[str, dict[str, tuple[int, int, int]]] = {
     "built-in agents": SYNTHETIC,
     "clients in turn": SYNTHETIC,
 }
-HEADS = "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only | of the gap"
+HEADS = (
+    "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
+    "| of path-only, same pages | of the gap"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,11 @@ class Cell:
         found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
         return [found.get(option, option) for option in self.options]
 
+    def plan(self, traces: Path) -> Plan:
+        """What its rows have in common."""
+        plan: Plan = Arguments(replay_command.make_context("replay", self.arguments(traces)).params).plan()
+        return plan
+
     @property
     def name(self) -> str:
         return f"{self.workload} {self.model} {self.gib}"
@@ -87,6 +101,14 @@ def cells() -> Iterator[Cell]:
         for workload, models in DEVICE_GIB.items():
             for model, gib in models.items():
                 yield Cell(workload, model, gib[size])
+
+
+def same_pages(plan: Plan) -> float:
+    """What `density` hits with the pages that paths have of the memory, if windows and states never limit a hit."""
+    page_counts = split_for_server(plan.composition, plan.device_bytes, plan.settings)
+    paths = {name: page_counts[name] for name in path_only_split(plan.composition, plan.device_bytes, page_counts)}
+    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="density", page_counts=paths, is_path_only=True))
+    return row.hit_tokens / row.prompt_tokens
 
 
 def replayed(cell: Cell, traces: Path, folder: Path) -> dict[str, Any]:
@@ -104,6 +126,7 @@ def replayed(cell: Cell, traces: Path, folder: Path) -> dict[str, Any]:
         "command": shlex.join(["unified-tree", "replay", *cell.options]),
         "hit_rate": {policy: rows[policy]["hit_rate"] for policy in POLICIES},
         "path_only_hit_rate": {policy: rows[policy]["path_only_hit_rate"] for policy in POLICIES},
+        "same_pages_hit_rate": same_pages(cell.plan(traces)),
         "optimum": [rows["density"][f"optimum_{end}_tokens"] / prompt for end in ("low", "high")],
         "ceiling": rows["density"]["ceiling_rate"],
     }
@@ -113,11 +136,12 @@ def line(row: dict[str, Any]) -> str:
     """A row of the table, in percent of the prompt tokens; the gap is that from `cost` to the middle of the interval."""
     hit, (low, high) = row["hit_rate"], row["optimum"]
     gap = (low + high) / 2 - hit["cost"]
-    alone = row["path_only_hit_rate"]["density"]
     shown = [f"{100 * hit[policy]:.1f}" for policy in POLICIES]
     shown[-1] = f"**{shown[-1]}**"
     shown += [f"{100 * low:.1f} to {100 * high:.1f}", f"{100 * row['ceiling']:.1f}"]
-    shown += [f"{100 * alone:.1f}", f"{hit['density'] / alone:.2f}" if alone else ""]
+    alone = row["path_only_hit_rate"]["density"]
+    shown.append(f"{100 * alone:.1f}")
+    shown += [f"{hit['density'] / paths:.2f}" if paths else "" for paths in (alone, row["same_pages_hit_rate"])]
     shown.append(f"{(hit['density'] - hit['cost']) / gap:.2f}" if gap > 0.05 else "")
     return " | ".join([row["workload"], row["model"], str(row["device_gib"]), *shown])
 

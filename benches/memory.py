@@ -17,9 +17,7 @@ from statistics import median
 from typing import Any
 
 from benches.cells import Cell, cells
-from unified_tree.controllers.replay.arguments import Arguments
 from unified_tree.controllers.replay.budget_split import split_for_server
-from unified_tree.controllers.replay.commands import replay_command
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
 from unified_tree.errors import ConfigurationError
@@ -27,13 +25,6 @@ from unified_tree.errors import ConfigurationError
 PARTS = 16
 NOTHING = 0.001
 HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits"
-
-
-def plan_of(cell: Cell, traces: Path) -> Plan:
-    """What a replay of the cell has in common."""
-    context = replay_command.make_context("replay", cell.arguments(traces))
-    plan: Plan = Arguments(context.params).plan()
-    return plan
 
 
 def hit_rate(plan: Plan, policy: str, parts: int = PARTS) -> float:
@@ -51,7 +42,7 @@ def needed(cell: Cell, traces: Path) -> dict[str, Any]:
 
     Where it hits less in all of it, or `lru` next to nothing, no share is known: None.
     """
-    plan = plan_of(cell, traces)
+    plan = cell.plan(traces)
     wanted, rate = hit_rate(plan, "lru"), hit_rate(plan, "density")
     row = asdict(cell) | {"lru": wanted, "needed": None, "density": rate}
     if rate < wanted or wanted < NOTHING:

@@ -265,7 +265,8 @@ class Reuse:
         """A queue is of one kind, one pace (or gap), and one density.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
-        for the blocks of both. Where they do not, a boundary counts for as many tokens of path as it is scarcer; see `Scarcity`.
+        for the blocks of both. Where they do not, and that pays, a boundary counts for as many tokens of path as it is scarcer
+        (see `Scarcity`); else length does not matter: windows and states should stay with the sessions that paths stay with.
         """
         kind = SESSION
         if visit.is_open and not visit.is_fork and value.tier is Tier.DEVICE:

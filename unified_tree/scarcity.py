@@ -5,7 +5,7 @@ only together: its tokens. If all that is kept has one price a token of path and
 hits is above (price of a token + price of a boundary / tokens of the session). So rates are weighted by
 tokens / (tokens + `tokens` here), which is the ratio of both prices; what is worth least by that goes first in either pool.
 
-The ratio is found by what goes: as long as boundaries that go are worth more than paths that go, boundaries are the scarcer ones,
+The ratio is found by what goes: as long as boundaries that go are worth more than paths that go, boundaries are the scarcer,
 and it rises; else it falls. What is stranded (of no use, since the other one went) is worth nothing when it goes.
 """
 
@@ -16,10 +16,13 @@ from typing import Final
 VICTIMS_A_STEP: Final = 128
 STEP: Final = 2.0
 """After so many victims the ratio changes, by so much at most."""
-KEPT: Final = 0.5
 GAIN: Final = 0.5
+"""It changes by this power of how many times as much boundaries were worth."""
+KEPT: Final = 0.5
+"""Of what went before a step, so much counts at the next."""
 LEAST: Final = 16.0
 MOST: Final = float(1 << 20)
+"""Between these the ratio stays, in tokens."""
 
 
 class Scarcity:

@@ -182,7 +182,7 @@ class VisitFit:
 
 
 def kept_up_to(
-    cell: NDArray[np.int64], rows: int, room: NDArray[np.float64], aged: NDArray[np.float64], hit: NDArray[np.float64]
+    cell: NDArray[np.int64], rows: int, room: NDArray[Any], aged: NDArray[Any], hit: NDArray[Any]
 ) -> Generator[None, None, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """What is held, and hit, of each of some rows if it is kept up to each bound of ages, both of shape [rows, AGES + 1]; in
     slices.

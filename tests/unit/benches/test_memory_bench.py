@@ -11,7 +11,7 @@ import pytest
 
 from benches import cells, memory
 from benches.cells import Cell
-from benches.memory import PARTS, hit_rate, line, main, needed, plan_of
+from benches.memory import PARTS, hit_rate, line, main, needed
 
 ROW = {"workload": "built-in agents", "model": "gpt-oss-20b", "gib": 8, "lru": 0.4, "needed": 0.75, "density": 0.41}
 CELL = Cell("built-in agents", "gpt-oss-20b", 8)
@@ -29,7 +29,7 @@ def rates_are(monkeypatch: pytest.MonkeyPatch, lru: float, density: Callable[[in
     def rate(_plan: None, policy: str, parts: int = PARTS) -> float:
         return lru if policy == "lru" else density(parts)
 
-    monkeypatch.setattr(memory, "plan_of", Mock(return_value=None))
+    monkeypatch.setattr(Cell, "plan", Mock(return_value=None))
     monkeypatch.setattr(memory, "hit_rate", rate)
 
 
@@ -47,7 +47,7 @@ def test_no_share_is_known_where_less_or_nothing_is_hit(lru: float, density: flo
 
 def test_a_replay_in_less_memory_hits_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cells.WORKLOADS, "built-in agents", ("--requests", "60"))
-    plan = plan_of(Cell("built-in agents", "gpt-oss-20b", 2), tmp_path)
+    plan = Cell("built-in agents", "gpt-oss-20b", 2).plan(tmp_path)
     assert 0 < hit_rate(plan, "density", 4) < hit_rate(plan, "density")
     assert hit_rate(plan, "density", 0) == 0.0  # no page
 

@@ -567,7 +567,7 @@ def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarc
     texts = [fresh(length, draw) for length in (*[4] * 12, *[100] * 4)]
     hit = [0, 0]
     for turn in range(120):
-        for at, text in enumerate(texts):
+        for text in texts:
             found = server.serve(text + fresh(2, draw), ends=(len(text),))
             if turn >= 100:
                 hit[len(text) > 4] += found
