@@ -49,8 +49,12 @@ BY_CLASS: Final = 2
 """How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
 is known of sessions like theirs."""
 DOUBT: Final = 1.4
-"""What is expected of telling sessions apart, by class or by length, pays if it is so many times as many hits as else, and this
-over the root of how many visits that comes from: two standard errors, about; and goes on to pay with half of that."""
+"""Classes of sessions are told apart if more hits are expected of that, by this share over the root of how many visits say so:
+two standard errors, about. They go on to be with half of that."""
+LENGTH_PAYS: Final = 1.15
+"""Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected leaves
+out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
+LENGTH_STILL_PAYS: Final = 1.1
 QUEUE_SPAN: Final = float(1 << 39)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
@@ -201,15 +205,12 @@ class Reuse:
         """In slices; see `_begin`."""
         yield from self._sessions.learn(self.now, *self._held())
         yield from self._forks.learn(self.now, 0.0, 0.0)
-        self.mode = BY_CLASS if self._pays(self._sessions.gain, is_done=self.mode == BY_CLASS) else BY_AGE
-        self._weighs_length = self._pays(self._sessions.by_length, is_done=self._weighs_length)
+        pays = 1.0 + DOUBT / sqrt(float(self._sessions.judged)) / (2.0 if self.mode == BY_CLASS else 1.0)
+        self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
+        self._weighs_length = self._sessions.by_length >= (LENGTH_STILL_PAYS if self._weighs_length else LENGTH_PAYS)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
             self._most_resumed = max(self._resumed)
-
-    def _pays(self, gain: float, *, is_done: bool) -> bool:
-        """Whether it is worth to tell sessions apart; see DOUBT."""
-        return gain >= 1.0 + DOUBT / sqrt(float(self._sessions.judged)) / (2.0 if is_done else 1.0)
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
