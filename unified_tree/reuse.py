@@ -52,8 +52,8 @@ DOUBT: Final = 1.4
 """Classes of sessions are told apart if more hits are expected of that, by this share over the root of how many visits say so:
 two standard errors, about. They go on to be with half of that."""
 LENGTH_PAYS: Final = 1.15
-"""Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected leaves
-out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
+"""Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected
+leaves out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
 LENGTH_STILL_PAYS: Final = 1.1
 QUEUE_SPAN: Final = float(1 << 39)
 TICK: Final = 2.0**-50
