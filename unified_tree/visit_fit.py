@@ -41,8 +41,9 @@ PATIENCE: Final = 2.0
 LEAST_SHARE: Final = 0.001
 BIN_PRIOR: Final = 10.0
 """Visits like all others that are counted with those of a bin."""
-LENGTHS: Final = 24
-LENGTH_SIZES: Final[list[float]] = [1.5 * 2.0**i for i in range(LENGTHS)]
+LENGTHS: Final = 16
+SHORTEST: Final = 5
+LENGTH_SIZES: Final = 1.5 * 2.0 ** np.arange(SHORTEST, SHORTEST + LENGTHS)
 """Texts are told apart by length in octaves of so many tokens about."""
 PRICES: Final = 48
 """So many prices are tried, and what lies between is interpolated."""
@@ -166,18 +167,21 @@ class VisitFit:
             yield
             by_pace[pace] = worth_by_age(self.chances, pace)
         yield
-        told_apart = yield from hits_at([by_pace[pace] for pace in self.paces], held, hit, memory)
+        told_apart = yield from hits_at(np.array([by_pace[pace] for pace in self.paces]), held, hit, memory)
         yield
-        alike = yield from hits_at([by_pace[USUAL_PACE]] * classes, held, hit, memory)
+        alike = yield from hits_at(np.array([by_pace[USUAL_PACE]] * classes), held, hit, memory)
         doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
         self.gain = (told_apart + doubt) / (alike + doubt)
         by_time = float(np.interp(memory, held.sum(0), hit.sum(0)))
         self.rise = (alike + doubt) / (by_time + doubt)
+        self.by_length = 1.0
+        if not boundary:
+            return
         yield
-        of = np.minimum(LENGTHS - 1, np.log2(np.maximum(tokens, 1)).astype(np.int64))
+        of = np.log2(tokens.clip(1 << SHORTEST, (1 << SHORTEST + LENGTHS) - 1)).astype(np.int64) - SHORTEST
         held, hit = yield from kept_up_to(of * AGES + ages, LENGTHS, *weights)
-        usual = np.array(by_pace[USUAL_PACE])
-        longer = yield from hits_at([(usual * (size / (size + boundary))).tolist() for size in LENGTH_SIZES], held, hit, memory)
+        shares = LENGTH_SIZES / (LENGTH_SIZES + boundary)
+        longer = yield from hits_at(shares[:, np.newaxis] * by_pace[USUAL_PACE], held, hit, memory)
         self.by_length = (longer + doubt) / (alike + doubt)
 
 
@@ -202,16 +206,17 @@ def kept_up_to(
 
 
 def hits_at(
-    worth: list[list[float]], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float
+    worth: NDArray[np.float64], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float
 ) -> Generator[None, None, float]:
     """What is hit if each class is kept while it is worth some price, at the price at which that fits into the memory; in
     slices.
 
     Args:
-        worth: of each class at each age.
+        worth: of each class at each age, shape [classes, AGES].
         held, hit: of each class if it is kept up to each bound of ages, shape [classes, AGES + 1].
     """
-    least = np.minimum.accumulate(np.array(worth), 1)
+    least = np.minimum.accumulate(worth, 1)
+    yield
     prices = np.sort(least, axis=None)[np.linspace(least.size - 1, 0, PRICES).astype(np.int64)]
     yield
     is_kept = (least >= prices[:, np.newaxis, np.newaxis]).view(np.uint8)
