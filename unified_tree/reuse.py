@@ -8,7 +8,7 @@ Until enough is known values go by recency. Then sessions are told apart only wh
 knowledge does not come from; else all of them are worth the same at the same age.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` visits some fifty slices of learning, one a visit, or some of those over few visits. Memory: two rings of visits,
+`revise_every` visits some sixty slices of learning, one a visit, or some of those over few visits. Memory: two rings of visits,
 and what hangs on lines.
 """
 
