@@ -101,7 +101,9 @@ def checked_limit(key: Key, limit: Any) -> int:
 
 
 def checked_resident(tier: object) -> None:
-    """Raise UnifiedTreeError for storage, whose pages no node holds."""
+    """Raise UnifiedTreeError for what is no Tier, and for storage, whose pages no node holds."""
+    if not isinstance(tier, Tier):
+        raise UnifiedTreeError(f"a Tier is needed, DEVICE or HOST, not {tier!r}")
     if tier is Tier.STORAGE:
         raise UnifiedTreeError("storage is addressed by content, not by the tree; its tiers are DEVICE and HOST")
 

@@ -91,6 +91,10 @@ class _Kind(ABC):
         return f"{page_count * page_size:,} tokens"
 
 
+MAX_TOKENS: Final = 1 << 48
+"""No window is longer, and no grid of saved states coarser: sums of a few of these are native integers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Path(_Kind):
     """Every page of `[0, p)`: full attention, MLA latents, an indexer's keys, compressed KV."""
@@ -121,6 +125,8 @@ class Trailing(_Kind):
     def __post_init__(self) -> None:
         if type(self.window_tokens) is not int or self.window_tokens <= 0:
             raise ConfigurationError(f"Trailing: window_tokens must be a positive integer, not {self.window_tokens!r}")
+        if self.window_tokens > MAX_TOKENS:
+            raise ConfigurationError(f"Trailing: window_tokens must be at most 2**48, not {self.window_tokens}")
 
     @property
     def trailing_tokens(self) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Under names of this module, which compiled code finds without looking in a dictionary; numbers that are only passed on stay
 # objects.
 agreement: Final[Callable[..., int]] = comparing.agreement
-page_code: Final[Callable[..., object]] = comparing.page_code
+page_code: Final = cast("Callable[..., object]", comparing.page_code)
 GHOST_BYTES: Final = 320
 """What a ghost takes besides its tokens: itself and the header of its bytes, its part of a line, an eviction and a table.
 Measured in the compiled build over thousands of them: 227 for the turns of chats, 279 for prompts that fork off one text, up to

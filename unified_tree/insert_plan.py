@@ -216,7 +216,7 @@ def _take_pages(state: TreeState, given: dict[int, NDArray[np.int64]], end: int,
         for i, ids in given.items():
             if _take_new(state, i, ids, end, node, matched):
                 taken.add(i)
-    except PageError:
+    except BaseException:  # there may be no memory, either
         for i in taken:
             state.device_pools[i].ledger.release(given[i])
         raise

@@ -44,6 +44,12 @@ def insert(
     plan = plan_insert(state, key, pages, states, after, without, priority)
     if plan is None:
         return InsertResult(NOWHERE, 0, {}, {}, {})
+    try:
+        state.tick()
+    except BaseException:  # of the clock, which is not ours
+        for i in plan.taken:
+            state.device_pools[i].ledger.release(plan.given[i])
+        raise
     return Insertion(state, plan).run()
 
 
@@ -62,7 +68,6 @@ class Insertion:
     def run(self) -> InsertResult:
         """See UnifiedTree.insert."""
         state, plan = self._state, self._plan
-        state.tick()
         deepest = self._grow()
         canonical = self._offer_paths(deepest)
         if self._admits_windows(deepest):

@@ -115,7 +115,13 @@ class OpenEffects:
             given = supply.take_each(components, counts) if components else []
         else:
             given = self._given(effect, supply, components, counts)
-        self._distribute(effect, target, given)
+        claimed: list[tuple[int, bytes]] = []
+        try:
+            self._distribute(effect, target, given, claimed)
+        except BaseException:  # pages that are another's, or no memory
+            for i, ids in claimed:
+                self._state.pools(target)[i].ledger.unclaim(ids)
+            raise
 
     def _given(self, effect: Effect, supply: Supply, components: list[int], counts: list[int]) -> list[NDArray[np.int64]]:
         """Copies of the target pages that were given, which were checked."""
@@ -132,9 +138,12 @@ class OpenEffects:
             state.pools(target)[i].ledger.check(given[state.components[i].name])
         return [given[name] for name in needs]
 
-    def _distribute(self, effect: Effect, target: Tier, given: list[NDArray[np.int64]]) -> None:
+    def _distribute(
+        self, effect: Effect, target: Tier, given: list[NDArray[np.int64]], claimed: list[tuple[int, bytes]]
+    ) -> None:
         """Claim the given pages, deal them to the spans, and list the copies. A sharer's device copy goes to the pages that its
-        owner has or gets there; where the owner is not on device for all of it, there is nothing to be valid in.
+        owner has or gets there; where the owner is not on device for all of it, there is nothing to be valid in. What was
+        claimed is added to `claimed`, by component.
         """
         state, found = self._state, effect.spans
         kept: list[Span] = []
@@ -150,6 +159,7 @@ class OpenEffects:
                 groups += 1
                 whole, dealt = ids.tobytes(), 0
                 state.pools(target)[i].ledger.claim(whole)
+                claimed.append((i, whole))
                 while at < len(found) and found[at].component == i:
                     span = found[at]
                     behind = dealt + len(span.source)

@@ -16,7 +16,8 @@ from unified_tree.ages import Ages
 from unified_tree.children import attach, detach
 from unified_tree.clock import fastest
 from unified_tree.component import Component
-from unified_tree.errors import UnifiedTreeError
+from unified_tree.coverage import MAX_TOKENS
+from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.ghosts import Ghosts
 from unified_tree.node import HOST, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
@@ -145,6 +146,10 @@ class TreeState:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
         self.path_can_strand = self.is_gated and self.rebuild_tokens is None
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
+        if self.save_grid_tokens > MAX_TOKENS:
+            raise ConfigurationError(
+                f"the grids of all components have no common multiple up to 2**48: {self.save_grid_tokens}"
+            )
 
     def index_of(self, component: Any) -> int:  # any object, so that compiled code raises UnifiedTreeError too
         """A component's index. Raises UnifiedTreeError for an unknown one."""

@@ -111,7 +111,6 @@ class OpenTransfers:
         self._last_ticket = 0
         self._open: dict[int, OpenTransfer] = {}
         self._queue: list[OpenTransfer] = []
-        self._in_engine = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -154,7 +153,6 @@ class OpenTransfers:
         transfers: list[Transfer] = []
         for opened in queue:
             opened.stage = IN_ENGINE
-            self._in_engine += 1
             transfers.append(record(Transfer, (opened.ticket, opened.effect.kind, opened.effect.copies)))
         try:
             self._engine.submit(transfers)
@@ -245,8 +243,6 @@ class OpenTransfers:
 
     def _end(self, opened: OpenTransfer, error: str | None) -> None:
         """End a transfer here; it is finished when it has ended on every rank."""
-        if opened.stage is IN_ENGINE:
-            self._in_engine -= 1
         opened.stage = ENDED
         opened.error = error
         if self._is_single_rank:
@@ -290,7 +286,6 @@ class OpenTransfers:
             if opened is not None:
                 opened.stage = ENDED
                 outcomes[opened] = _said(completion)
-        self._in_engine = 0
         for opened in self._open.values():
             opened.above = None
         for ticket in sorted(self._open):

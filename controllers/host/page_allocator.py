@@ -136,9 +136,15 @@ class PageAllocator:
         count = len(ids)
         if count == 0:
             return
-        self._stack.frombytes(ids.tobytes())  # first, because there may be no memory
-        if not self._allocated.discard_all(ids):
-            del self._stack[-count:]
+        before = len(self._stack)
+        try:
+            self._stack.frombytes(ids.tobytes())  # first, because there may be no memory
+            are_freed = self._allocated.discard_all(ids)
+        except BaseException:
+            del self._stack[before:]
+            raise
+        if not are_freed:
+            del self._stack[before:]
             raise PageError(f"{self.name}: freed a page that is not allocated, or one twice, among {ids[:8].tolist()}")
         self.used_pages -= count
 

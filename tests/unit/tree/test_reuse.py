@@ -562,20 +562,20 @@ def test_what_a_session_left_behind_waits_as_it_did() -> None:
 @pytest.mark.parametrize("scarce", ["boundaries", "paths"])
 def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarce: str) -> None:
     """And where paths are, boundaries stay with the paths that stay, however long these are."""
-    pages, states = (4_000, 12) if scarce == "boundaries" else (400, 200)
+    pages, states = (12_000, 12) if scarce == "boundaries" else (1_500, 200)
     server, draw = Server("density", pages, states), Random(7)
-    texts = [fresh(length, draw) for length in (*[4] * 12, *[100] * 4)]
+    texts = [fresh(length, draw) for length in (*[40] * 12, *[600] * 4)]
     hit = [0, 0]
     for turn in range(120):
         for text in texts:
             found = server.serve(text + fresh(2, draw), ends=(len(text),))
             if turn >= 100:
-                hit[len(text) > 4] += found
+                hit[len(text) > 40] += found
     reuse = server.tree.state.reuse
     assert reuse is not None
     tokens = reuse._scarcity[Tier.DEVICE].tokens
     if scarce == "boundaries":
-        assert tokens > 100
-        assert hit[1] > 0.9 * 20 * 4 * 100
+        assert tokens > 600
+        assert hit[1] > 0.9 * 20 * 4 * 600
     else:
-        assert tokens < 100
+        assert tokens < 600
