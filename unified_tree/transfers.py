@@ -64,7 +64,7 @@ class Transfers:
 
         Args:
             pages: host page ids by component, exactly as many as `backup_needs` returns; or a function from these needs to the
-                ids. It is called when the sources are locked, so it may evict.
+                ids; or a `PageSource`. Either is called when the sources are locked, so it may evict.
             components: copy only these; then only the paths' coverage is required.
 
         Raises StaleBoundaryError, EffectError, PageError, or the function's error, with nothing changed.
