@@ -215,7 +215,9 @@ class Reuse:
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
         is_path = self._state.is_path[value.component]
-        if self.mode == BY_RECENCY or not self._state.is_gated or not (is_path or self._state.is_gate[value.component]):
+        if self.mode == BY_RECENCY or self._page_blocks or not self._state.is_gated:
+            return
+        if not is_path and not self._state.is_gate[value.component]:
             return
         worth = 0.0
         if not value.stranded and value.score >= QUEUE_SPAN:

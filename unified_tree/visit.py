@@ -52,7 +52,8 @@ class Visit:
         turns: how many visits it had before.
         gap, gap_before: after how many ticks this one came, and the one before it; -1 for the first.
         mean_gap: a moving mean of the gaps up to this one.
-        growth: tokens beyond what it shares with the one before; -1 for the first.
+        growth: by how many tokens it is longer than the one before was in the end, less than none if it is shorter; -1 for the
+            first.
         features: what it is like: a bin below `BINS` for each, in `BIN_BITS`, the first one lowest.
         pace: how soon visits like it are answered, as far as was known when it was judged; judged: when that was, by what had
             been learned, or UNJUDGED.
