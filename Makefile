@@ -8,7 +8,9 @@ HAS_HEADERS := 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig
 # What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
     tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
-    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py
+    tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/storage_tier \
+    tests/conformance/test_consensus.py tests/unit/ranks/test_message.py tests/unit/ranks/test_divergence.py \
+    tests/unit/ranks/test_waiting.py
 # A file is one worker's, which starts its servers once; `tests/conftest.py` puts the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # More than cores, for many tests wait for servers.

@@ -1,16 +1,23 @@
-"""`python -m benches.hosted`: what a host tier costs a request, as processor time of the thread that calls `PrefixCache`.
+"""`python -m benches.hosted`: what a host tier, ranks and a store cost a request, as processor time of the thread that calls
+`PrefixCache`.
 
 Question: how much longer does a request take (acquire; allocate, commit and poll for each chunk of 8,192 tokens and each stop;
-allocate and poll for every 64 tokens of answer; commit, release and six polls) where every boundary is copied to host? The
-engine moves no bytes, so what is measured is the bookkeeping: a request backs up two boundaries, its prompt's and its answer's.
-Silent on: the copies, loads, full pools, many requests at a time, a store, ranks. Both ways serve the same requests, in turn;
-of each request the fastest of all lives counts, and a conversation's first turn does not.
+allocate and poll for every 64 tokens of answer; commit, release and six polls) where every boundary is copied to host, where
+ranks agree on each copy besides, and where a store behind the host gets what the host gets? No byte is moved on device and
+host, and pages hold next to nothing, so what is measured is the bookkeeping: a request backs up two boundaries, those of its
+prompt and its answer. With a store the scheduler asks it for each prompt, too. `--running N` serves N conversations side by
+side, as servers do: one poll a step for all of them.
+
+Silent on: the copies, loads, full pools, other ranks' lateness (there is one), and what a store's threads do, which run between
+two rounds, when no clock does. All ways serve the same requests, in turn; of each round (one request of each running
+conversation) the fastest of all lives counts, and a conversation's first turn does not.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from time import thread_time_ns
 from typing import Any
 from zlib import crc32
@@ -18,10 +25,16 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from benches.storage_tier import PAGE_BYTES, HeldJobs, SmallPages
 from benches.two_ways import parser_of, print_table
 from unified_tree import Component, Key, Point, Trailing
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import HostTier, Lease, PrefixCache
+from unified_tree.controllers.ranks import LocalConsensus
+from unified_tree.controllers.storage import MemoryStorage, StoredPool
+from unified_tree.controllers.storage.restore_point import record_pool
+from unified_tree.controllers.storage_tier import PersistPolicy, StorageTier
+from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import NullEngine
 
 PAGE_SIZE = 64
@@ -38,27 +51,42 @@ PAGE_COUNTS = {"full": 60_000, "swa": 30_000, "mamba": STATES}
 LOADS = {"chat": (60, 1_000, 6, 128), "agent": (1, 112_000, 60, 512)}
 """Conversations, tokens of the first prompt, turns, tokens of an answer. Each turn adds ADDED_TOKENS to what was answered."""
 ADDED_TOKENS = 128
+MOST_WRITES = 1000
+"""At a time, so that all of a round begin in it."""
 
 
-def serve(cache: PrefixCache, prompt: NDArray[np.int64], answer: NDArray[np.int64]) -> int:
-    """Serve one request, and return how many tokens were cached."""
-    lease = cache.acquire(Key(prompt))
+WAYS: dict[str, tuple[str, ...]] = {
+    "device": (),
+    "hosted": ("host",),
+    "ranks": ("host", "ranks"),
+    "store": ("host", "store"),
+    "all": ("host", "ranks", "store"),
+}
+"""What each has beside the device."""
+
+
+def serve(cache: PrefixCache, name: int, prompt: NDArray[np.int64], answer: NDArray[np.int64]) -> Iterator[int]:
+    """Serve one request up to the end of a step, over and over; yields how many tokens were cached."""
+    key = Key(prompt)
+    if cache.storage is not None:
+        cache.prefetch(name, key)
+        cache.prefetched(name)
+    lease = cache.acquire(key)
     cached, computed = lease.cached_tokens, lease.compute_from
     while computed < prompt.size:
         stop = lease.next_stop(computed)
         computed = min(prompt.size, computed + CHUNK_TOKENS, prompt.size if stop is None else stop)
         cache.allocate(lease, computed)
         cache.commit(lease, computed, states=saved(lease, computed))
-        cache.poll()
+        yield cached
     end = prompt.size + answer.size
     for length in range(prompt.size + PAGE_SIZE, end + PAGE_SIZE, PAGE_SIZE):
         cache.allocate(lease, min(end, length))
-        cache.poll()
+        yield cached
     cache.commit(lease, answer, states=saved(lease, end), begin=prompt.size)
     cache.release(lease)
     for _ in range(6):
-        cache.poll()
-    return cached
+        yield cached
 
 
 def saved(lease: Lease, computed: int) -> dict[int, int]:
@@ -66,77 +94,133 @@ def saved(lease: Lease, computed: int) -> dict[int, int]:
     return {length: page for length, page in lease.save_pages.items() if length <= computed}
 
 
-def new_cache(kinds: str, *, host: bool) -> PrefixCache:
-    """An empty cache."""
-    counts = {component.name: PAGE_COUNTS[component.name] for component in KINDS[kinds]}
-    behind = {name: 2 * count for name, count in counts.items()}
-    tier = HostTier(page_counts=behind, engine=NullEngine()) if host else None
-    return PrefixCache(KINDS[kinds], PAGE_SIZE, counts, host=tier)
+class Server:
+    """An empty cache, and what is behind it."""
+
+    def __init__(self, kinds: str, has: tuple[str, ...]) -> None:
+        components = KINDS[kinds]
+        counts = {component.name: PAGE_COUNTS[component.name] for component in components}
+        behind = {name: 2 * count for name, count in counts.items()}
+        host = HostTier(page_counts=behind, engine=NullEngine()) if "host" in has else None
+        ranks = LocalConsensus() if "ranks" in has else None
+        self.cache = PrefixCache(components, PAGE_SIZE, counts, host=host, ranks=ranks)
+        self._jobs: list[HeldJobs] = []
+        if "store" in has:
+            self._attach_store(components)
+
+    def _attach_store(self, components: tuple[Component, ...]) -> None:
+        pools = {
+            component.name: StoredPool(name=component.name, format_digest=bytes([i]) * 32, value_bytes=PAGE_BYTES)
+            for i, component in enumerate(components)
+        }
+        trailing = [pools[component.name] for component in components if not component.coverage.is_path]
+        engine = MemoryStorage([*pools.values(), *([record_pool(trailing, RECORDS)] if trailing else [])])
+        memory = {name: SmallPages() for name in pools}
+        reading, writing = self._jobs = [HeldJobs(), HeldJobs()]
+        self.cache.attach_storage(
+            StorageTier(
+                engine=engine,
+                pools=pools,
+                memory=memory,
+                weights_version="v1",
+                persist=PersistPolicy(max_open=MOST_WRITES),
+                reading=reading,
+                writing=writing,
+            )
+        )
+
+    def run_jobs(self) -> None:
+        """What the store's threads would do meanwhile."""
+        for jobs in self._jobs:
+            jobs.run()
+
+    def round(self, prompts: list[NDArray[np.int64]], answers: list[NDArray[np.int64]]) -> tuple[float, list[int]]:
+        """Serve these requests side by side: nanoseconds a request, and how many tokens of each were cached."""
+        begin = thread_time_ns()
+        running = [serve(self.cache, name, *request) for name, request in enumerate(zip(prompts, answers, strict=True))]
+        cached = [0] * len(running)
+        is_running = True
+        while is_running:
+            is_running = False
+            for number, request in enumerate(running):
+                found = next(request, None)
+                if found is not None:
+                    cached[number] = found
+                    is_running = True
+            if is_running:
+                self.cache.poll()
+        return (thread_time_ns() - begin) / len(running), cached
 
 
-def live(cache: PrefixCache, load: str, turns: int) -> tuple[list[int], int]:
-    """Nanoseconds of each request behind a conversation's first, and a checksum of what was found."""
+def live(server: Server, load: str, turns: int, running: int) -> tuple[list[float], int]:
+    """Nanoseconds a request of each round behind a conversation's first, and a checksum of what was found."""
     conversations, first_tokens, _, answer_tokens = LOADS[load]
     tokens = np.random.default_rng(0)
-    times: list[int] = []
+    times: list[float] = []
     found = 0
-    for _ in range(conversations):
-        prompt = tokens.integers(0, 1 << 30, first_tokens)
+    for _ in range(max(1, conversations // running)):
+        prompts = [tokens.integers(0, 1 << 30, first_tokens) for _ in range(running)]
         for turn in range(turns):
-            answer = tokens.integers(0, 1 << 30, answer_tokens)
-            begin = thread_time_ns()
-            cached = serve(cache, prompt, answer)
+            answers = [tokens.integers(0, 1 << 30, answer_tokens) for _ in range(running)]
+            time, cached = server.round(prompts, answers)
+            server.run_jobs()
             if turn:
-                times.append(thread_time_ns() - begin)
-            found = crc32(cached.to_bytes(8, "little"), found)
-            prompt = np.concatenate((prompt, answer, tokens.integers(0, 1 << 30, ADDED_TOKENS)))
+                times.append(time)
+            found = crc32(repr(cached).encode(), found)
+            both = zip(prompts, answers, strict=True)
+            prompts = [np.concatenate((*request, tokens.integers(0, 1 << 30, ADDED_TOKENS))) for request in both]
     return times, found
 
 
-def measure(kinds: str, load: str, turns: int, lives: int) -> dict[str, Any]:
-    """One row: without and with a host tier, in turn."""
-    fastest: dict[bool, list[int]] = {}
+def measure(kinds: str, load: str, turns: int, running: int, lives: int) -> dict[str, Any]:
+    """One row: all ways, in turn."""
+    fastest: dict[str, list[float]] = {}
     found = set()
     backups = 0.0
     for _ in range(lives):
-        for host in (False, True):
-            cache = new_cache(kinds, host=host)
+        for way, has in WAYS.items():
+            server = Server(kinds, has)
             gc.collect()
             gc.disable()
-            times, checksum = live(cache, load, turns)
+            times, checksum = live(server, load, turns, running)
             gc.enable()
-            cache.drain()
-            backups = cache.stats().backed_up.count / cache.stats().requests
-            cache.close()
+            server.cache.drain()
+            stats = server.cache.stats()
+            if has:
+                backups = stats.backed_up.count / stats.requests
+            assert stats.storage is None or stats.storage.persisted_boundaries, "the store gets what the host gets"
+            server.cache.close()
             found.add(checksum)
-            fastest[host] = list(map(min, fastest.get(host, times), times))
-    assert len(found) == 1, "a host tier that is never needed changes no hit"
-    device, hosted = (float(np.median(fastest[host])) / 1000 for host in (False, True))
+            fastest[way] = list(map(min, fastest.get(way, times), times))
+    assert len(found) == 1, "what is never needed changes no hit"
+    medians = {way: float(np.median(times)) / 1000 for way, times in fastest.items()}
     return {
         "components": kinds,
         "load": load,
+        "running": running,
         "backups": backups,
-        "device_us": device,
-        "hosted_us": hosted,
-        "backup_us": (hosted - device) / backups,
-        "ratio": hosted / device,
+        "backup_us": (medians["hosted"] - medians["device"]) / backups,
         "digest": f"{found.pop():08x}",
+        **{f"{way}_us": median for way, median in medians.items()},
+        **{f"{way}_ratio": median / medians["device"] for way, median in medians.items()},
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
     parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of each conversation")
+    parser.add_argument("--running", type=int, default=1, help="conversations at a time")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
     rows = (
-        measure(kinds, load, 2 if quick else turns, 1 if quick else options.lives)
+        measure(kinds, load, 2 if quick else turns, options.running, 1 if quick else options.lives)
         for load, (_, _, turns, _) in LOADS.items()
         for kinds in KINDS
     )
+    ways = " | ".join(f"{{{way}_us:.1f}} µs = {{{way}_ratio:.2f}}" for way in WAYS if way != "device")
     print_table(
-        "load | components | backups a request | device only | with a host tier | a backup | ratio",
-        "{load} | {components} | {backups:.1f} | {device_us:.1f} µs | {hosted_us:.1f} µs | {backup_us:.1f} µs | {ratio:.2f}",
+        "load | components | backups a request | device only | with a host tier | and ranks | host, store | host, ranks, store",
+        f"{{load}} | {{components}} | {{backups:.1f}} | {{device_us:.1f}} µs | {ways}",
         rows,
         options.json,
     )

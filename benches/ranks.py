@@ -28,7 +28,7 @@ import numpy as np
 
 from benches.machine import commit, machine
 from unified_tree.controllers.ranks import Consensus, LocalConsensus, MessageShape
-from unified_tree.controllers.ranks.message import message_dtype
+from unified_tree.controllers.ranks.message import message_bytes
 
 STEP_S = 0.005
 PAGES = 2000
@@ -109,7 +109,7 @@ def rows_of(ranks: int, by_rank: list[list[tuple[list[int], str]]]) -> list[dict
                 "ranks": ranks,
                 "ticks": "after a step" if paced else "at once",
                 "votes": MessageShape().slots if voting else 0,
-                "message_bytes": message_dtype(MessageShape(), ranks).itemsize,
+                "message_bytes": message_bytes(MessageShape(), ranks),
                 "min_us": round(min(slowest), 1),
                 "median_us": round(statistics.median(slowest), 1),
                 "max_us": round(max(slowest), 1),

@@ -205,7 +205,8 @@ class PrefixCache(StoreAccess):
             if reserve_tokens:
                 lease._grow(reserve_tokens)
             if not self.ranks.is_single_rank:
-                self.ranks.record(f"{key.length} {lease.boundary} {lease.compute_from}")
+                node, length = lease.boundary
+                self.ranks.record(f"{key.length} {node} {length} {lease.compute_from}")
             in_store = 0
             if self.storage is not None and request is not None:
                 in_store = self.storage.prefetcher.requests.due_pages(request) * self.page_size

@@ -262,7 +262,8 @@ class OpenTransfers:
         del self._open[opened.ticket]
         opened.effect.transfer = None
         if not self._is_single_rank:
-            self._ranks.record(f"{opened.effect.boundary} {error is None}")
+            boundary = opened.effect.boundary
+            self._ranks.record(f"{boundary.node} {boundary.length} {error is None}")
         self._finished(opened, error)
         if opened.above is not None:
             for above, its_error in opened.above:

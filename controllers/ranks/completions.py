@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from operator import index
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from unified_tree.controllers.ranks.consensus import Finished
 from unified_tree.errors import TicketError
+from unified_tree.receipt import record
+
+NONE: frozenset[int] = frozenset()
 
 
 class Completions:
@@ -27,8 +28,9 @@ class Completions:
         self._base = 0
         self._finished = 0
         self._failed = 0
+        self._said: bytes | None = None
 
-    def finish(self, number: int, *, failed: bool) -> None:
+    def finish(self, number: Any, *, failed: Any) -> None:  # any integer, numpy's too, in compiled code
         """Count an operation. Raises TicketError for a number that was counted before, or that is too far ahead."""
         position = index(number) - self._base
         if position >= self._furthest:
@@ -40,26 +42,33 @@ class Completions:
             raise TicketError(f"{self._kind} operation {number} was counted as finished before")
         self._finished |= 1 << position
         self._failed |= bool(failed) << position
+        self._said = None
 
-    def write(self, count: NDArray[np.void]) -> None:
-        """Write into a message which operations after the agreed ones this rank has finished. Cost: O(window)."""
-        mask = (1 << self._window) - 1
-        size = self._window // 8
-        count["finished"] = np.frombuffer((self._finished & mask).to_bytes(size, "little"), np.uint8)
-        count["succeeded"] = np.frombuffer((~self._failed & mask).to_bytes(size, "little"), np.uint8)
-
-    def read(self, count: NDArray[np.void]) -> Finished | None:
-        """The operations that the reduced message reports as newly finished on all ranks; None if there are none. Cost:
-        O(window).
+    def count(self) -> bytes:
+        """What the next message says: which operations after the agreed ones this rank has finished, and which of them did not
+        fail. Cost: O(window) where that has changed.
         """
-        finished = int.from_bytes(count["finished"].tobytes(), "little")
-        new = (~finished & (finished + 1)).bit_length() - 1  # the run of ones from the lowest bit
-        if not new:
+        if self._said is None:
+            mask = (1 << self._window) - 1
+            size = self._window // 8
+            self._said = (self._finished & mask).to_bytes(size, "little") + (~self._failed & mask).to_bytes(size, "little")
+        return self._said
+
+    def read(self, count: bytes) -> Finished | None:
+        """The operations that the reduced message reports as newly finished on all ranks; None if there are none. Cost:
+        O(window), or O(1) if there are none.
+        """
+        if not count[0] & 1:
             return None
-        succeeded = int.from_bytes(count["succeeded"].tobytes(), "little")
+        size = self._window // 8
+        finished = int.from_bytes(count[:size], "little")
+        new = (~finished & (finished + 1)).bit_length() - 1  # the run of ones from the lowest bit
+        succeeded = int.from_bytes(count[size:], "little")
         numbers = range(self._base, self._base + new)
-        failed = frozenset(number for i, number in enumerate(numbers) if not succeeded >> i & 1)
+        has_failed = ~succeeded & ((1 << new) - 1)
+        failed = frozenset([number for i, number in enumerate(numbers) if has_failed >> i & 1]) if has_failed else NONE
         self._base += new
         self._finished >>= new
         self._failed >>= new
-        return Finished(kind=self._kind, numbers=numbers, failed=failed)
+        self._said = None
+        return record(Finished, (self._kind, numbers, failed))

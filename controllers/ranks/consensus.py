@@ -7,7 +7,7 @@ Every decision that depends on such an answer is voted on here, and all ranks ac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +28,7 @@ class Decision:
     lengths: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(NamedTuple):
     """Operations of one kind that every rank has finished since the last agreement.
 
     Attributes:
@@ -43,8 +42,7 @@ class Finished:
     failed: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What all ranks agreed on by their messages of one tick; the same on every rank.
 
     Attributes:

@@ -24,9 +24,9 @@ class DistributedConsensus(TickedConsensus):
     noticed as soon as its connections close, a stopped or late one after the time-out. Pending gloo operations end by
     themselves within the time-out, or at once with `destroy_process_group`.
 
-    Cost of a tick, idle or not: 0.03 ms of bookkeeping (0.12 with all slots voted in) and what gloo needs. `python -m
-    benches.ranks` measures it: two processes on two cores of an AMD EPYC took 0.2 ms at best over loopback, and 1.0 to 1.4 in
-    the median while others kept these cores busy; four processes on them took 2.2 at best, as gloo's threads wait for a core.
+    Cost of a tick, idle or not: 0.7 µs of bookkeeping (40 with all slots voted in) and what gloo needs. `python -m
+    benches.ranks` measures it: two processes on two cores of an AMD EPYC took 0.2 ms at best over loopback, and 0.3 to 0.7 in
+    the median while others kept these cores busy; four processes on them took 1.5 at best, as gloo's threads wait for a core.
 
     Args:
         group: a gloo group on CPU, best created for this purpose with `torch.distributed.new_group(backend="gloo")`.

@@ -66,7 +66,7 @@ class GlooReduction:
         options.timeout = timedelta(seconds=self._limit_s)
         self._deadline = self._clock() + round(self._limit_s * 1e9)
         # A copy in torch's own memory: a gloo thread may be the last to let go of it, when there is no Python any more.
-        self._message = torch.from_numpy(message).clone()
+        self._message = torch.frombuffer(bytearray(message), dtype=torch.uint8).clone()
         assert self._group is not None, "closed"
         try:
             self._work = self._group.allreduce([self._message], options)
@@ -93,8 +93,7 @@ class GlooReduction:
             raise self._late() if self._clock() >= self._deadline else self._gone(error) from error
         self._work = self._message = None
         self._limit_s = self._timeout_s
-        reduced: Message = message.numpy()
-        return reduced
+        return message.numpy().tobytes()
 
     def close(self) -> None:
         """See Reduction.close. gloo ends pending operations by itself, in memory that it keeps."""

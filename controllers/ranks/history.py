@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unified_tree.controllers.ranks.message import DIGEST_BYTES
+from unified_tree.controllers.ranks.message import DIGEST_BYTES, TICK_BYTES, VIEW_BYTES, neutral
 from unified_tree.errors import DivergenceError
 
 
@@ -16,34 +13,45 @@ class History:
 
     Args:
         rank: this one's place among the views.
+        ranks: how many there are.
     """
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, ranks: int) -> None:
+        self._ranks = ranks
+        self._before = neutral(rank * VIEW_BYTES)
+        self._behind = neutral((ranks - 1 - rank) * VIEW_BYTES)
         self._sent = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
+        self._digest = self._hash.digest()
+        self._not_hashed: list[bytes] = []
 
     def record(self, what: bytes) -> None:
-        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(bytes)."""
-        self._hash.update(len(what).to_bytes(8, "little"))
-        self._hash.update(what)
+        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(1); the
+        next message hashes it.
+        """
+        self._not_hashed += (len(what).to_bytes(8, "little"), what)
 
-    def write(self, views: NDArray[np.void]) -> None:
-        """Write this rank's view into a message."""
-        views[self._rank]["tick"] = self._sent
-        views[self._rank]["history"] = np.frombuffer(self._hash.copy().digest(), np.uint8)
+    def views(self) -> bytes:
+        """The views of the next message: this rank's, among neutral ones."""
+        if self._not_hashed:
+            self._hash.update(b"".join(self._not_hashed))
+            self._digest = self._hash.digest()
+            self._not_hashed.clear()
+        sent = self._sent.to_bytes(TICK_BYTES, "little")
         self._sent += 1
+        return b"".join((self._before, sent, self._digest, self._behind))
 
-    def check(self, views: NDArray[np.void], tick: int) -> None:
+    def check(self, views: bytes, tick: int) -> None:
         """Raise DivergenceError, on all ranks alike, unless all views are equal; it names the ranks that differ."""
-        seen: dict[bytes, list[int]] = {}
-        for rank, view in enumerate(views):
-            seen.setdefault(view.tobytes(), []).append(rank)
-        if len(seen) == 1:
+        if views == views[:VIEW_BYTES] * self._ranks:
             return
+        by_rank = [views[begin : begin + VIEW_BYTES] for begin in range(0, len(views), VIEW_BYTES)]
+        seen: dict[bytes, list[int]] = {}
+        for rank, view in enumerate(by_rank):
+            seen.setdefault(view, []).append(rank)
         largest = max(seen.values(), key=len)
-        others = [rank for rank in range(len(views)) if rank not in largest]
-        ticks = sorted({int(view["tick"]) for view in views})
+        others = [rank for rank in range(self._ranks) if rank not in largest]
+        ticks = sorted({int.from_bytes(view[:TICK_BYTES], "little") for view in by_rank})
         if len(ticks) > 1:
             raise DivergenceError(
                 f"tick {tick}: messages of ranks {others} and {largest} are not of the same tick but of {ticks}: all must call "

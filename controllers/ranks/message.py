@@ -42,45 +42,42 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.errors import DivergenceError
 
 LAYOUT_VERSION = 2
+TICK_BYTES = 8
 DIGEST_BYTES = 16
 SESSION_BYTES = 16
+VIEW_BYTES = TICK_BYTES + DIGEST_BYTES
 OPENED, VOTED, WANTED = 1, 2, 4
+FLAGS = OPENED | VOTED | WANTED
 
-Message = NDArray[np.uint8]
-"""Shape [bytes], contiguous."""
+Message = bytes
 
 
-def message_dtype(shape: MessageShape, ranks: int) -> np.dtype[np.void]:
-    """The layout above, as a packed record type.
+def count_bytes(shape: MessageShape) -> int:
+    """The size of one kind's count."""
+    return shape.completions // 4
 
-    >>> message_dtype(MessageShape(), 4).itemsize
+
+def slot_bytes(shape: MessageShape) -> int:
+    """The size of a slot."""
+    return 1 + 2 * DIGEST_BYTES + shape.candidates // 8
+
+
+def message_bytes(shape: MessageShape, ranks: int) -> int:
+    """The size of every message but the opening one.
+
+    >>> message_bytes(MessageShape(), 4)
     2664
     """
-    view = np.dtype([("tick", "<u8"), ("history", "u1", (DIGEST_BYTES,))])
-    bits = (shape.completions // 8,)
-    count = np.dtype([("finished", "u1", bits), ("succeeded", "u1", bits)])
-    digest = (DIGEST_BYTES,)
-    lengths = (shape.candidates // 8,)
-    slot = np.dtype([("flags", "u1"), ("identity", "u1", digest), ("complement", "u1", digest), ("lengths", "u1", lengths)])
-    parts = [("views", view, (ranks,)), ("counts", count, (len(shape.kinds),)), ("slots", slot, (shape.slots,))]
-    return np.dtype([part for part in parts if part[2] != (0,)])
+    return ranks * VIEW_BYTES + len(shape.kinds) * count_bytes(shape) + shape.slots * slot_bytes(shape)
 
 
-def neutral(dtype: np.dtype[np.void]) -> Message:
-    """The neutral message: the AND of any message with it is that message."""
-    return np.full(dtype.itemsize, 0xFF, np.uint8)
-
-
-def fields(message: Message, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """A message as a record of its fields, shape [1], over the same memory."""
-    return message.view(dtype)
+def neutral(size: int) -> bytes:
+    """So many neutral bytes: the AND of any with them is those."""
+    return b"\xff" * size
 
 
 def opening_message(shape: MessageShape, ranks: int, session: bytes | None) -> Message:
@@ -90,31 +87,31 @@ def opening_message(shape: MessageShape, ranks: int, session: bytes | None) -> M
         session: what rank 0 has drawn; None on all others.
     """
     said = repr((LAYOUT_VERSION, shape.slots, shape.candidates, shape.completions, shape.kinds, ranks)).encode()
-    digest = with_complement(blake2b(said, digest_size=DIGEST_BYTES).digest())
-    return np.concatenate((digest, np.frombuffer(session or b"\xff" * SESSION_BYTES, np.uint8)))
+    return with_complement(blake2b(said, digest_size=DIGEST_BYTES).digest()) + (session or neutral(SESSION_BYTES))
 
 
 def session_of(reduced: Message) -> bytes:
     """The session id. Raises DivergenceError if the ranks have different shapes."""
-    if not are_equal(reduced[:DIGEST_BYTES], reduced[DIGEST_BYTES : 2 * DIGEST_BYTES]):
+    if not are_equal(reduced[: 2 * DIGEST_BYTES]):
         raise DivergenceError(
             "ranks were made with different message shapes, or by different versions of this library: give all of them the "
             "same slots, candidates, completions and kinds"
         )
-    return reduced[2 * DIGEST_BYTES :].tobytes()
+    return reduced[2 * DIGEST_BYTES :]
 
 
-def with_complement(digest: bytes) -> Message:
-    """A digest and its complement, shape [2 * digest]."""
-    value = np.frombuffer(digest, np.uint8)
-    return np.concatenate((value, ~value))
+def with_complement(digest: bytes) -> bytes:
+    """A digest and its complement, one after the other."""
+    return digest + bytes(0xFF ^ byte for byte in digest)
 
 
-def are_equal(value: Message, complement: Message) -> bool:
-    """Whether all ranks that wrote a value wrote the same, given the reduced value and its reduced complement.
+def are_equal(reduced: bytes) -> bool:
+    """Whether all ranks that wrote a value wrote the same, given the AND of the values with their complements.
 
     >>> one, other = with_complement(bytes([5])), with_complement(bytes([7]))
-    >>> [are_equal(both[:1], both[1:]) for both in (one & one, one & other)]
+    >>> [are_equal(bytes(a & b for a, b in zip(one, by, strict=True))) for by in (one, other)]
     [True, False]
     """
-    return bool(((value | complement) == 0xFF).all())
+    half = len(reduced) // 2
+    value, complement = int.from_bytes(reduced[:half], "little"), int.from_bytes(reduced[half:], "little")
+    return value | complement == (1 << 8 * half) - 1

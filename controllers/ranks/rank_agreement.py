@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from unified_tree.errors import RankError
 
@@ -79,6 +80,7 @@ class RankAgreement(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SingleRank:
     """The RankAgreement of a single rank: everything is agreed on at once.
 

@@ -27,7 +27,7 @@ class Reduction(Protocol):
         ...
 
     def start(self, message: Message) -> None:
-        """Send a message, which the caller must not change any more. Never waits. Raises RankError if ranks are gone."""
+        """Send a message. Never waits. Raises RankError if ranks are gone."""
         ...
 
     def finish(self) -> Message:

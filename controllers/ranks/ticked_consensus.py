@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import urandom
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,22 +46,22 @@ class TickedConsensus:
         """See Consensus.session."""
         return self._session
 
-    def open(self, identity: bytes, page_count: int) -> int:
+    def open(self, identity: bytes, page_count: Any) -> int:  # any integer, numpy's too, in compiled code
         """See Consensus.open."""
         self._check()
         return self._ballot.tickets.open(identity, page_count)
 
-    def propose(self, ticket: int, lengths: NDArray[np.bool_]) -> None:
+    def propose(self, ticket: Any, lengths: NDArray[np.bool_]) -> None:
         """See Consensus.propose."""
         self._check()
         self._ballot.tickets.propose(ticket, lengths)
 
-    def cancel(self, ticket: int) -> None:
+    def cancel(self, ticket: Any) -> None:
         """See Consensus.cancel."""
         self._check()
         self._ballot.tickets.cancel(ticket)
 
-    def finished(self, kind: str, number: int, *, failed: bool = False) -> None:
+    def finished(self, kind: str, number: Any, *, failed: Any = False) -> None:
         """See Consensus.finished."""
         self._check()
         self._ballot.finished(kind, number, failed=failed)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.ranks.consensus import Decision
-from unified_tree.controllers.ranks.message import DIGEST_BYTES, OPENED, VOTED, WANTED, with_complement
+from unified_tree.controllers.ranks.message import DIGEST_BYTES, FLAGS, OPENED, VOTED, WANTED, with_complement
 from unified_tree.errors import TicketError
 
 
@@ -52,21 +52,20 @@ class Ticket:
     def _low(self) -> int:
         return max(0, self._high + 1 - self._candidates)
 
-    def write(self, slot: NDArray[np.void]) -> None:
-        """Write this rank's vote into a message. Cost: O(candidates)."""
-        voted = 0 if self._lengths is None else VOTED
-        slot["flags"] = ~np.uint8(OPENED | VOTED | WANTED) | OPENED | voted | (WANTED if self.wanted else 0)
-        slot["identity"] = self._digests[:DIGEST_BYTES]
-        slot["complement"] = self._digests[DIGEST_BYTES:]
-        slot["lengths"] = 0
-        if self._lengths is not None:
-            bits = np.packbits(self._lengths[self._low : self._high + 1], bitorder="little")
-            slot["lengths"][..., : len(bits)] = bits
+    def slot(self) -> bytes:
+        """This rank's vote, as a message says it. Cost: O(candidates)."""
+        size = self._candidates // 8
+        flags = ~FLAGS & 0xFF | OPENED | (WANTED if self.wanted else 0)
+        if self._lengths is None:
+            return bytes((flags,)) + self._digests + bytes(size)
+        bits = np.packbits(self._lengths[self._low : self._high + 1], bitorder="little").tobytes()
+        return bytes((flags | VOTED,)) + self._digests + bits.ljust(size, b"\0")
 
-    def read(self, slot: NDArray[np.void]) -> Decision | None:
-        """The decision in a slot in which all ranks have voted; None if shorter lengths must be voted on."""
+    def read(self, lengths_voted: bytes) -> Decision | None:
+        """The decision where all ranks have voted, given the AND of their lengths; None if shorter ones must be voted on."""
         low, high = self._low, self._high
-        common = np.unpackbits(slot["lengths"], count=high + 1 - low, bitorder="little").astype(np.bool_)
+        bits = np.frombuffer(lengths_voted, np.uint8)
+        common = np.unpackbits(bits, count=high + 1 - low, bitorder="little").astype(np.bool_)
         if not common.any():
             self._high = low - 1
             return None

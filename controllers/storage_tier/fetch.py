@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.storage_engine import Outcome
-from unified_tree.controllers.storage_tier.stored_composition import CopiedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,9 +170,9 @@ def read_pages(store: CheckedStorage, access: PoolAccess, keys: Sequence[bytes],
         memory = [access.memory.page_memory(page) for page in some]
         outcomes = store.get(access.name, keys[begin : begin + step], memory)
         count = next((index for index, outcome in enumerate(outcomes) if outcome is not Outcome.DONE), len(some))
-        if isinstance(access.memory, CopiedMemory):
+        if access.copied is not None:
             for page, copied in zip(some[:count], memory[:count], strict=True):
-                access.memory.write_page(page, copied)
+                access.copied.write_page(page, copied)
         if count < len(some):
             return begin + count
     return len(keys)

@@ -71,7 +71,9 @@ class PersistQueue:
     def poll(self) -> None:
         """Account for ended writes, and start the next. Cost: a copy of the page ids of the boundary that starts, and of the
         tokens behind the longest prefix of it that was written lately."""
-        self._note_ended()
+        ended = self._jobs.ended()
+        if ended:
+            self._note(ended)
         while self._waiting and len(self._open) < self._policy.max_open:
             boundary, _ = self._waiting.popitem(last=False)
             self._begin(boundary)
@@ -106,9 +108,9 @@ class PersistQueue:
                 found[access.name] = ids
         return found
 
-    def _note_ended(self) -> None:
-        """Report an ended write to the other ranks; its lock is released when it has ended on all of them."""
-        for job in self._jobs.ended():
+    def _note(self, ended: list[Job]) -> None:
+        """Report ended writes to the other ranks; a lock is released when its write has ended on all of them."""
+        for job in ended:
             opened = self._open[job]
             self._count(job.error, opened.job)
             if opened.job.prefix is not None:
@@ -135,7 +137,7 @@ class PersistQueue:
 
     def close(self) -> None:
         """Release everything; the jobs have been closed."""
-        self._note_ended()
+        self._note(self._jobs.ended())
         for job in list(self._open):
             self._release(job)
         self._waiting.clear()

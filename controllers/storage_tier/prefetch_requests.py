@@ -71,6 +71,11 @@ class PrefetchRequests:
             self._outcomes.popitem(last=False)
             self._counters.count_drop("prefetch forgotten")
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any request waits no longer than its time-out."""
+        return bool(self._by_deadline)
+
     def expire(self) -> None:
         """Stop waiting for requests that have timed out. Cost: O(log open) each."""
         now = self._clock()

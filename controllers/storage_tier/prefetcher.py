@@ -126,7 +126,8 @@ class Prefetcher:
         Cost: O(log open) each.
         """
         ended = self._jobs.ended()
-        self.requests.expire()
+        if self.requests.has_deadlines:
+            self.requests.expire()
         for job in ended:
             self._advance(self._by_job.pop(job), job.error)
 

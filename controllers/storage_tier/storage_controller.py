@@ -74,7 +74,7 @@ class StorageController:
         needed = [*tier.pools.values(), *([records] if records is not None else [])]
         check_opened_for(tier.engine.stats().pools, needed)
         check_can_hold(tier.engine.capabilities, needed)
-        KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)  # which refuses a version that is none
+        self._chain = KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)
         self.store = CheckedStorage(tier.engine)
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
         self.known_prefixes = KnownPrefixes(tree, tier.persist.known_pages)
@@ -90,7 +90,11 @@ class StorageController:
     def chain(self, namespace: str) -> KeyChain | None:
         """The key chain of a namespace under its current weights; None while these have no name."""
         version = self._weights.name(namespace)
-        return None if version is None else KeyChain(page_size=self.tree.page_size, weights_version=version)
+        if version is None:
+            return None
+        if version != self._chain.weights_version:
+            self._chain = KeyChain(page_size=self.tree.page_size, weights_version=version)
+        return self._chain
 
     def prefetch(self, request: Hashable, key: Key) -> bool:
         """See PrefixCache.prefetch."""

@@ -69,6 +69,7 @@ class PoolAccess:
         required: whether a boundary needs it.
         writes: whether this rank stores its pages.
         memory: its host pages.
+        copied: the same, if they do not lie in one piece; else None.
     """
 
     name: str
@@ -76,6 +77,7 @@ class PoolAccess:
     need: PoolNeed
     stored: StoredPool
     memory: PageMemory
+    copied: CopiedMemory | None = None
     writes: bool = True
 
     @property
@@ -85,7 +87,7 @@ class PoolAccess:
 
     def most_pages(self, page_count: int) -> int:
         """How many of so many pages to give a store at a time; at least one."""
-        if isinstance(self.memory, CopiedMemory):
+        if self.copied is not None:
             page_count = min(page_count, COPIED_BYTES // self.stored.value_bytes)
         return max(1, page_count)
 
@@ -131,7 +133,8 @@ class StoredComposition:
                 required=c.required,
                 need=need_of(c),
                 stored=pools[c.name],
-                memory=memory[c.name],
+                memory=(pages := memory[c.name]),
+                copied=pages if isinstance(pages, CopiedMemory) else None,
                 writes=written is None or c.name in written,
             )
             for c in components

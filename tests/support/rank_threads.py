@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def reduce_messages(messages: Sequence[Message]) -> Message:
     """What becomes of the messages of all ranks: their bitwise AND."""
-    reduced: Message = np.bitwise_and.reduce(messages)
+    reduced: Message = np.bitwise_and.reduce([np.frombuffer(message, np.uint8) for message in messages]).tobytes()
     return reduced
 
 
@@ -69,8 +69,8 @@ class ThreadReduction:
         """See Reduction.start."""
         self._turn += 1
         with self._meeting.changed:
-            self._meeting.turns.setdefault(self._turn, {})[self.rank] = message.copy()
-            self._meeting.sizes.append(message.nbytes)
+            self._meeting.turns.setdefault(self._turn, {})[self.rank] = message
+            self._meeting.sizes.append(len(message))
             self._meeting.changed.notify_all()
 
     def finish(self) -> Message:

@@ -18,7 +18,7 @@ def exchanged(ballots: list[Ballot], tick: int = 3) -> list[object]:
     outcomes: list[object] = []
     for ballot in ballots:
         try:
-            outcomes.append(ballot.conclude(reduced.copy(), tick))
+            outcomes.append(ballot.conclude(reduced, tick))
         except DivergenceError as error:
             outcomes.append(str(error))
     return outcomes

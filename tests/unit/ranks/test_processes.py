@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rank_scenario import SEEDS
 from rank_scripts import (
@@ -205,7 +204,7 @@ def started(work: SlowWork | None, watch: Any = None) -> Any:
     group: Any = LoneGroup(work)
     clock = lambda: 0 if work is None else work.now_ns  # noqa: E731
     reduction = GlooReduction(group, timeout_s=1, join_timeout_s=3.5, clock=clock, watch=watch)
-    reduction.start(np.arange(4, dtype=np.uint8))
+    reduction.start(bytes(range(4)))
     return reduction
 
 
@@ -260,11 +259,11 @@ def test_who_lost_a_rank_lets_go_of_the_group() -> None:
 def test_a_message_that_comes_just_as_a_wait_ends_has_come() -> None:
     work = SlowWork(done_after=3)
     reduction = started(work)
-    assert reduction.finish().tolist() == [0, 1, 2, 3]
-    reduction.start(np.zeros(4, np.uint8))
+    assert reduction.finish() == bytes([0, 1, 2, 3])
+    reduction.start(bytes(4))
     assert work.is_completed()
     work.now_ns += 10**12
-    assert reduction.finish().tolist() == [0] * 4, "it came long ago, and nobody looked"
+    assert reduction.finish() == bytes(4), "it came long ago, and nobody looked"
 
 
 def test_a_group_that_cannot_says_why() -> None:

@@ -37,7 +37,7 @@ def test_a_ticket_is_cancelled_by_one_rank_for_all() -> None:
         ranks[tick].tickets.open(b"x", 3)
         ranks[0].tickets.cancel(0)
         reduced = reduce_messages([ballot.message() for ballot in ranks])
-        agreements = [ballot.conclude(reduced.copy(), tick) for ballot in ranks]
+        agreements = [ballot.conclude(reduced, tick) for ballot in ranks]
         assert [agreement.cancelled for agreement in agreements] == [(0,) if tick else ()] * 2, "not before all have opened it"
     for ballot in ranks:
         ballot.tickets.cancel(0)
@@ -105,10 +105,10 @@ def test_tickets_and_numbers_that_are_none() -> None:
 
 def test_numbers_may_be_numpys() -> None:
     consensus = LocalConsensus()
-    ticket = consensus.open(b"x", np.int64(3))  # type: ignore[arg-type]
-    consensus.propose(np.int64(ticket), everything(3))  # type: ignore[arg-type]
+    ticket = consensus.open(b"x", np.int64(3))
+    consensus.propose(np.int64(ticket), everything(3))
     for number in np.arange(150):
-        consensus.finished("load", number, failed=np.bool_(number == 100))  # type: ignore[arg-type]
+        consensus.finished("load", number, failed=np.bool_(number == 100))
     consensus.tick()
     agreement = consensus.tick()
     assert [decision.ticket for decision in agreement.decisions] == [0]
