@@ -1,8 +1,9 @@
 """`python -m benches.memory TRACES`: in how much of the memory `density` hits what `lru` hits, in the cells of `benches.cells`.
 
 Question: what share of a device budget can be given back if the order changes from `lru` to `density` and the hits stay? Each
-cell is bisected down to a sixteenth of its budget; every size tried is split between the pools as any budget is. Silent on:
-host memory, stores, one budget for all pools. Cells that the file of an earlier run has are not replayed again; where the cache
+cell is bisected down to a sixteenth of its budget; every size tried is split between the pools as any budget is. Would any
+eviction do with three quarters, where `density` needs more? The last column has what none can exceed there. Silent on: host
+memory, stores, one budget for all pools. Cells that the file of an earlier run has are not replayed again; where the cache
 has changed since, begin with a new file.
 """
 
@@ -14,7 +15,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benches.cells import Cell, cells
 from unified_tree.controllers.replay.budget_split import split_for_server
@@ -23,45 +24,66 @@ from unified_tree.controllers.replay.row import run_row
 from unified_tree.errors import ConfigurationError
 
 PARTS = 16
+THREE_QUARTERS = 12
 NOTHING = 0.001
-HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits"
+HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits | most in 3/4"
 
 
-def hit_rate(plan: Plan, policy: str, parts: int = PARTS) -> float:
-    """Hit tokens a prompt token, with `parts` sixteenths of the memory; 0 where no request runs in so little."""
+class Rates(NamedTuple):
+    """Of the prompt tokens: what was hit, and what no eviction could exceed in that memory (see `RowResult`)."""
+
+    hit: float
+    most: float
+
+
+def rates(plan: Plan, policy: str, parts: int = PARTS) -> Rates:
+    """Those with `parts` sixteenths of the memory; 0 where no request runs in so little."""
     try:
         page_counts = split_for_server(plan.composition, plan.device_bytes * parts // PARTS, plan.settings)
         row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts))
     except ConfigurationError:
-        return 0.0
-    return row.hit_tokens / row.prompt_tokens if row.prompt_tokens else 0.0
+        return Rates(0.0, 0.0)
+    assert row.optimum_high_tokens is not None
+    prompt_tokens = max(1, row.prompt_tokens)
+    return Rates(row.hit_tokens / prompt_tokens, row.optimum_high_tokens / prompt_tokens)
 
 
 def needed(cell: Cell, traces: Path) -> dict[str, Any]:
-    """The row of a cell: the fewest sixteenths of its memory in which `density` hits at least what `lru` hits in all of it.
+    """The row of a cell: the fewest sixteenths of its memory in which `density` hits at least what `lru` hits in all of it, and
+    what any eviction could hit at most in three quarters, where these are too few.
 
     Where it hits less in all of it, or `lru` next to nothing, no share is known: None.
     """
     plan = cell.plan(traces)
-    wanted, rate = hit_rate(plan, "lru"), hit_rate(plan, "density")
-    row = asdict(cell) | {"lru": wanted, "needed": None, "density": rate}
-    if rate < wanted or wanted < NOTHING:
-        return row
+    wanted = rates(plan, "lru").hit
+    tried = {PARTS: rates(plan, "density")}
     less, enough = 0, PARTS
-    while enough - less > 1:
+    is_known = wanted >= NOTHING and tried[PARTS].hit >= wanted
+    while is_known and enough - less > 1:
         middle = (less + enough) // 2
-        tried = hit_rate(plan, "density", middle)
-        if tried >= wanted:
-            enough, rate = middle, tried
+        tried[middle] = rates(plan, "density", middle)
+        if tried[middle].hit >= wanted:
+            enough = middle
         else:
             less = middle
-    return row | {"needed": enough / PARTS, "density": rate}
+    row = asdict(cell) | {
+        "lru": wanted,
+        "needed": enough / PARTS if is_known else None,
+        "density": tried[enough].hit,
+        "most": None,
+    }
+    if wanted < NOTHING or (is_known and enough <= THREE_QUARTERS):
+        return row
+    three_quarters = tried.get(THREE_QUARTERS) or rates(plan, "density", THREE_QUARTERS)
+    return row | {"most": three_quarters.most}
 
 
 def line(row: dict[str, Any]) -> str:
     """A row of the table."""
     share = "" if row["lru"] < NOTHING else "more than all" if row["needed"] is None else f"{100 * row['needed']:.0f} %"
-    return f"{row['workload']} | {row['model']} | {row['gib']} | {100 * row['lru']:.1f} | {share} | {100 * row['density']:.1f}"
+    most = "" if row["most"] is None else f"{100 * row['most']:.1f}"
+    figures = f"{row['gib']} | {100 * row['lru']:.1f} | {share} | {100 * row['density']:.1f} | {most}"
+    return f"{row['workload']} | {row['model']} | {figures}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,9 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
                 options.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
         shown.append(rows[cell])
         print(f"| {line(rows[cell])} |", flush=True)
-    counted = [row["needed"] or 1.0 for row in shown if row["lru"] >= NOTHING]
+    counted = [row for row in shown if row["lru"] >= NOTHING]
     if counted:
-        print(f"\nmedian of {len(counted)} cells: {100 * median(counted):.0f} % of the memory")
+        share = median([row["needed"] or 1.0 for row in counted])
+        out_of_reach = sum(row["most"] is not None and row["most"] < row["lru"] for row in counted)
+        print(f"\nmedian of {len(counted)} cells: {100 * share:.0f} % of the memory")
+        print(f"in {out_of_reach} of them no eviction hits as much in three quarters of it")
     return 0
 
 

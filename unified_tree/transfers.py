@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from unified_tree import grafting
@@ -112,17 +112,6 @@ class Transfers:
         """The namespace of a boundary. Raises StaleBoundaryError if its node is gone. Cost: O(1)."""
         node, _ = self._locks.find(checked_boundary(boundary))
         return "" if node is None or node.root is None else node.root.name[0]
-
-    def ends_above(self, boundary: Boundary) -> Iterator[Boundary]:
-        """The ends of the nodes on the way to a boundary, the deepest first; the boundary itself is one if it ends a node.
-
-        Raises StaleBoundaryError if its node is gone. Do not change the tree meanwhile. Cost: O(1) each.
-        """
-        node, length = self._locks.find(checked_boundary(boundary))
-        while node is not None and node.parent is not None:
-            if node.end <= length:
-                yield Boundary(node.id, node.end)
-            node = node.parent
 
     def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]], *, after: Boundary = NOWHERE) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.

@@ -42,7 +42,8 @@ class KnownPrefixes:
     """
 
     def __init__(self, tree: UnifiedTree, max_pages: int) -> None:
-        self._tree = tree
+        self._locks = tree.locks
+        self._page_size = tree.page_size
         self._max_pages = max_pages
         self._pages = 0
         self._by_node: OrderedDict[NodeId, KnownPrefix] = OrderedDict()
@@ -64,10 +65,12 @@ class KnownPrefixes:
 
         Cost: O(nodes between its end and the boundary).
         """
-        for end in self._tree.transfers.ends_above(boundary):
-            known = self._by_node.get(end.node)
-            if known is not None and known.weights_version == weights_version:
-                assert len(known.digests) * self._tree.page_size == end.length
-                self._by_node.move_to_end(end.node)
+        node, length = self._locks.find(boundary)
+        while node is not None:
+            known = self._by_node.get(node.id)
+            if known is not None and node.end <= length and known.weights_version == weights_version:
+                assert len(known.digests) * self._page_size == node.end
+                self._by_node.move_to_end(node.id)
                 return known
+            node = node.parent
         return KnownPrefix(weights_version=weights_version, digests=[])

@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
+from unified_tree.matching import collect, key_of
 from unified_tree.node import Tier
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.receipt import Boundary, Receipt
+
+HOST: Final = Tier.HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class PersistQueue:
         self._controller = controller
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
+        self._state, self._locks = controller.tree.state, controller.tree.locks
+        self._accesses = (*controller.composition.paths, *controller.composition.trailing)
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -79,32 +85,34 @@ class PersistQueue:
             self._begin(boundary)
 
     def _begin(self, boundary: Boundary) -> None:
-        controller, tree = self._controller, self._controller.tree
+        controller = self._controller
         try:
-            receipt = tree.lock(boundary, Tier.HOST)
+            receipt = self._locks.acquire(boundary, HOST, None)
         except StaleBoundaryError:
             controller.count_drop("persist stale", boundary)
             return
         boundary = receipt.boundary
+        node, length = self._locks.find(boundary)
+        assert node is not None and node.root is not None
         pages = self._pages(boundary)
-        chain = controller.chain(tree.transfers.namespace_of(boundary))
+        chain = controller.chain(node.root.name[0])
         if chain is None or any(name not in pages for name in controller.path_names):
             receipt.release()
             controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", boundary)
             return
         known = controller.known_prefixes.longest(boundary, chain.weights_version)
-        key = tree.key_of(boundary, len(known.digests) * tree.page_size)
+        key = key_of(node, length, len(known.digests) * self._state.page_size)
         job = PersistJob(controller.composition, key, pages, known)
         number = controller.ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there."""
-        controller, size = self._controller, self._controller.tree.page_size
-        found = {}
-        for access in (*controller.composition.paths, *controller.composition.trailing):
-            ids = controller.tree.pages(boundary, access.name, Tier.HOST)
-            if ids.size == access.window_pages(boundary.length // size, size):
+        page_size = self._state.page_size
+        found: dict[str, NDArray[np.int64]] = {}
+        for access in self._accesses:
+            ids = np.frombuffer(b"".join(collect(self._state, self._locks, boundary, access.name, HOST)), np.int64)
+            if ids.size == access.window_pages(boundary.length // page_size, page_size):
                 found[access.name] = ids
         return found
 

@@ -11,32 +11,46 @@ import pytest
 
 from benches import cells, memory
 from benches.cells import Cell
-from benches.memory import PARTS, hit_rate, line, main, needed
+from benches.memory import PARTS, THREE_QUARTERS, Rates, line, main, needed, rates
 
-ROW = {"workload": "built-in agents", "model": "gpt-oss-20b", "gib": 8, "lru": 0.4, "needed": 0.75, "density": 0.41}
+ROW = {
+    "workload": "built-in agents",
+    "model": "gpt-oss-20b",
+    "gib": 8,
+    "lru": 0.4,
+    "needed": 0.75,
+    "density": 0.41,
+    "most": None,
+}
 CELL = Cell("built-in agents", "gpt-oss-20b", 8)
 
 
 def test_a_line_says_how_much_is_enough() -> None:
-    assert line(ROW) == "built-in agents | gpt-oss-20b | 8 | 40.0 | 75 % | 41.0"
-    assert line(ROW | {"needed": None}) == "built-in agents | gpt-oss-20b | 8 | 40.0 | more than all | 41.0"
-    assert line(ROW | {"needed": None, "lru": 0.0}) == "built-in agents | gpt-oss-20b | 8 | 0.0 |  | 41.0"
+    assert line(ROW) == "built-in agents | gpt-oss-20b | 8 | 40.0 | 75 % | 41.0 | "
+    more = ROW | {"needed": None, "most": 0.391}
+    assert line(more) == "built-in agents | gpt-oss-20b | 8 | 40.0 | more than all | 41.0 | 39.1"
+    assert line(ROW | {"needed": None, "lru": 0.0}) == "built-in agents | gpt-oss-20b | 8 | 0.0 |  | 41.0 | "
 
 
 def rates_are(monkeypatch: pytest.MonkeyPatch, lru: float, density: Callable[[int], float]) -> None:
     """Rates by sixteenths of the memory, instead of replays."""
 
-    def rate(_plan: None, policy: str, parts: int = PARTS) -> float:
-        return lru if policy == "lru" else density(parts)
+    def rate(_plan: None, policy: str, parts: int = PARTS) -> Rates:
+        hit = lru if policy == "lru" else density(parts)
+        return Rates(hit, most=hit + parts / 100)
 
     monkeypatch.setattr(Cell, "plan", Mock(return_value=None))
-    monkeypatch.setattr(memory, "hit_rate", rate)
+    monkeypatch.setattr(memory, "rates", rate)
 
 
 @pytest.mark.parametrize("enough", range(1, PARTS + 1))
 def test_the_least_that_is_enough_is_found(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rates_are(monkeypatch, 0.4, lambda parts: 0.4 if parts >= enough else 0.39)
-    assert needed(CELL, Path())["needed"] == enough / PARTS
+    row = needed(CELL, Path())
+    assert row["needed"] == enough / PARTS
+    assert row["most"] == (None if enough <= THREE_QUARTERS else 0.39 + 0.12), (
+        "what is possible in 3/4, where these are too few"
+    )
 
 
 @pytest.mark.parametrize(("lru", "density"), [(0.4, 0.39), (0.0, 0.2)])
@@ -48,8 +62,8 @@ def test_no_share_is_known_where_less_or_nothing_is_hit(lru: float, density: flo
 def test_a_replay_in_less_memory_hits_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cells.WORKLOADS, "built-in agents", ("--requests", "60"))
     plan = Cell("built-in agents", "gpt-oss-20b", 2).plan(tmp_path)
-    assert 0 < hit_rate(plan, "density", 4) < hit_rate(plan, "density")
-    assert hit_rate(plan, "density", 0) == 0.0  # no page
+    assert 0 < rates(plan, "density", 4).hit < rates(plan, "density").hit <= rates(plan, "density").most
+    assert rates(plan, "density", 0).hit == 0.0  # no page
 
 
 def test_what_is_known_is_not_replayed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,4 +72,4 @@ def test_what_is_known_is_not_replayed_again(tmp_path: Path, capsys: pytest.Capt
     assert main([str(tmp_path), "--only", CELL.name, "--json", str(file)]) == 0
     printed = capsys.readouterr().out
     assert line(ROW) in printed
-    assert "median of 1 cells: 75 % of the memory" in printed
+    assert "median of 1 cells: 75 % of the memory\nin 0 of them" in printed

@@ -11,8 +11,11 @@ from stored_cache import StoredCache
 
 from unified_tree import Component, Key
 from unified_tree.controllers.storage import key_chain
+from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage_tier import PersistPolicy
+from unified_tree.controllers.storage_tier.jobs import Steps
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix, KnownPrefixes
+from unified_tree.controllers.storage_tier.persist_job import PersistJob
 
 TURN = 8
 
@@ -51,14 +54,17 @@ def test_a_turn_is_hashed_alone_whatever_lies_before(kinds: list[Component], mon
 def test_only_the_tail_of_the_tokens_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = StoredCache([FULL])
     cache.compute(list(range(40)))
+    assert cache.cache.storage is not None
+    jobs: Any = cache.cache.storage.jobs
     copied = []
-    key_of = cache.cache.tree.key_of
+    persist = jobs.persist
 
-    def noted(*arguments: Any) -> Key:
-        copied.append(key_of(*arguments))
-        return copied[-1]
+    def noted(job: PersistJob, chain: KeyChain) -> Steps:
+        copied.append(job.key)
+        found: Steps = persist(job, chain)
+        return found
 
-    monkeypatch.setattr(cache.cache.tree, "key_of", noted)
+    monkeypatch.setattr(jobs, "persist", noted)
     cache.compute(list(range(48)))
     assert [(key.begin, key.length, len(key.data)) for key in copied] == [(40, 48, 64)]
     monkeypatch.undo()
