@@ -11,6 +11,7 @@ recent and else to about a fiftieth of the ticks since then, and the memory is b
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 DEVICE: Final = Tier.DEVICE
 BOUNDS_S: Final = tuple([2**bucket / 1000 for bucket in range(31)])
 """The ages of each bucket are below its bound, in seconds: 1 ms, 2 ms, 4 ms, … about 12 days. One more bucket has the rest."""
-BOUNDS_MS: Final = [float(2**bucket) for bucket in range(31)]
 LAST_BUCKET: Final = 31
 SLOTS: Final = 128
 LEVELS: Final = 32
@@ -32,12 +32,18 @@ LEVELS: Final = 32
 
 @mypyc_attr(acyclic=True)
 class Bucket:
-    """One bucket's count; an object of its own, because compiled code counts in it without making numbers into objects."""
+    """One bucket's count; an object of its own, because compiled code counts in it without making numbers into objects.
 
-    __slots__ = ("count",)
+    Attributes:
+        from_ms, below_ms: which ages it counts, if it counts ages.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("below_ms", "count", "from_ms")
+
+    def __init__(self, from_ms: float = -inf, below_ms: float = inf) -> None:
         self.count: i64 = 0
+        self.from_ms = from_ms
+        self.below_ms = below_ms
 
 
 @mypyc_attr(acyclic=True)
@@ -63,13 +69,12 @@ class AgeCounter:
     1
     """
 
-    __slots__ = ("_below_ms", "_bucket", "_buckets", "_from_ms", "total_s")
+    __slots__ = ("_bucket", "_buckets", "total_s")
 
     def __init__(self) -> None:
-        self._buckets = [Bucket() for _ in range(LAST_BUCKET + 1)]
+        bounds_ms = [-inf, *(float(2**bucket) for bucket in range(LAST_BUCKET)), inf]
+        self._buckets = [Bucket(*bounds) for bounds in pairwise(bounds_ms)]
         self._bucket = self._buckets[0]  # of the last age
-        self._from_ms = -inf
-        self._below_ms = 1.0
         self.total_s = 0.0
 
     @property
@@ -80,17 +85,17 @@ class AgeCounter:
     def add(self, age_s: float) -> None:
         """Count one age, in seconds. Cost: O(1)."""
         age_ms = age_s * 1000
-        if age_ms < self._from_ms or age_ms >= self._below_ms:
-            self._turn_to(age_ms)
-        self._bucket.count += 1
+        bucket = self._bucket
+        if age_ms < bucket.from_ms or age_ms >= bucket.below_ms:
+            bucket = self._turn_to(age_ms)
+        bucket.count += 1
         self.total_s += age_s
 
-    def _turn_to(self, age_ms: float) -> None:
-        """The next age is in another bucket than the last one."""
-        bucket = min(bit_length(int(age_ms)), LAST_BUCKET)
-        self._bucket = self._buckets[bucket]
-        self._from_ms = BOUNDS_MS[bucket - 1] if bucket else -inf
-        self._below_ms = BOUNDS_MS[bucket] if bucket < LAST_BUCKET else inf
+    def _turn_to(self, age_ms: float) -> Bucket:
+        """The bucket of an age, which is not that of the age before."""
+        bucket = self._buckets[min(bit_length(int(age_ms)), LAST_BUCKET)]
+        self._bucket = bucket
+        return bucket
 
 
 def bit_length(number: i64) -> i64:

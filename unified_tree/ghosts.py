@@ -44,7 +44,7 @@ MAX_FIRST_PAGES: Final = 1 << 16
 """Of how many first pages of prompts it is remembered in which namespaces they stood."""
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Eviction:
     """Why and when something went; one for all that one call evicted from one pool.
 

@@ -49,6 +49,13 @@ static int numbers(PyObject *const *given, Py_ssize_t count, Py_ssize_t *out)
     return 0;
 }
 
+static uint64_t word_at(const char *first)
+{
+    uint64_t word;
+    memcpy(&word, first, sizeof word);
+    return word;
+}
+
 /* How many bytes agree from the first on; where they differ, a whole number of words of eight. */
 static Py_ssize_t equal_bytes(const char *ours, const char *theirs, Py_ssize_t size)
 {
@@ -59,13 +66,8 @@ static Py_ssize_t equal_bytes(const char *ours, const char *theirs, Py_ssize_t s
             break;
         at += step;
     }
-    uint64_t one, other;
-    for (; at + (Py_ssize_t)sizeof one <= size; at += sizeof one) {
-        memcpy(&one, ours + at, sizeof one);
-        memcpy(&other, theirs + at, sizeof other);
-        if (one != other)
-            break;
-    }
+    while (at + (Py_ssize_t)sizeof(uint64_t) <= size && word_at(ours + at) == word_at(theirs + at))
+        at += sizeof(uint64_t);
     return at;
 }
 
@@ -136,20 +138,18 @@ static PyObject *page_code(PyObject *module, PyObject *const *given, Py_ssize_t 
     Py_ssize_t at = number[0], end = at > data.size - number[1] ? data.size : at + number[1];
     uint64_t code = (uint64_t)length * 0xD6E8FEB86659FD93u + 1;
     if (end - at >= (Py_ssize_t)sizeof(uint64_t[LANES])) {
-        uint64_t words[LANES], a = code, b = code + 1, c = code + 2, d = code + 3;
-        for (; at + (Py_ssize_t)sizeof words <= end; at += sizeof words) {
-            memcpy(words, data.first + at, sizeof words);
-            a = turned(a ^ words[0]) * FACTOR;
-            b = turned(b ^ words[1]) * FACTOR;
-            c = turned(c ^ words[2]) * FACTOR;
-            d = turned(d ^ words[3]) * FACTOR;
+        uint64_t a = code, b = code + 1, c = code + 2, d = code + 3;
+        for (; at + (Py_ssize_t)sizeof(uint64_t[LANES]) <= end; at += sizeof(uint64_t[LANES])) {
+            const char *words = data.first + at;
+            a = turned(a ^ word_at(words)) * FACTOR;
+            b = turned(b ^ word_at(words + 8)) * FACTOR;
+            c = turned(c ^ word_at(words + 16)) * FACTOR;
+            d = turned(d ^ word_at(words + 24)) * FACTOR;
         }
         code = with_word(with_word(with_word(with_word(code, a), b), c), d);
     }
-    for (uint64_t word; at + (Py_ssize_t)sizeof word <= end; at += sizeof word) {
-        memcpy(&word, data.first + at, sizeof word);
-        code = with_word(code, word);
-    }
+    for (; at + (Py_ssize_t)sizeof(uint64_t) <= end; at += sizeof(uint64_t))
+        code = with_word(code, word_at(data.first + at));
     close_data(&data);
     return PyLong_FromUnsignedLongLong(code >> 2); /* what compiled code has as a short number */
 }

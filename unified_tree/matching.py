@@ -168,7 +168,7 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
             if parent is None:
                 break
             above: i64 = parent.end
-            reached -= size * _pages_once(at, i)
+            reached -= size * _pages_once(state, at, i)
             if reached > above:
                 break
             reached = above
@@ -178,15 +178,16 @@ def once_boundary_from(state: TreeState, node: Node) -> int:
     return first
 
 
-def _pages_once(node: Node, component: int) -> i64:
+def _pages_once(state: TreeState, node: Node, component: int) -> i64:
     """How many of a node's last pages a component has, or had before it lost them."""
     count: i64 = 0
     value = node.device[component]
     if value is not None:
         count = len(value.pages) // PAGE_ID_BYTES
-    value = node.host[component]
-    if value is not None and len(value.pages) > PAGE_ID_BYTES * count:
-        count = len(value.pages) // PAGE_ID_BYTES
+    if state.host_value_count:
+        value = node.host[component]
+        if value is not None and len(value.pages) > PAGE_ID_BYTES * count:
+            count = len(value.pages) // PAGE_ID_BYTES
     if node.lost is not None:
         lost = node.lost_of(component)
         if lost is not None and lost.page_count > count:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CAUSES: Final = tuple(MissCause)
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Miss:
     """The tokens [begin, end) of a prompt, computed for one reason.
 

@@ -136,7 +136,7 @@ class Value(Ranked):
         self.hits += 1
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Lost:
     """A window or a state that a node's end had and has no more, on neither tier.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary, Match
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class LeaseMisses(Flight):
     """The misses of one lease, and its prompt while that is under way.
 
@@ -43,12 +43,14 @@ class LeaseMisses(Flight):
         parts = ledger.parts(self._booked, self.length, self._compute_from)
         return parts if self._failed is None else [self._failed, *parts]
 
-    def book(self, ledger: MissLedger, key: Key, count: int, compute_from: int, committed: int, in_store: int) -> None:
+    def book(
+        self, ledger: MissLedger, key: Key, namespace: str, count: int, compute_from: int, committed: int, in_store: int
+    ) -> None:
         """Book what a request has to compute, and that it does so now.
 
         Args:
             ledger: of its cache.
-            key: its prompt, of `count` tokens.
+            key: its prompt, of `count` tokens; `namespace`: of that.
             in_store: up to which length a store was about to bring the prompt when the request waited no longer.
         """
         found = self._found
@@ -57,7 +59,7 @@ class LeaseMisses(Flight):
         self.key = key
         self.length = count
         self._compute_from = compute_from
-        self._booked = ledger.book(key, count, found, compute_from, self._unloaded, in_store)
+        self._booked = ledger.book(key, namespace, count, found, compute_from, self._unloaded, in_store)
         self._known = known = max(found.known.length, committed)
         ledger.in_flight.move(self, known)
 

@@ -40,7 +40,7 @@ class MissLedger:
 
     __slots__ = (
         "_evicted",
-        "_key",
+        "_namespace",
         "_parts",
         "_short_by",
         "_state",
@@ -61,7 +61,7 @@ class MissLedger:
         self.namespaces: dict[tuple[int, str | None, str], int] = {}
         self.details: dict[tuple[MissCause, str], int] = {}
         self.in_flight = InFlight(state.page_size)
-        self._key: Key | None = None  # of the request that was booked last
+        self._namespace = ""  # of the request that was booked last
 
     def renew(self, state: TreeState) -> None:
         """The cache was emptied, and this is its tree now. What was booked stays; nothing is in flight any more."""
@@ -92,13 +92,20 @@ class MissLedger:
         return self._state.ghosts is not None
 
     def book(
-        self, key: Key, count: int, found: Match, compute_from: int, unloaded: tuple[int, str | None], in_store: int
+        self,
+        key: Key,
+        namespace: str,
+        count: int,
+        found: Match,
+        compute_from: int,
+        unloaded: tuple[int, str | None],
+        in_store: int,
     ) -> Miss | None:
         """Book what a request has to compute, and return the first of what of that lies in pages; see `LeaseMisses` and
         `causes.find_misses`.
         """
         state, parts = self._state, self._parts
-        self._key = key
+        self._namespace = namespace
         parts.take()  # whatever an error left
         end: i64 = find_misses(parts, state, key, count, found, compute_from, unloaded, in_store, self.in_flight)
         first = parts.take()
@@ -127,18 +134,13 @@ class MissLedger:
         if eviction is not None:
             self._add_evicted(eviction, count)
         if code in (NEVER_SAVED, OTHER_WEIGHTS):
-            of = (miss.code, detail, self._namespace())
+            of = (miss.code, detail, self._namespace)
             if of in self.namespaces or len(self.namespaces) < MAX_NAMESPACES:
                 self.namespaces[of] = self.namespaces.get(of, 0) + count
         if detail is not None:
             kind = (miss.cause, detail)
             if kind in self.details or len(self.details) < MAX_DETAILS:  # a namespace is one, and there may be any number
                 self.details[kind] = self.details.get(kind, 0) + count
-
-    def _namespace(self) -> str:
-        """That of the request that was booked last."""
-        key = self._key
-        return "" if key is None else key.namespace
 
     def _add_evicted(self, eviction: Eviction, count: i64) -> None:
         """Book tokens that were evicted: of which pool, how much larger it would have to be, and for whom they went."""
@@ -153,7 +155,7 @@ class MissLedger:
         size: i64 = bit_length(left)
         sizes[min(size, SIZES - 1)].count += count
         name = eviction.beneficiary
-        if name is None or name == self._namespace():
+        if name is None or name == self._namespace:
             return
         if name in self.beneficiaries or len(self.beneficiaries) < MAX_NAMESPACES:
             self.beneficiaries[name] = self.beneficiaries.get(name, 0) + count

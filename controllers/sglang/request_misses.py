@@ -149,7 +149,7 @@ class RequestMisses:
         count = key.length
         parts: list[Miss] = []
         if count:
-            booked = ledger.book(key, count, found, resumed, account.unloaded, in_store)
+            booked = ledger.book(key, key.namespace, count, found, resumed, account.unloaded, in_store)
             if self._metrics is not None or counters.watcher is not None:
                 parts = ledger.parts(booked, count, resumed)
             account.known = max(found.known.length, resumed)
