@@ -49,9 +49,11 @@ BY_CLASS: Final = 2
 """How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
 is known of sessions like theirs."""
 DOUBT: Final = 1.4
-"""Classes of sessions are told apart if as many hits are expected of that as without, and they foresee answers. If they do not,
-more hits must be expected, by this share over the root of how many visits say so: two standard errors, about; half of that to go
-on."""
+"""What hits are expected of classes of sessions is in doubt by this share over the root of how many visits say so: two standard
+errors, about. They are told apart if more hits are expected beyond doubt, and go on to be with half of that."""
+FORESEEN: Final = 0.03
+"""If classes make an answer likelier by so much (as a logarithm), they are told apart unless fewer hits are expected beyond
+doubt; half of that will do to go on. Likelihoods say so long before hits do, which a few long sessions decide."""
 LENGTH_PAYS: Final = 1.15
 """Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected
 leaves out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
@@ -206,9 +208,8 @@ class Reuse:
         """In slices; see `_begin`."""
         yield from self._sessions.learn(self.now, *self._held())
         yield from self._forks.learn(self.now, 0.0, 0.0)
-        pays = 1.0
-        if self._sessions.foresight <= 0.0:
-            pays += DOUBT / sqrt(float(self._sessions.judged)) / (2.0 if self.mode == BY_CLASS else 1.0)
+        doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
+        pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
         self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
         self._weighs_length = self._sessions.by_length >= (LENGTH_STILL_PAYS if self._weighs_length else LENGTH_PAYS)
         if sum(self._resumed) > RESUMED_FADE:

@@ -123,13 +123,13 @@ class VisitFit:
         return reached(odds, np.array(self.cuts)) * AGES
 
     def _foresee(self, cell: NDArray[np.int64], is_back: NDArray[np.bool_]) -> Iterator[None]:
-        """Settle the `foresight`, in slices: by which factor (as a logarithm) the answers of other visits are likelier if their
-        classes are told apart than if they are not.
+        """Settle the `foresight`, in slices: by which factor (as a logarithm) an answer of other visits is likelier if their
+        classes are told apart than if they are not; what did not happen counts, too.
         """
         came, there = yield from came_and_there(cell, is_back, len(self.paces))
         times = np.exp2((np.array(self.paces) - USUAL_PACE) / PACES_AN_OCTAVE)
-        due = there @ np.array(self.chances)
-        self.foresight = float((came.sum(1) * np.log(times) - (times - 1) * due).sum())
+        answers, due = came.sum(1), there @ np.array(self.chances)
+        self.foresight = float((answers * np.log(times) - (times - 1) * due).sum()) / max(1, int(answers.sum()))
 
     def judge(
         self,
@@ -140,9 +140,10 @@ class VisitFit:
         boundary: float,
         memory: float,
     ) -> Iterator[None]:
-        """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
-        as if they are not; their `foresight`; the `rise`: how many times as many these are as if all are kept up to one age, so that what was used
-        last never goes first; and `by_length`: how many times as many if all are alike, but worth the more the longer they are.
+        """Settle, in slices, the `foresight`; the `gain`: how many times as many tokens of other visits are hit if these
+        classes are told apart as if they are not; the `rise`: how many times as many these are as if all are kept up to one
+        age, so that what was used last never goes first; and `by_length`: how many times as many if all are alike, but worth
+        the more the longer they are.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
         (the working set, Denning, 1968). What is answered until then is hit.

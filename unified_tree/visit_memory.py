@@ -40,7 +40,7 @@ class VisitMemory:
 
     Attributes:
         gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
-        foresight: by which factor, as a logarithm, answers were likelier if classes are told apart; as judged last.
+        foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, where boundaries are scarce.
         judged: how many visits these figures come from.
     """
