@@ -39,7 +39,7 @@ RANKS: Final = 4
 """Boundaries of a session are told apart by how many lie behind them: 0, 1, 2, or more."""
 RESUMED_FADE: Final = 4096.0
 FIRST_LEARNED: Final = 64
-"""After so many visits something is learned, and after twice as many again, up to `revise_every`."""
+"""After so many visits something is learned, and after as many again, up to `revise_every`."""
 EARLY_SLICES: Final = 4
 """A visit takes so many slices of learning, each of them short, while there are `revise_every`; more while there are fewer."""
 LEARNED: Final = object()
@@ -49,8 +49,11 @@ BY_CLASS: Final = 2
 """How values are ranked: as `lru`; or by what is known of all sessions at an age, and of places where they fork off; or by what
 is known of sessions like theirs."""
 DOUBT: Final = 1.4
-"""Classes of sessions are told apart if more hits are expected of that, by this share over the root of how many visits say so:
-two standard errors, about. They go on to be with half of that."""
+"""What hits are expected of classes of sessions is in doubt by this share over the root of how many visits say so: two standard
+errors, about. They are told apart if more hits are expected beyond doubt, and go on to be with half of that."""
+FORESEEN: Final = 0.03
+"""If classes make an answer likelier by so much (as a logarithm), they are told apart unless fewer hits are expected beyond
+doubt; half of that will do to go on. Likelihoods say so long before hits do, which a few long sessions decide."""
 LENGTH_PAYS: Final = 1.15
 """Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected
 leaves out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
@@ -167,7 +170,7 @@ class Reuse:
         self._sessions.enter(visit)
         self.visits += 1
         count, every = self.visits, self._settings.revise_every
-        if self._learning is None and (count % every == 0 or (FIRST_LEARNED <= count < every and count & (count - 1) == 0)):
+        if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
             self._learning = self._learn()
         for _ in range(max(1, EARLY_SLICES * every // count)):
             if self._learning is not None and next(self._learning, LEARNED) is LEARNED:
@@ -205,7 +208,8 @@ class Reuse:
         """In slices; see `_begin`."""
         yield from self._sessions.learn(self.now, *self._held())
         yield from self._forks.learn(self.now, 0.0, 0.0)
-        pays = 1.0 + DOUBT / sqrt(float(self._sessions.judged)) / (2.0 if self.mode == BY_CLASS else 1.0)
+        doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
+        pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
         self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
         self._weighs_length = self._sessions.by_length >= (LENGTH_STILL_PAYS if self._weighs_length else LENGTH_PAYS)
         if sum(self._resumed) > RESUMED_FADE:

@@ -64,7 +64,7 @@ class VisitFit:
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
         chances: of an answer at each age, shape [AGES].
-        gain, rise, by_length: as judged last.
+        gain, foresight, rise, by_length: as judged last.
     """
 
     def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
@@ -76,6 +76,7 @@ class VisitFit:
         self.paces: list[int] = []
         self.chances: list[float] = []
         self.gain = 1.0
+        self.foresight = 0.0
         self.rise = inf
         self.by_length = 1.0
 
@@ -105,11 +106,7 @@ class VisitFit:
         cell = self._first_cells(odds)
         yield
         cell += ages_of(age)
-        yield
-        came = np.bincount(cell[is_back], minlength=classes * AGES).reshape(classes, AGES)
-        yield
-        there = np.bincount(cell, minlength=classes * AGES).reshape(classes, AGES)[:, ::-1].cumsum(1)[:, ::-1]
-        yield
+        came, there = yield from came_and_there(cell, is_back, classes)
         hazard = came.sum(0) / np.maximum(there.sum(0), 1)
         ratio = (came.sum(1) + 1) / ((there * hazard).sum(1) + 1)
         paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
@@ -125,6 +122,15 @@ class VisitFit:
         """The cell of the class of each visit, and of the least age: classes and ages as one number."""
         return reached(odds, np.array(self.cuts)) * AGES
 
+    def _foresee(self, cell: NDArray[np.int64], is_back: NDArray[np.bool_]) -> Iterator[None]:
+        """Settle the `foresight`, in slices: by which factor (as a logarithm) an answer of other visits is likelier if their
+        classes are told apart than if they are not; what did not happen counts, too.
+        """
+        came, there = yield from came_and_there(cell, is_back, len(self.paces))
+        times = np.exp2((np.array(self.paces) - USUAL_PACE) / PACES_AN_OCTAVE)
+        answers, due = came.sum(1), there @ np.array(self.chances)
+        self.foresight = float((answers * np.log(times) - (times - 1) * due).sum()) / max(1, int(answers.sum()))
+
     def judge(
         self,
         features: NDArray[np.int64],
@@ -134,9 +140,10 @@ class VisitFit:
         boundary: float,
         memory: float,
     ) -> Iterator[None]:
-        """Settle the `gain`, in slices: how many times as many tokens of other visits are hit if these classes are told apart
-        as if they are not; the `rise`: how many times as many these are as if all are kept up to one age, so that what was used
-        last never goes first; and `by_length`: how many times as many if all are alike, but worth the more the longer they are.
+        """Settle, in slices, the `foresight`; the `gain`: how many times as many tokens of other visits are hit if these
+        classes are told apart as if they are not; the `rise`: how many times as many these are as if all are kept up to one
+        age, so that what was used last never goes first; and `by_length`: how many times as many if all are alike, but worth
+        the more the longer they are.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
         (the working set, Denning, 1968). What is answered until then is hit.
@@ -155,9 +162,11 @@ class VisitFit:
         of = reached(odds, np.array(self.cuts))
         yield
         ages = ages_of(age)
+        cell = of * AGES + ages
+        yield from self._foresee(cell, is_back)
         room = tokens + boundary
         weights = room, room * age, tokens * is_back
-        held, hit = yield from kept_up_to(of * AGES + ages, classes, *weights)
+        held, hit = yield from kept_up_to(cell, classes, *weights)
         most = float(hit[:, -1].sum())
         if memory >= held[:, -1].sum() or most <= 0:
             self.gain = self.by_length = 1.0
@@ -183,6 +192,24 @@ class VisitFit:
         shares = LENGTH_SIZES / (LENGTH_SIZES + boundary)
         longer = yield from hits_at(shares[:, np.newaxis] * by_pace[USUAL_PACE], held, hit, memory)
         self.by_length = (longer + doubt) / (alike + doubt)
+
+
+def came_and_there(
+    cell: NDArray[np.int64], is_back: NDArray[np.bool_], classes: int
+) -> Generator[None, None, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """How many visits of each class were answered at each age, and how many were there then, both of shape [classes, AGES]; in
+    slices.
+
+    Args:
+        cell: of each visit its class and age, as one number.
+        is_back: whether it was answered.
+    """
+    yield
+    came = np.bincount(cell[is_back], minlength=classes * AGES).reshape(classes, AGES)
+    yield
+    there = np.bincount(cell, minlength=classes * AGES).reshape(classes, AGES)[:, ::-1].cumsum(1)[:, ::-1]
+    yield
+    return came, there
 
 
 def kept_up_to(

@@ -40,6 +40,7 @@ class VisitMemory:
 
     Attributes:
         gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
+        foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, where boundaries are scarce.
         judged: how many visits these figures come from.
     """
@@ -60,6 +61,7 @@ class VisitMemory:
         self._worth: list[list[float] | None] = [None] * PACES
         self.gain = self.by_length = 1.0
         self.judged = 1
+        self.foresight = 0.0
         self._may_rise = True
 
     def enter(self, visit: Visit) -> None:
@@ -152,6 +154,7 @@ class VisitMemory:
             self.gain += (half.gain - self.gain) / JUDGEMENTS
             self.by_length += (half.by_length - self.by_length) / JUDGEMENTS
             self.judged = count // 2
+            self.foresight = half.foresight
             self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
         self._worth = [None] * PACES
