@@ -7,6 +7,9 @@ from hashlib import blake2b
 from unified_tree.controllers.ranks.message import DIGEST_BYTES, TICK_BYTES, VIEW_BYTES, neutral
 from unified_tree.errors import DivergenceError
 
+MOST_WAITING = 128
+"""Events, each in two pieces, that are hashed together at most: ranks without a host tier record, and never tick."""
+
 
 class History:
     """One rank's history: how many messages it sent, and a digest of the events before each.
@@ -26,17 +29,22 @@ class History:
         self._not_hashed: list[bytes] = []
 
     def record(self, what: bytes) -> None:
-        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(1); the
-        next message hashes it.
+        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(bytes),
+        most of it in the next message.
         """
         self._not_hashed += (len(what).to_bytes(8, "little"), what)
+        if len(self._not_hashed) >= 2 * MOST_WAITING:
+            self._hash_waiting()
+
+    def _hash_waiting(self) -> None:
+        self._hash.update(b"".join(self._not_hashed))
+        self._not_hashed.clear()
+        self._digest = self._hash.digest()
 
     def views(self) -> bytes:
         """The views of the next message: this rank's, among neutral ones."""
         if self._not_hashed:
-            self._hash.update(b"".join(self._not_hashed))
-            self._digest = self._hash.digest()
-            self._not_hashed.clear()
+            self._hash_waiting()
         sent = self._sent.to_bytes(TICK_BYTES, "little")
         self._sent += 1
         return b"".join((self._before, sent, self._digest, self._behind))

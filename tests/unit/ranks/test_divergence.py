@@ -8,6 +8,7 @@ from rank_threads import reduce_messages
 
 from unified_tree.controllers.ranks import MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
+from unified_tree.controllers.ranks.history import MOST_WAITING, History
 from unified_tree.errors import DivergenceError
 
 SHAPE = MessageShape(slots=2, candidates=8, completions=8)
@@ -81,3 +82,15 @@ def test_swapped_requests_are_never_decided() -> None:
         for identity in order:
             ballot.tickets.propose(ballot.tickets.open(identity, 2), np.array([True, True, True]))
     assert all("ticket 0" in str(outcome) for outcome in exchanged([first, second]))
+
+
+def test_events_are_hashed_alike_whenever_and_do_not_pile_up_without_a_tick() -> None:
+    """Ranks without a host tier record each request, and never tick."""
+    often, never = History(0, 1), History(0, 1)
+    for number in range(1_000):
+        what = b"x" * (number % 7)
+        often.record(what)
+        often.views()
+        never.record(what)
+        assert len(never._not_hashed) < 2 * MOST_WAITING
+    assert often.views()[8:] == never.views()[8:]
