@@ -5,7 +5,7 @@ PIP := rm -rf build && $(BIN)/python -m pip install -q --disable-pip-version-che
 SOURCES := pyproject.toml setup.py constraints.txt $(shell find unified_tree components controllers -name '*.py' -not -type l -o -name '*.c')
 # Exits with 0 where C modules can be compiled, as far as Python goes.
 HAS_HEADERS := 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
-# What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, and the C modules.
+# What compiling can change, with half of the simulation's lives: the tree with its policies, the copies to and from host and the page allocator, under all that drives them, ranks, what a scheduler does of a store, and the C modules.
 CORE_TESTS := tests/model tests/sim tests/regressions tests/conformance/test_policies.py tests/unit/tree tests/unit/cache \
     tests/unit/host tests/unit/transfer_engines tests/unit/pools/test_page_pair.py tests/unit/pools/test_row_copy.py \
     tests/unit/storage/test_file_buckets.py tests/unit/storage/test_file_storage.py tests/unit/storage_tier \

@@ -25,16 +25,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.storage_tier import PAGE_BYTES, HeldJobs, SmallPages
+from benches.storage_tier import HeldJobs, SmallStore
 from benches.two_ways import parser_of, print_table
 from unified_tree import Component, Key, Point, Trailing
 from unified_tree import Path as PathCoverage
 from unified_tree.controllers import HostTier, Lease, PrefixCache
 from unified_tree.controllers.ranks import LocalConsensus
-from unified_tree.controllers.storage import MemoryStorage, StoredPool
-from unified_tree.controllers.storage.restore_point import record_pool
+from unified_tree.controllers.storage import MemoryStorage
 from unified_tree.controllers.storage_tier import PersistPolicy, StorageTier
-from unified_tree.controllers.storage_tier.stored_composition import RECORDS
 from unified_tree.controllers.transfer_engines import NullEngine
 
 PAGE_SIZE = 64
@@ -53,8 +51,6 @@ LOADS = {"chat": (60, 1_000, 6, 128), "agent": (1, 112_000, 60, 512)}
 ADDED_TOKENS = 128
 MOST_WRITES = 1000
 """At a time, so that all of a round begin in it."""
-
-
 WAYS: dict[str, tuple[str, ...]] = {
     "device": (),
     "hosted": ("host",),
@@ -109,19 +105,13 @@ class Server:
             self._attach_store(components)
 
     def _attach_store(self, components: tuple[Component, ...]) -> None:
-        pools = {
-            component.name: StoredPool(name=component.name, format_digest=bytes([i]) * 32, value_bytes=PAGE_BYTES)
-            for i, component in enumerate(components)
-        }
-        trailing = [pools[component.name] for component in components if not component.coverage.is_path]
-        engine = MemoryStorage([*pools.values(), *([record_pool(trailing, RECORDS)] if trailing else [])])
-        memory = {name: SmallPages() for name in pools}
+        small = SmallStore(components)
         reading, writing = self._jobs = [HeldJobs(), HeldJobs()]
         self.cache.attach_storage(
             StorageTier(
-                engine=engine,
-                pools=pools,
-                memory=memory,
+                engine=MemoryStorage(small.opened),
+                pools=small.pools,
+                memory=small.memory,
                 weights_version="v1",
                 persist=PersistPolicy(max_open=MOST_WRITES),
                 reading=reading,

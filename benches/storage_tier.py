@@ -127,26 +127,39 @@ class HeldJobs:
         self._held = []
 
 
+class SmallStore:
+    """The pools of some components in a store, and small pages on host for them.
+
+    Attributes:
+        opened: what the engine has to be opened with.
+    """
+
+    def __init__(self, components: Sequence[Component]) -> None:
+        self.pools = {
+            c.name: StoredPool(name=c.name, format_digest=bytes([i]) * 32, value_bytes=PAGE_BYTES)
+            for i, c in enumerate(components)
+        }
+        self.memory = {name: SmallPages() for name in self.pools}
+        trailing = [self.pools[c.name] for c in components if not c.coverage.is_path]
+        self.opened = [*self.pools.values(), *([record_pool(trailing, RECORDS)] if trailing else [])]
+
+
 class Server:
     """A cache over a store."""
 
     def __init__(
         self, components: list[Component], jobs: Callable[[], Jobs], store: Callable[[list[StoredPool]], MemoryStorage]
     ) -> None:
-        pools = {
-            c.name: StoredPool(name=c.name, format_digest=bytes([i]) * 32, value_bytes=PAGE_BYTES)
-            for i, c in enumerate(components)
-        }
-        trailing = [pools[c.name] for c in components if not isinstance(c.coverage, ComponentPath)]
+        small = SmallStore(components)
         self.components = components
-        self.engine = store([*pools.values(), *([record_pool(trailing, RECORDS)] if trailing else [])])
+        self.engine = store(small.opened)
         self.reading, self.writing = jobs(), jobs()
         host = HostTier(page_counts={}, engine=SimulatedEngine(0, VirtualClock()))
         self.cache = PrefixCache(components, PAGE_SIZE, host=host)
         self.tier = StorageTier(
             engine=self.engine,
-            pools=pools,
-            memory={name: SmallPages() for name in pools},
+            pools=small.pools,
+            memory=small.memory,
             weights_version="v1",
             prefetch=PrefetchPolicy(mode=PrefetchMode.WAIT_COMPLETE, max_host_share=1.0),
             persist=PersistPolicy(recheck_s=0.0),

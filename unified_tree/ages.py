@@ -32,16 +32,22 @@ LEVELS: Final = 32
 
 @mypyc_attr(acyclic=True)
 class Bucket:
-    """One bucket's count; an object of its own, because compiled code counts in it without making numbers into objects.
+    """One bucket's count; an object of its own, because compiled code counts in it without making numbers into objects."""
 
-    Attributes:
-        from_ms, below_ms: which ages it counts, if it counts ages.
-    """
+    __slots__ = ("count",)
 
-    __slots__ = ("below_ms", "count", "from_ms")
-
-    def __init__(self, from_ms: float = -inf, below_ms: float = inf) -> None:
+    def __init__(self) -> None:
         self.count: i64 = 0
+
+
+@mypyc_attr(acyclic=True)
+class AgeBucket(Bucket):
+    """The ages from `from_ms` on, up to `below_ms`."""
+
+    __slots__ = ("below_ms", "from_ms")
+
+    def __init__(self, from_ms: float, below_ms: float) -> None:
+        super().__init__()
         self.from_ms = from_ms
         self.below_ms = below_ms
 
@@ -73,7 +79,7 @@ class AgeCounter:
 
     def __init__(self) -> None:
         bounds_ms = [-inf, *(float(2**bucket) for bucket in range(LAST_BUCKET)), inf]
-        self._buckets = [Bucket(*bounds) for bounds in pairwise(bounds_ms)]
+        self._buckets = [AgeBucket(*bounds) for bounds in pairwise(bounds_ms)]
         self._bucket = self._buckets[0]  # of the last age
         self.total_s = 0.0
 
@@ -91,7 +97,7 @@ class AgeCounter:
         bucket.count += 1
         self.total_s += age_s
 
-    def _turn_to(self, age_ms: float) -> Bucket:
+    def _turn_to(self, age_ms: float) -> AgeBucket:
         """The bucket of an age, which is not that of the age before."""
         bucket = self._buckets[min(bit_length(int(age_ms)), LAST_BUCKET)]
         self._bucket = bucket

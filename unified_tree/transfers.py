@@ -108,11 +108,6 @@ class Transfers:
         checked_key(key)
         return grafting.host_path_end(self._state, key, checked_limit(key, limit), checked_boundary(after))
 
-    def namespace_of(self, boundary: Boundary) -> str:
-        """The namespace of a boundary. Raises StaleBoundaryError if its node is gone. Cost: O(1)."""
-        node, _ = self._locks.find(checked_boundary(boundary))
-        return "" if node is None or node.root is None else node.root.name[0]
-
     def graft(self, key: Key, pages: Mapping[str, NDArray[np.int64]], *, after: Boundary = NOWHERE) -> GraftResult:
         """Put host pages of a key's tail into the tree that did not come from the device: fetched from a store, say.
 

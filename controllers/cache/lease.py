@@ -308,9 +308,10 @@ class Lease:
 
     def _book_misses(self, key: Key, in_store: int) -> None:
         """It is a request: book what it has to compute; see LeaseMisses."""
-        misses, namespace = self._misses, self.tokens.namespace
+        misses = self._misses
         if misses is not None:
-            misses.book(self._resources.ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store)
+            ledger, namespace = self._resources.ledger, self.tokens.namespace
+            misses.book(ledger, key, namespace, self.prompt_tokens, self.compute_from, self.committed, in_store)
 
     def _plan_saves(self, lengths: tuple[int, ...], branches: tuple[int, ...], *, prompt_end: bool) -> None:
         """Save states and keep windows at these lengths, ascending; windows also at the end of the prompt, if that is said."""

@@ -80,7 +80,7 @@ class RankAgreement(Protocol):
         ...
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
+@mypyc_attr(allow_interpreted_subclasses=True)  # as tests do, to stand in for other ranks
 class SingleRank:
     """The RankAgreement of a single rank: everything is agreed on at once.
 

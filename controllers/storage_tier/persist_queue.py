@@ -107,7 +107,9 @@ class PersistQueue:
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
 
     def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
-        """The host pages of every component that has all that the boundary needs there."""
+        """The host pages of every component that has all that the boundary needs there: `UnifiedTree.pages`, without its checks
+        of arguments.
+        """
         page_size = self._state.page_size
         found: dict[str, NDArray[np.int64]] = {}
         for access in self._accesses:

@@ -133,8 +133,8 @@ class StoredComposition:
                 required=c.required,
                 need=need_of(c),
                 stored=pools[c.name],
-                memory=(pages := memory[c.name]),
-                copied=pages if isinstance(pages, CopiedMemory) else None,
+                memory=memory[c.name],
+                copied=_copied(memory[c.name]),
                 writes=written is None or c.name in written,
             )
             for c in components
@@ -145,6 +145,11 @@ class StoredComposition:
         self.optional = [access.name for access in every if not access.required]
         required = [access.stored for access in self.trailing if access.required]
         self.records = record_pool(required, RECORDS) if required else None
+
+
+def _copied(pages: PageMemory) -> CopiedMemory | None:
+    """Asked once: to ask a protocol whether an object has its methods takes longer than to write a page."""
+    return pages if isinstance(pages, CopiedMemory) else None
 
 
 def stored_pools(composition: Composition, *, layout: HostLayout) -> list[StoredPool]:
