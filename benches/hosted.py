@@ -9,8 +9,9 @@ prompt and its answer. With a store the scheduler asks it for each prompt, too. 
 side, as servers do: one poll a step for all of them.
 
 Silent on: the copies, loads, full pools, other ranks' lateness (there is one), and what a store's threads do, which run between
-two rounds, when no clock does. All ways serve the same requests, in turn; of each round (one request of each running
-conversation) the fastest of all lives counts, and a conversation's first turn does not.
+two rounds, when no clock does. Then another cache, one with a store, serves the same requests, so that all ways find the
+processor's caches as others' work has left them. All ways serve the same requests, in turn; of each round (one request of each
+running conversation) the fastest of all lives counts, and a conversation's first turn does not.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def serve(cache: PrefixCache, name: int, prompt: NDArray[np.int64], answer: NDAr
     if cache.storage is not None:
         cache.prefetch(name, key)
         cache.prefetched(name)
-    lease = cache.acquire(key)
+    lease = cache.acquire(key, request=name)
     cached, computed = lease.cached_tokens, lease.compute_from
     while computed < prompt.size:
         stop = lease.next_stop(computed)
@@ -142,8 +143,9 @@ class Server:
         return (thread_time_ns() - begin) / len(running), cached
 
 
-def live(server: Server, load: str, turns: int, running: int) -> tuple[list[float], int]:
-    """Nanoseconds a request of each round behind a conversation's first, and a checksum of what was found."""
+def live(server: Server, other: Server, load: str, turns: int, running: int) -> tuple[list[float], int]:
+    """Nanoseconds a request of each round behind a conversation's first, and a checksum of what was found. Between two rounds
+    the other server serves the same."""
     conversations, first_tokens, _, answer_tokens = LOADS[load]
     tokens = np.random.default_rng(0)
     times: list[float] = []
@@ -154,6 +156,8 @@ def live(server: Server, load: str, turns: int, running: int) -> tuple[list[floa
             answers = [tokens.integers(0, 1 << 30, answer_tokens) for _ in range(running)]
             time, cached = server.round(prompts, answers)
             server.run_jobs()
+            other.round(prompts, answers)
+            other.run_jobs()
             if turn:
                 times.append(time)
             found = crc32(repr(cached).encode(), found)
@@ -169,10 +173,10 @@ def measure(kinds: str, load: str, turns: int, running: int, lives: int) -> dict
     backups = 0.0
     for _ in range(lives):
         for way, has in WAYS.items():
-            server = Server(kinds, has)
+            server, other = Server(kinds, has), Server(kinds, WAYS["store"])
             gc.collect()
             gc.disable()
-            times, checksum = live(server, load, turns, running)
+            times, checksum = live(server, other, load, turns, running)
             gc.enable()
             server.cache.drain()
             stats = server.cache.stats()
@@ -180,6 +184,7 @@ def measure(kinds: str, load: str, turns: int, running: int, lives: int) -> dict
                 backups = stats.backed_up.count / stats.requests
             assert stats.storage is None or stats.storage.persisted_boundaries, "the store gets what the host gets"
             server.cache.close()
+            other.cache.close()
             found.add(checksum)
             fastest[way] = list(map(min, fastest.get(way, times), times))
     assert len(found) == 1, "what is never needed changes no hit"

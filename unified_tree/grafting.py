@@ -14,7 +14,7 @@ import numpy as np
 from unified_tree.effect import Span
 from unified_tree.errors import InsertError
 from unified_tree.landing import land
-from unified_tree.matching import walk
+from unified_tree.matching import node_above, walk
 from unified_tree.node import Node, Tier
 from unified_tree.page_ids import page_ids
 from unified_tree.receipt import NOWHERE, Boundary
@@ -44,21 +44,11 @@ def host_path_end(state: TreeState, key: Key, limit: int, after: Boundary) -> Bo
     root = state.roots.get((key.namespace, key.bigram))
     if root is None:
         return NOWHERE
-    node, length = walk(state, key, _node_above(state, root, after, limit), limit)
+    node, length = walk(state, key, node_above(state, root, after, limit), limit)
     while node.parent is not None and any(node.host[i] is None for i in state.required_paths):
         node = node.parent
         length = node.end
     return Boundary(node.id, length)
-
-
-def _node_above(state: TreeState, root: Node, after: Boundary, limit: int) -> Node:
-    """The deepest node that ends at or above a boundary on a key, and within a limit; the key's root if its node is gone."""
-    node = state.nodes.get(after.node) if after.length else None
-    if node is None or node.root is not root:
-        return root
-    while node.parent is not None and node.end > min(after.length, limit):
-        node = node.parent
-    return node
 
 
 def graft(state: TreeState, key: Key, pages: Mapping[str, NDArray[np.int64]], after: Boundary) -> GraftResult:
@@ -108,7 +98,7 @@ def _checked(
 def _node_ending_at(state: TreeState, key: Key, end: int, after: Boundary) -> Node:
     """The node that ends where the key's whole pages end, cut or added."""
     root = state.root_of((key.namespace, key.bigram))
-    node, matched = walk(state, key, _node_above(state, root, after, end), end)
+    node, matched = walk(state, key, node_above(state, root, after, end), end)
     if matched < node.end:
         node = split(state, node, matched)
     if matched == end:

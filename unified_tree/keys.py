@@ -4,6 +4,10 @@ A key keeps its elements as native int64. Narrowing them to 32 bits would halve 
 range check per match; copying the caller's int64 bytes is one copy, and none if the caller promises not to change them. The
 tree copies what it keeps, whatever the key is. A bigram key (EAGLE: the draft head sees a token together with the next one) has
 16-byte elements and a separate root, so it never matches a plain key.
+
+A key whose bytes cannot change remembers where a tree's last walk along it ended (`walked`), so that it is compared only once
+however often it is matched: when it is prefetched, at each attempt to admit it. What it remembers is the tree's mark and a node
+there, whose id and tokens never change; if that is gone, the walk begins at the root.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from unified_tree.receipt import Boundary
+
+    Walked = tuple[object, Boundary]
 
 
 class Key:
@@ -41,7 +49,7 @@ class Key:
     (3, 2)
     """
 
-    __slots__ = ("begin", "bigram", "data", "is_checked", "length", "namespace", "width_bytes")
+    __slots__ = ("begin", "bigram", "data", "is_checked", "length", "namespace", "walked", "width_bytes")
 
     def __init__(
         self,
@@ -58,6 +66,7 @@ class Key:
         self.bigram = bigram
         self.begin = 0
         self.is_checked = False  # whether it is known that no id is negative
+        self.walked: Walked | None = None
         self.width_bytes = INT64_BYTES
         self.data: bytes | memoryview = data
         self.length = len(data) // INT64_BYTES
@@ -79,7 +88,7 @@ class Key:
         if not self.begin <= length <= self.length:
             raise InvalidKeyError(f"a prefix of {length} elements was asked of {self}")
         key = Key.__new__(Key)
-        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length, key.is_checked = (
+        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length, key.is_checked, key.walked = (
             self.namespace,
             self.bigram,
             self.width_bytes,
@@ -87,6 +96,7 @@ class Key:
             self.begin,
             int(length),
             self.is_checked,
+            self.walked,
         )
         return key
 
@@ -122,7 +132,7 @@ class Key:
             is_checked: no id is negative, which is known.
         """
         key = cls.__new__(cls)
-        key.namespace, key.bigram, key.data, key.is_checked = namespace, bigram, data, is_checked
+        key.namespace, key.bigram, key.data, key.is_checked, key.walked = namespace, bigram, data, is_checked, None
         key.width_bytes = 2 * INT64_BYTES if bigram else INT64_BYTES
         key.begin = begin
         key.length = begin + len(data) // key.width_bytes

@@ -71,7 +71,7 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     the path on device, if the window before it can be recomputed from that path at a cost of `rebuild_tokens`.
     """
     root = state.roots.get((key.namespace, key.bigram))
-    node, length = (None, 0) if root is None else walk(state, key, root, limit)
+    node, length = (None, 0) if root is None else walk(state, key, _walked(state, key, root, limit), limit)
     if checks:
         require_tokens(key.data, length * key.width_bytes)
     if node is None or length == 0:
@@ -100,7 +100,30 @@ def match(state: TreeState, key: Key, limit: int, *, touch: bool, checks: bool =
     if state.ghosts is not None:
         state.ghosts.matched = node
     known = device if device.length == length and device.node == node.id else record(Boundary, (node.id, length))
+    if isinstance(key.data, bytes):
+        key.walked = (state.mark, known)
     return record(Match, (device, reachable, rebuild, rebuild_tokens, path_length, save_at, known))
+
+
+def _walked(state: TreeState, key: Key, root: Node, limit: int) -> Node:
+    """The deepest node that an earlier walk along this key ended at or passed, and within a limit; else the key's root."""
+    walked = key.walked
+    if walked is None or walked[0] is not state.mark:
+        return root
+    return node_above(state, root, walked[1], limit)
+
+
+def node_above(state: TreeState, root: Node, after: Boundary, limit: int) -> Node:
+    """The deepest node that ends at or above a boundary on a key, and within a limit; the key's root if its node is gone.
+
+    Cost: O(nodes passed).
+    """
+    node = state.nodes.get(after.node) if after.length else None
+    if node is None or node.root is not root:
+        return root
+    while node.parent is not None and node.end > min(after.length, limit):
+        node = node.parent
+    return node
 
 
 _MISS: Final = Match(NOWHERE, NOWHERE, NOWHERE, 0, 0, (), NOWHERE)
@@ -377,10 +400,14 @@ def collect(
     component: str,
     tier: Tier,
     pages_of: Callable[[Node, int], bytes] | None = None,
+    *,
+    begin: int = 0,
 ) -> list[bytes]:
     """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages.
 
-    Args: pages_of: which pages a component has at a node; None for those of its value on the tier.
+    Args:
+        pages_of: which pages a component has at a node; None for those of its value on the tier.
+        begin: a path's pages before this length are left out.
     """
     i = state.index_of(component)
     node, length = locks.find(boundary)
@@ -388,7 +415,6 @@ def collect(
         return []
     if i in state.points:
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
-    begin = 0
     if not state.is_path[i]:
         begin = state.components[i].coverage.first_page(length, state.page_size) * state.page_size
     chunks: list[bytes] = []

@@ -14,7 +14,6 @@ import numpy as np
 
 from unified_tree.ages import Ages
 from unified_tree.children import attach, detach
-from unified_tree.clock import fastest
 from unified_tree.component import Component
 from unified_tree.coverage import MAX_TOKENS
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
@@ -99,6 +98,7 @@ class TreeState:
         self.roots: dict[tuple[str, bool], Root] = {}
         self.blocked: set[Node] = set()
         self.clock = 0
+        self.mark = object()  # what keys that were walked remember of this tree
         self.last_node_id = NodeId(0)
         self.retired = Retired()
         self.resumability = Resumability(self, settings.settle_limit)
@@ -106,7 +106,6 @@ class TreeState:
         self.ages: Ages | None = None
         self.reuse: Reuse | None = None
         if settings.ghost_bytes:
-            time_s = fastest(time_s)
             self.ages = Ages(len(self.components), time_s)
             self.ghosts = Ghosts(page_size, settings.ghost_bytes, settings.faded_ghosts, time_s, is_gated=self.is_gated)
             if any(pool.learns for pool in (*self.device_pools, *self.host_pools)):

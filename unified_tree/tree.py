@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import numpy as np
 from unified_tree import evicting, matching
 from unified_tree.arguments import checked_boundary, checked_key, checked_limit, checked_resident, integer, integers
 from unified_tree.causes import misses
+from unified_tree.clock import coarse_monotonic_s
 from unified_tree.component import validate_components, validate_device_pools, validate_host_pools
 from unified_tree.cost import restore_cost
 from unified_tree.dump import dump, owner_of_page
@@ -60,7 +60,8 @@ class UnifiedTree:
         budget: the device's memory as one budget that all pools share, in place of `page_counts`; for every component with
             device pages of its own. `host_budget` likewise, for every component.
         settings: every bound, with its default.
-        time_s: the clock by which evictions are remembered, in seconds; one that never goes back.
+        time_s: the clock by which evictions are remembered and ages are told, in seconds; one that never goes back. The
+            default is the monotonic clock to some milliseconds, which costs least; `time.monotonic` is exact.
 
     >>> import numpy as np
     >>> from unified_tree import Component, Key, Path, UnifiedTree
@@ -83,7 +84,7 @@ class UnifiedTree:
         budget: BlockBudget | None = None,
         host_budget: BlockBudget | None = None,
         settings: TreeSettings | None = None,
-        time_s: Callable[[], float] = time.monotonic,
+        time_s: Callable[[], float] = coarse_monotonic_s,
     ) -> None:
         components = validate_components(components, page_size)
         page_counts = validate_device_pools(page_counts or {}, budget, components)

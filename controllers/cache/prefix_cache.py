@@ -7,12 +7,12 @@ decode steps of many leases at once. Every page belongs at any moment to the fre
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.arguments import flag, integer, items
+from unified_tree.clock import coarse_monotonic_s
 from unified_tree.controllers.cache.admission import Admission
 from unified_tree.controllers.cache.decode_batch import DecodeBatch
 from unified_tree.controllers.cache.layout import CacheLayout
@@ -104,7 +104,7 @@ class PrefixCache(StoreAccess):
         ranks: Consensus | None = None,
         settings: TreeSettings | None = None,
         max_versions: int = 16_384,
-        time_s: Callable[[], float] = time.monotonic,
+        time_s: Callable[[], float] = coarse_monotonic_s,
     ) -> None:
         page_size = integer(page_size, "page_size", ConfigurationError, minimum=1)
         if page_counts is not None and not isinstance(page_counts, Mapping):

@@ -37,8 +37,10 @@ class PersistJob:
 
     Args:
         key: the boundary's tokens, without those of `known`.
-        pages: host pages by component: all of paths, the last ones of windows and states.
+        pages: host pages by component: of paths those from `first_page` on, the last ones of windows and states.
         known: the digests of a beginning of the boundary's pages, and how far it is stored; None for nothing.
+        first_page: the pages before it were believed to be stored. If they are not any more when the job runs, it writes the
+            rest all the same, and a later boundary writes them, because nothing of this one is remembered as stored.
 
     Attributes:
         prefix: what is known of the boundary; None before the job has started.
@@ -53,9 +55,11 @@ class PersistJob:
         key: Key,
         pages: Mapping[str, NDArray[np.int64]],
         known: KnownPrefix | None = None,
+        first_page: int = 0,
     ) -> None:
         self._composition = composition
         self._known = known
+        self._first_page = first_page
         self.key = key
         self.pages = pages
         self.prefix: KnownPrefix | None = None
@@ -69,12 +73,13 @@ class PersistJob:
         known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=[])
         digests = chain.continued(known.digests, self.key)
         seen = stored_digests.leading(digests, known.seen)
-        begin = seen.page_count
+        first = self._first_page
+        begin = max(seen.page_count, first)
         self.prefix = prefix = replace(known, digests=digests, seen=seen)
-        is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
+        is_whole = seen.page_count >= first  # only then it is remembered, or what is missing would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self.pages:
-                stored = yield from self._put(store, access, digests, begin, self.pages[access.name][begin:], policy)
+                stored = yield from self._put(store, access, digests, begin, self.pages[access.name][begin - first :], policy)
                 if not stored and access.required:
                     return
                 is_whole = is_whole and stored

@@ -8,34 +8,53 @@ ancestors' pages, unless the store is known to hold them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from mypy_extensions import i64
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
 from unified_tree.matching import collect, key_of
-from unified_tree.node import Tier
+from unified_tree.node import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.controllers.storage_tier.stored_composition import PoolAccess
     from unified_tree.receipt import Boundary, Receipt
 
 HOST: Final = Tier.HOST
 
 
-@dataclass(frozen=True, slots=True)
 class OpenPersist:
     """A boundary that is being written, the lock on its pages, and its number for the ranks."""
 
-    job: PersistJob
-    receipt: Receipt
-    number: int
+    __slots__ = ("job", "number", "receipt")
+
+    def __init__(self, job: PersistJob, receipt: Receipt, number: int) -> None:
+        self.job = job
+        self.receipt = receipt
+        self.number = number
+
+
+class Wanted:
+    """What a boundary needs of one component: all pages of a path, else those of its last `window_tokens`."""
+
+    __slots__ = ("is_path", "name", "window_tokens")
+
+    def __init__(self, access: PoolAccess) -> None:
+        self.name = access.name
+        self.is_path = access.is_path
+        self.window_tokens = access.need.window_tokens
+
+    def first_page(self, length: i64, page_size: i64) -> i64:
+        """The first page that a length needs."""
+        window: i64 = self.window_tokens
+        return 0 if self.is_path or length <= window else (length - window) // page_size
 
 
 class PersistQueue:
@@ -46,7 +65,7 @@ class PersistQueue:
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._state, self._locks = controller.tree.state, controller.tree.locks
-        self._accesses = (*controller.composition.paths, *controller.composition.trailing)
+        self._wanted = [Wanted(access) for access in (*controller.composition.paths, *controller.composition.trailing)]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -75,11 +94,12 @@ class PersistQueue:
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Account for ended writes, and start the next. Cost: a copy of the page ids of the boundary that starts, and of the
-        tokens behind the longest prefix of it that was written lately."""
-        ended = self._jobs.ended()
-        if ended:
-            self._note(ended)
+        """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, and a copy of the tokens and
+        page ids behind the longest prefix of it that was written lately."""
+        if self._open:
+            ended = self._jobs.ended()
+            if ended:
+                self._note(ended)
         while self._waiting and len(self._open) < self._policy.max_open:
             boundary, _ = self._waiting.popitem(last=False)
             self._begin(boundary)
@@ -94,28 +114,37 @@ class PersistQueue:
         boundary = receipt.boundary
         node, length = self._locks.find(boundary)
         assert node is not None and node.root is not None
-        pages = self._pages(boundary)
         chain = controller.chain(node.root.name[0])
-        if chain is None or any(name not in pages for name in controller.path_names):
-            receipt.release()
-            controller.count_drop("persist before the ranks have met" if chain is None else "persist not on host", boundary)
+        if chain is None:
+            self._drop("persist before the ranks have met", receipt)
             return
         known = controller.known_prefixes.longest(boundary, chain.weights_version)
+        first_page = known.seen.page_count if controller.stored_digests.is_believed(known.seen) else 0
+        pages = self._pages(boundary, first_page)
+        if any(name not in pages for name in controller.path_names):
+            self._drop("persist not on host", receipt)
+            return
         key = key_of(node, length, len(known.digests) * self._state.page_size)
-        job = PersistJob(controller.composition, key, pages, known)
+        job = PersistJob(controller.composition, key, pages, known, first_page)
         number = controller.ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
 
-    def _pages(self, boundary: Boundary) -> dict[str, NDArray[np.int64]]:
-        """The host pages of every component that has all that the boundary needs there: `UnifiedTree.pages`, without its checks
-        of arguments.
+    def _drop(self, reason: str, receipt: Receipt) -> None:
+        receipt.release()
+        self._controller.count_drop(reason, receipt.boundary)
+
+    def _pages(self, boundary: Boundary, first_page: int) -> dict[str, NDArray[np.int64]]:
+        """The host pages of every component that has all that the boundary needs there, of paths those from `first_page` on:
+        `UnifiedTree.pages`, without its checks of arguments.
         """
-        page_size = self._state.page_size
+        state, locks, page_size = self._state, self._locks, self._state.page_size
         found: dict[str, NDArray[np.int64]] = {}
-        for access in self._accesses:
-            ids = np.frombuffer(b"".join(collect(self._state, self._locks, boundary, access.name, HOST)), np.int64)
-            if ids.size == access.window_pages(boundary.length // page_size, page_size):
-                found[access.name] = ids
+        length = boundary.length
+        for wanted in self._wanted:
+            first = first_page if wanted.is_path else wanted.first_page(length, page_size)
+            pages = b"".join(collect(state, locks, boundary, wanted.name, HOST, begin=first * page_size))
+            if len(pages) == (length // page_size - first) * PAGE_ID_BYTES:
+                found[wanted.name] = np.frombuffer(pages, np.int64)
         return found
 
     def _note(self, ended: list[Job]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
@@ -40,6 +41,7 @@ class PrefetchRequests:
         self._open: dict[Hashable, Prefetch] = {}
         self._outcomes: OrderedDict[Hashable, int] = OrderedDict()
         self._by_deadline = SortedList()
+        self._next_s = inf  # the first of them
         self.open_count = 0
 
     @property
@@ -52,7 +54,9 @@ class PrefetchRequests:
         self.open_count += 1
         self._open[prefetch.request] = prefetch
         if self._policy.mode is PrefetchMode.TIMEOUT:
-            self._by_deadline.add(self._entry(prefetch))
+            entry = self._entry(prefetch)
+            self._by_deadline.add(entry)
+            self._next_s = min(self._next_s, entry[0])
 
     @staticmethod
     def _entry(prefetch: Prefetch) -> tuple[float, int, Prefetch]:
@@ -62,7 +66,7 @@ class PrefetchRequests:
     def ended(self, prefetch: Prefetch) -> None:
         """Keep the outcome of an ended prefetch, if its request may still ask for it."""
         self.open_count -= 1
-        self._by_deadline.discard(self._entry(prefetch))
+        self._waits_no_longer(prefetch)
         if self._open.get(prefetch.request) is not prefetch:
             return
         del self._open[prefetch.request]
@@ -71,19 +75,22 @@ class PrefetchRequests:
             self._outcomes.popitem(last=False)
             self._counters.count_drop("prefetch forgotten")
 
-    @property
-    def has_deadlines(self) -> bool:
-        """Whether any request waits no longer than its time-out."""
-        return bool(self._by_deadline)
+    def _waits_no_longer(self, prefetch: Prefetch) -> None:
+        waiting = self._by_deadline
+        if waiting:
+            waiting.discard(self._entry(prefetch))
+            self._next_s = waiting[0][0] if waiting else inf
 
     def expire(self) -> None:
-        """Stop waiting for requests that have timed out. Cost: O(log open) each."""
+        """Stop waiting for requests that have timed out. Cost: O(log open) each, else O(1)."""
+        if self._next_s == inf:
+            return
         now = self._clock()
-        while self._by_deadline and self._by_deadline[0][0] <= now:
+        while self._next_s <= now:
             self._expire(self._by_deadline[0][2], now)
 
     def _expire(self, prefetch: Prefetch, now: float) -> None:
-        self._by_deadline.discard(self._entry(prefetch))
+        self._waits_no_longer(prefetch)
         if prefetch.is_wanted and not prefetch.is_stopped and self._policy.mode is PrefetchMode.TIMEOUT:
             self._counters.count_drop("prefetch out of time")
         prefetch.stop(now)
@@ -135,3 +142,4 @@ class PrefetchRequests:
         """Forget all of them."""
         for kept in (self._open, self._outcomes, self._by_deadline):
             kept.clear()
+        self._next_s = inf

@@ -125,9 +125,8 @@ class Prefetcher:
 
         Cost: O(log open) each.
         """
-        ended = self._jobs.ended()
-        if self.requests.has_deadlines:
-            self.requests.expire()
+        ended = self._jobs.ended() if self._by_job else ()
+        self.requests.expire()
         for job in ended:
             self._advance(self._by_job.pop(job), job.error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -51,23 +52,70 @@ def test_a_turn_is_hashed_alone_whatever_lies_before(kinds: list[Component], mon
     assert hashes_of_a_turn(kinds, 64 * TURN, monkeypatch) == short
 
 
-def test_only_the_tail_of_the_tokens_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = StoredCache([FULL])
+class NotedWrites:
+    """The store jobs of a cache, which note what is written, and call `meanwhile` before they begin to."""
+
+    def __init__(self, cache: StoredCache) -> None:
+        assert cache.cache.storage is not None
+        self._jobs = cache.cache.storage.jobs
+        cache.cache.storage.jobs = self
+        self.jobs: list[PersistJob] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def persist(self, job: PersistJob, chain: KeyChain) -> Steps:
+        self.jobs.append(job)
+        self.meanwhile()
+        return self._jobs.persist(job, chain)
+
+
+def test_only_the_tail_of_the_tokens_and_page_ids_is_copied() -> None:
+    cache = StoredCache([FULL, MAMBA, swa(5)])
     cache.compute(list(range(40)))
-    assert cache.cache.storage is not None
-    jobs: Any = cache.cache.storage.jobs
-    copied = []
-    persist = jobs.persist
-
-    def noted(job: PersistJob, chain: KeyChain) -> Steps:
-        copied.append(job.key)
-        found: Steps = persist(job, chain)
-        return found
-
-    monkeypatch.setattr(jobs, "persist", noted)
+    noted = NotedWrites(cache)
     cache.compute(list(range(48)))
-    assert [(key.begin, key.length, len(key.data)) for key in copied] == [(40, 48, 64)]
-    monkeypatch.undo()
+    [job] = noted.jobs
+    assert (job.key.begin, job.key.length, len(job.key.data)) == (40, 48, 64)
+    assert {name: ids.size for name, ids in job.pages.items()} == {"full": 4, "mamba": 1, "swa": 3}
+    assert cache.like_this().fetch(list(range(49))) == 48
+    cache.end()
+
+
+def test_what_is_believed_no_more_is_written_whole() -> None:
+    cache = StoredCache([FULL], persist=PersistPolicy(recheck_s=10))
+    cache.compute(list(range(40)))
+    cache.store.remove("full", cache.store.keys("full")[:3])
+    cache.clock.advance(11_000_000_000)
+    noted = NotedWrites(cache)
+    cache.compute(list(range(48)))
+    assert [job.pages["full"].size for job in noted.jobs] == [24]
+    assert cache.like_this().fetch(list(range(49))) == 48
+    cache.end()
+
+
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, MAMBA]], ids=["full", "full, mamba"])
+def test_what_is_found_to_be_lost_before_a_write_begins_is_written_with_the_next(kinds: list[Component]) -> None:
+    cache = StoredCache(kinds)
+    cache.compute(list(range(40)))
+    lost = cache.store.keys("full")[1]
+    noted = NotedWrites(cache)
+
+    def lose() -> None:
+        assert cache.cache.storage is not None
+        cache.store.remove("full", [lost])
+        digests = cache.cache.storage.stored_digests
+        digests.discard(list(digests._seen)[1:2])
+
+    noted.meanwhile = lose
+    cache.compute(list(range(48)))
+    noted.meanwhile = lambda: None
+    assert noted.jobs[0].pages["full"].size == 4
+    assert cache.like_this().fetch(list(range(49))) <= 2, "a page is missing, and no hit goes past it"
+    cache.compute(list(range(56)))
+    assert noted.jobs[1].pages["full"].size == 27, "what was found before the lost page is still believed"
+    assert cache.like_this().fetch(list(range(57))) == 56
     cache.end()
 
 

@@ -5,26 +5,34 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import pytest
 
-from unified_tree import Component, Key, Path, Point
-from unified_tree.clock import IS_SAME, fastest, monotonic_s
+from unified_tree import Component, Key, Path, Point, UnifiedTree
+from unified_tree.clock import coarse_monotonic_s
 from unified_tree.controllers import PrefixCache
 
+BEHIND_S = 1.0
+"""A tick is 1 to 10 ms; a machine whose processors were taken away counts it late."""
 
-@pytest.mark.skipif(not IS_SAME, reason="time.monotonic is another clock here")
-def test_what_reads_the_clock_fast_shows_the_same_time_and_never_goes_back() -> None:
+
+def test_the_coarse_clock_never_goes_back_and_is_hardly_behind() -> None:
+    last_s = coarse_monotonic_s()
     for _ in range(1_000):
-        shown = [time.monotonic(), monotonic_s(), time.monotonic(), monotonic_s()]
-        assert shown == sorted(shown)
+        before_s, shown_s, after_s = time.monotonic(), coarse_monotonic_s(), time.monotonic()
+        assert before_s - BEHIND_S <= shown_s <= after_s
+        assert shown_s >= last_s
+        last_s = shown_s
+
+
+def test_the_coarse_clock_goes_on() -> None:
+    begun_s = coarse_monotonic_s()
+    time.sleep(0.05)
+    assert coarse_monotonic_s() > begun_s
 
 
 def test_a_clock_of_ones_own_is_taken_as_it_is() -> None:
-    def mine() -> float:
-        return 0.0
-
-    assert fastest(mine) is mine
-    assert fastest(time.perf_counter) is time.perf_counter
+    tree = UnifiedTree([Component(name="full", coverage=Path())], 2, time_s=time.perf_counter)
+    assert tree.state.ghosts is not None
+    assert tree.state.ghosts.time_s is time.perf_counter
 
 
 def test_one_call_reads_the_clock_at_most_once_where_it_publishes_nothing() -> None:
