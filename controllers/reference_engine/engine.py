@@ -19,7 +19,6 @@ from unified_tree.controllers.reference_engine.sequence_rows import SequenceRows
 from unified_tree.controllers.reference_engine.speculation import Speculation
 from unified_tree.controllers.reference_engine.steps import advance, can_publish_state, not_drafted
 from unified_tree.errors import OutOfPagesError, TransferError
-from unified_tree.keys import Key
 
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
@@ -73,7 +72,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request; what a store has of its prompt begins to come to host."""
         self.waiting.append(request)
-        self.cache.prefetch(request, Key(request.tokens, request.namespace))
+        self.cache.prefetch(request, request.key())
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -108,9 +107,10 @@ class Engine:
             self.running.append(request)
 
     def _acquire(self, request: Request) -> Lease:
-        key = Key(request.tokens, request.namespace)
         may_load = not request.load_failed
-        return self.cache.acquire(key, request.checkpoints, save_output=request.save_output, may_load=may_load, request=request)
+        return self.cache.acquire(
+            request.key(), request.checkpoints, save_output=request.save_output, may_load=may_load, request=request
+        )
 
     def _advance(self, request: Request, running: Running) -> None:
         try:

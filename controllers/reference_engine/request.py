@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unified_tree.keys import Key
+
 if TYPE_CHECKING:
     from unified_tree.controllers.cache.lease import Lease
     from unified_tree.controllers.reference_engine.model_runner import ModelRunner
@@ -56,11 +58,18 @@ class Request:
     running: Running | None = None
     preemptions: int = 0
     load_failed: bool = False
+    _key: Key | None = field(default=None, init=False, repr=False)
 
     @property
     def tokens(self) -> list[int]:
         """Prompt and output."""
         return [*self.prompt, *self.output]
+
+    def key(self) -> Key:
+        """What it is looked up by. The same object until a token is added, so the cache compares it only once."""
+        if self._key is None or self._key.length != len(self.prompt) + len(self.output):
+            self._key = Key(self.tokens, self.namespace)
+        return self._key
 
     @property
     def finished(self) -> bool:
