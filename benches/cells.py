@@ -8,99 +8,23 @@ earlier run has are not replayed again; where the cache has changed since, begin
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unified_tree.controllers.replay.arguments import Arguments
+from benches.cell import POLICIES, Cell, cells, table
 from unified_tree.controllers.replay.budget_split import path_only_split, split_for_server
-from unified_tree.controllers.replay.commands import replay_command
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
 
-POLICIES = ("lru", "cost", "density")
-WORKLOADS: dict[str, tuple[str, ...]] = {
-    "conversations": ("conversation_trace.jsonl.gz",),
-    "coding agents": ("claude_code.runs.jsonl.gz", "--requests", "4000"),
-    "built-in agents": (),
-    "clients in turn": ("multiturn",),
-}
-SYNTHETIC = {
-    "llama-3.1-8b": (8, 24, 60),
-    "gpt-oss-20b": (2, 8, 16),
-    "gemma-3-27b": (15, 40, 100),
-    "qwen3-next-80b-a3b": (2, 8, 20),
-    "nemotron-h-8b": (2, 8, 20),
-    "deepseek-v4-flash": (1, 3, 8),
-}
-DEVICE_GIB: dict[str, dict[str, tuple[int, int, int]]] = {
-    "conversations": {
-        "llama-3.1-8b": (50, 150, 400),
-        "gpt-oss-20b": (15, 40, 100),
-        "gemma-3-27b": (100, 300, 800),
-        "qwen3-next-80b-a3b": (20, 80, 200),
-        "nemotron-h-8b": (20, 80, 200),
-        "deepseek-v4-flash": (8, 20, 60),
-    },
-    "coding agents": {
-        "llama-3.1-8b": (60, 150, 400),
-        "gpt-oss-20b": (15, 40, 100),
-        "gemma-3-27b": (100, 250, 800),
-        "qwen3-next-80b-a3b": (15, 40, 120),
-        "nemotron-h-8b": (15, 40, 120),
-        "deepseek-v4-flash": (8, 20, 60),
-    },
-    "built-in agents": SYNTHETIC,
-    "clients in turn": SYNTHETIC,
-}
 HEADS = (
     "workload | model | GiB | `lru` | `cost` | `density` | best possible | ceiling | path-only | of path-only "
     "| of path-only, same pages | of the gap"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A workload, a model, and how much memory."""
-
-    workload: str
-    model: str
-    gib: int
-
-    @property
-    def options(self) -> list[str]:
-        """Of `unified-tree replay`; a trace goes by the name of its file."""
-        named = [*WORKLOADS[self.workload], "--model", self.model, "--device-gib", str(self.gib)]
-        return [*named, "--policy", ",".join(POLICIES)]
-
-    def arguments(self, traces: Path) -> list[str]:
-        """The options, with the paths of the traces that lie under `traces`."""
-        found = {path.name: str(path) for path in traces.rglob("*.jsonl.gz")}
-        return [found.get(option, option) for option in self.options]
-
-    def plan(self, traces: Path) -> Plan:
-        """What its rows have in common."""
-        plan: Plan = Arguments(replay_command.make_context("replay", self.arguments(traces)).params).plan()
-        return plan
-
-    @property
-    def name(self) -> str:
-        return f"{self.workload} {self.model} {self.gib}"
-
-
-def cells() -> Iterator[Cell]:
-    """All of them, those with the middle size first."""
-    for size in (1, 0, 2):
-        for workload, models in DEVICE_GIB.items():
-            for model, gib in models.items():
-                yield Cell(workload, model, gib[size])
 
 
 def same_pages(plan: Plan) -> float:
@@ -111,18 +35,15 @@ def same_pages(plan: Plan) -> float:
     return row.hit_tokens / row.prompt_tokens
 
 
-def replayed(cell: Cell, traces: Path, folder: Path) -> dict[str, Any]:
+def replayed(cell: Cell, traces: Path) -> dict[str, Any]:
     """The row of a cell, from the rows of its replay."""
     command = str(Path(sys.executable).with_name("unified-tree"))
-    subprocess.run(
-        [command, "replay", *cell.arguments(traces), "--json", str(folder / "rows")], check=True, stdout=subprocess.DEVNULL
-    )
-    rows = {row["policy"]: row for row in json.loads((folder / "rows").read_text())}
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "rows")
+        subprocess.run([command, "replay", *cell.arguments(traces), "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
+        rows = {row["policy"]: row for row in json.loads(file.read_text())}
     prompt = rows["lru"]["prompt_tokens"]
     return {
-        "workload": cell.workload,
-        "model": cell.model,
-        "device_gib": cell.gib,
         "command": shlex.join(["unified-tree", "replay", *cell.options]),
         "hit_rate": {policy: rows[policy]["hit_rate"] for policy in POLICIES},
         "path_only_hit_rate": {policy: rows[policy]["path_only_hit_rate"] for policy in POLICIES},
@@ -147,24 +68,8 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, replay, print the table, and write the rows as they come."""
-    parser = argparse.ArgumentParser(prog="python -m benches.cells", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has it, as in `qwen3-next-80b-a3b 80`")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there; what it has is kept")
-    options = parser.parse_args(arguments)
-    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
-    rows = {Cell(row["workload"], row["model"], row["device_gib"]): row for row in kept}
-    print(f"| {HEADS} |\n|{'---|' * (HEADS.count('|') + 1)}")
-    with TemporaryDirectory() as folder:
-        for cell in cells():
-            if options.only not in cell.name:
-                continue
-            if cell not in rows:
-                rows[cell] = replayed(cell, options.traces, Path(folder))
-                if options.json:
-                    options.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
-            print(f"| {line(rows[cell])} |", flush=True)
+    """Print the table; see `table`."""
+    table("benches.cells", __doc__, HEADS, cells(), replayed, line, arguments)
     return 0
 
 

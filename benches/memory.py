@@ -9,15 +9,12 @@ has changed since, begin with a new file.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benches.cells import Cell, cells
+from benches.cell import Cell, cells, table
 from unified_tree.controllers.replay.budget_split import split_for_server
 from unified_tree.controllers.replay.plan import Plan, RowKind, RowSpec
 from unified_tree.controllers.replay.row import run_row
@@ -66,7 +63,7 @@ def needed(cell: Cell, traces: Path) -> dict[str, Any]:
             enough = middle
         else:
             less = middle
-    row = asdict(cell) | {
+    row = {
         "lru": wanted,
         "needed": enough / PARTS if is_known else None,
         "density": tried[enough].hit,
@@ -82,30 +79,13 @@ def line(row: dict[str, Any]) -> str:
     """A row of the table."""
     share = "" if row["lru"] < NOTHING else "more than all" if row["needed"] is None else f"{100 * row['needed']:.0f} %"
     most = "" if row["most"] is None else f"{100 * row['most']:.1f}"
-    figures = f"{row['gib']} | {100 * row['lru']:.1f} | {share} | {100 * row['density']:.1f} | {most}"
+    figures = f"{row['device_gib']} | {100 * row['lru']:.1f} | {share} | {100 * row['density']:.1f} | {most}"
     return f"{row['workload']} | {row['model']} | {figures}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, replay, print the table, and write the rows as they come."""
-    parser = argparse.ArgumentParser(prog="python -m benches.memory", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has it, as in `qwen3-next-80b-a3b 80`")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the rows there; what it has is kept")
-    options = parser.parse_args(arguments)
-    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
-    rows = {Cell(row["workload"], row["model"], row["gib"]): row for row in kept}
-    shown = []
-    print(f"| {HEADS} |\n|{'---|' * (HEADS.count('|') + 1)}")
-    for cell in cells():
-        if options.only not in cell.name:
-            continue
-        if cell not in rows:
-            rows[cell] = needed(cell, options.traces)
-            if options.json:
-                options.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
-        shown.append(rows[cell])
-        print(f"| {line(rows[cell])} |", flush=True)
+    """Print the table (see `table`), and what it says in all."""
+    shown = table("benches.memory", __doc__, HEADS, cells(), needed, line, arguments)
     counted = [row for row in shown if row["lru"] >= NOTHING]
     if counted:
         share = median([row["needed"] or 1.0 for row in counted])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benches import cells
-from benches.cells import Cell, line, main, replayed
+from benches import cell
+from benches.cell import Cell
+from benches.cells import line, main, replayed
 
 ROW = {
     "workload": "built-in agents",
@@ -24,7 +25,7 @@ ROW = {
 
 
 def test_there_are_three_sizes_of_six_models_for_each_workload() -> None:
-    assert len({cell.name for cell in cells.cells()}) == 4 * 6 * 3
+    assert len({each.name for each in cell.cells()}) == 4 * 6 * 3
 
 
 def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
@@ -33,7 +34,7 @@ def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
         == "built-in agents | gpt-oss-20b | 8 | 40.0 | 50.0 | **55.0** | 69.0 to 71.0 | 90.0 | 60.0 | 0.92 | 1.00 | 0.25"
     )
     nothing = ROW | {
-        "path_only_hit_rate": dict.fromkeys(cells.POLICIES, 0.0),
+        "path_only_hit_rate": dict.fromkeys(cell.POLICIES, 0.0),
         "same_pages_hit_rate": 0.0,
         "optimum": [0.5, 0.54],
     }
@@ -41,9 +42,9 @@ def test_a_line_says_what_share_of_the_gap_is_closed() -> None:
 
 
 def test_a_cell_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(cells.WORKLOADS, "built-in agents", ("--requests", "60"))
+    monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "60"))
     small = Cell("built-in agents", "gpt-oss-20b", 8)
-    row = replayed(small, tmp_path, tmp_path)
+    row = replayed(small, tmp_path)
     assert 0 < row["hit_rate"]["density"] <= row["optimum"][0] <= row["optimum"][1] <= row["ceiling"]
     assert row["hit_rate"]["density"] <= row["same_pages_hit_rate"] + 0.01
     assert row["command"] == "unified-tree replay --requests 60 --model gpt-oss-20b --device-gib 8 --policy lru,cost,density"

@@ -9,14 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from benches import cells, memory
-from benches.cells import Cell
+from benches import cell, memory
+from benches.cell import Cell
 from benches.memory import PARTS, THREE_QUARTERS, Rates, line, main, needed, rates
 
 ROW = {
     "workload": "built-in agents",
     "model": "gpt-oss-20b",
-    "gib": 8,
+    "device_gib": 8,
     "lru": 0.4,
     "needed": 0.75,
     "density": 0.41,
@@ -60,7 +60,7 @@ def test_no_share_is_known_where_less_or_nothing_is_hit(lru: float, density: flo
 
 
 def test_a_replay_in_less_memory_hits_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cells.WORKLOADS, "built-in agents", ("--requests", "60"))
+    monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "60"))
     plan = Cell("built-in agents", "gpt-oss-20b", 2).plan(tmp_path)
     assert 0 < rates(plan, "density", 4).hit < rates(plan, "density").hit <= rates(plan, "density").most
     assert rates(plan, "density", 0).hit == 0.0  # no page
