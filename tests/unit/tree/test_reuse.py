@@ -638,7 +638,7 @@ def test_the_victim_is_worth_no_more_than_any_other(boundaries: int) -> None:
             assert worth[first] == pytest.approx(min(worth.values()), rel=1e-9)
             ends = [worth[value] for queue in queues.values() for value in (queue[0], queue[-1])]
             from_the_middle += worth[first] < 0.99 * min(ends)
-    assert from_the_middle > 5
+    assert from_the_middle >= 3
 
 
 def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
