@@ -12,6 +12,7 @@ last child).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple
 
 from mypy_extensions import i64, mypyc_attr
@@ -213,11 +214,17 @@ class Order:
             joint.behind = part
             part.above = joint
 
-    def first_from(self, urgency: int, rank: float) -> Ranked | None:
-        """The first entry of at least this urgency and rank. Cost: O(log n) expected."""
+    def first_from(self, urgency: int, rank: float, second_rank: float = -inf) -> Ranked | None:
+        """The first entry of at least this urgency, rank and second rank, the former ones first. Cost: O(log n) expected."""
         at, found = self._root, None
         while at is not None:
-            if at.urgency < urgency or (at.urgency == urgency and at.rank < rank):
+            if at.urgency != urgency:
+                is_before = at.urgency < urgency
+            elif at.rank != rank:
+                is_before = at.rank < rank
+            else:
+                is_before = at.second_rank < second_rank
+            if is_before:
                 at = at.behind
             else:
                 found = at

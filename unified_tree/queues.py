@@ -1,9 +1,10 @@
 """The queues of one urgency in an order: values of the same worth at the same age, by when they were used.
 
-The rank of a value is its queue, so a queue is a part of the order, and the value of it that is worth least stands at one of
-its ends: the oldest, or the newest where nobody comes back soon. What that one is worth is noted when a value enters and when
-it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values are
-ranked in another way.
+The rank of a value is its queue, so a queue is a part of the order. The value of it that is worth least stands at one of its
+ends (the oldest, or the newest where nobody comes back soon), or about an age between, at which values are worth less than
+before and after: where some come back at once, and others after a while. What that one is worth is noted when a value enters
+and when it is asked for. It falls with time, so every few victims one more queue is looked at anew, and all of them when values
+are ranked in another way.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.node import Value
+from unified_tree.order import preceding
 from unified_tree.reuse import BY_RECENCY
 
 if TYPE_CHECKING:
@@ -106,10 +108,26 @@ class Queues:
                 self._queues[queue.place] = last
                 last.place = queue.place
             return None
-        of_oldest = self._reuse.worth(number, i64(oldest.second_rank))
-        of_newest = of_oldest if newest is oldest else self._reuse.worth(number, i64(newest.second_rank))
-        if of_newest < of_oldest:
-            queue.worth = of_newest
-            return newest
-        queue.worth = of_oldest
-        return oldest
+        found = oldest
+        queue.worth = self._reuse.worth(number, i64(oldest.second_rank))
+        if newest is oldest:
+            return found
+        worth = self._reuse.worth(number, i64(newest.second_rank))
+        if worth < queue.worth:
+            queue.worth, found = worth, newest
+        for age in self._reuse.lows(number):
+            at = float(self._reuse.now - age)
+            if not oldest.second_rank < at <= newest.second_rank:
+                continue
+            if self._reuse.worth(number, i64(at)) >= queue.worth:
+                break
+            # Both neighbours of that age: towards it worth falls from either side.
+            behind = order.first_from(urgency, float(number), at)
+            assert isinstance(behind, Value)
+            before = preceding(behind)
+            assert isinstance(before, Value)
+            for value in (before, behind):
+                worth = self._reuse.worth(number, i64(value.second_rank))
+                if worth < queue.worth:
+                    queue.worth, found = worth, value
+        return found

@@ -321,6 +321,19 @@ class Reuse:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
         return worth * HITS_A_PAGE[density] * (1.0 + float(at) * TICK)
 
+    def lows(self, queue: i64) -> list[int]:
+        """The ages at which values of a queue are worth less than shortly before and after, those at which least first. Cost:
+        as `VisitMemory.lows`.
+        """
+        code: i64 = (queue - 1) // DENSITIES
+        kind: i64 = code // PACES
+        if self.mode == BY_RECENCY or queue == UNKNOWN or kind == STEADY:
+            return []
+        pace: i64 = code - kind * PACES
+        if kind == FORK and self._forks.is_ready:
+            return self._forks.lows(pace)
+        return self._sessions.lows(pace if self.mode == BY_CLASS else USUAL_PACE)
+
 
 def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:
     """How many of a session's boundaries lie behind the last one that needs a value, at most RANKS - 1; so many if none does.

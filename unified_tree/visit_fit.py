@@ -47,6 +47,10 @@ LENGTH_SIZES: Final = 1.5 * 2.0 ** np.arange(SHORTEST, SHORTEST + LENGTHS)
 """Texts are told apart by length in octaves of so many tokens about."""
 PRICES: Final = 48
 """So many prices are tried, and what lies between is interpolated."""
+REACHED: Final = 8
+"""An age that so many visits reached is known."""
+STILL_DUE: Final = 0.5
+"""Where it is not, an answer is as likely as this share of what it is at the age before: one may be a little late."""
 DOUBTED_ANSWERS: Final = 10.0
 """So many answers of the usual size are added to what any order would hit: few answers say little."""
 
@@ -107,10 +111,15 @@ class VisitFit:
         yield
         cell += ages_of(age)
         came, there = yield from came_and_there(cell, is_back, classes)
-        hazard = came.sum(0) / np.maximum(there.sum(0), 1)
-        ratio = (came.sum(1) + 1) / ((there * hazard).sum(1) + 1)
+        # What still waits at an age says nothing of its pace there: the answers of a whole class may be about to come.
+        passed = there - np.bincount(cell[~is_back], minlength=there.size).reshape(there.shape)
+        yield
+        hazard = came.sum(0) / np.maximum(passed.sum(0), 1)
+        ratio = (came.sum(1) + 1) / ((passed * hazard).sum(1) + 1)
         paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
-        self.chances, self.paces = hazard.tolist(), paces.astype(np.int64).tolist()
+        self.paces = paces.astype(np.int64).tolist()
+        yield
+        self.chances = chances_by_age(came.sum(0).tolist(), there.sum(0).tolist())
 
     def _odds(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
         odds = np.zeros(len(features))
@@ -210,6 +219,23 @@ def came_and_there(
     there = np.bincount(cell, minlength=classes * AGES).reshape(classes, AGES)[:, ::-1].cumsum(1)[:, ::-1]
     yield
     return came, there
+
+
+def chances_by_age(came: list[int], there: list[int]) -> list[float]:
+    """The chance of an answer at each age, from how many answers came and how many visits were there.
+
+    That nobody was answered at an age that hardly any visit reached does not say that nobody is. In place of those that are
+    missing there, an answer is half as likely as at the age before, and as likely at least as at all ages together. So while
+    nobody has come back, what waits for longest is worth most: younger ages have brought nothing. And what is late where
+    clients take turns is not given up at once.
+    """
+    least = (sum(came) + 1) / (sum(there) + 1)
+    chance, chances = 0.0, []
+    for answers, visits in zip(came, there, strict=True):
+        missing = max(0, REACHED - visits)
+        chance = (answers + missing * max(least, STILL_DUE * chance)) / (visits + missing)
+        chances.append(chance)
+    return chances
 
 
 def kept_up_to(

@@ -59,6 +59,7 @@ class VisitMemory:
         self._paces: list[int] = [USUAL_PACE]
         self._chances: list[float] = []
         self._worth: list[list[float] | None] = [None] * PACES
+        self._lows: list[list[int] | None] = [None] * PACES
         self.gain = self.by_length = 1.0
         self.judged = 1
         self.foresight = 0.0
@@ -123,6 +124,19 @@ class VisitMemory:
         at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
         return of_pace[at]
 
+    def lows(self, pace: i64) -> list[int]:
+        """The ages at which it is worth less than shortly before and after, those at which least first; mostly none.
+
+        Cost: O(1); O(AGES) once for each pace since it learned last.
+        """
+        lows = self._lows[pace]
+        if lows is None:
+            self.worth(pace, 0)
+            of_pace = self._worth[pace]
+            assert of_pace is not None
+            lows = self._lows[pace] = lows_of(of_pace)
+        return lows
+
     def learn(self, now: int, held_tokens: float, boundary_tokens: float) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: as `VisitFit.steps`.
 
@@ -158,4 +172,20 @@ class VisitMemory:
             self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
         self._worth = [None] * PACES
+        self._lows = [None] * PACES
         self._epoch += 1
+
+
+def lows_of(worth: list[float]) -> list[int]:
+    """The ages, each the last one of its bin, at which something is worth less than shortly before and after, those at which
+    least first; from what it is worth in each bin.
+    """
+    found: list[tuple[float, int]] = []
+    is_falling = False
+    for i in range(1, len(worth)):
+        if worth[i] > worth[i - 1] and is_falling:
+            found.append((worth[i - 1], int(AGE_LIMITS[i - 1]) - 1))
+        if worth[i] != worth[i - 1]:
+            is_falling = worth[i] < worth[i - 1]
+    found.sort()
+    return [age for _, age in found]

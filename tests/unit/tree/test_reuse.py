@@ -13,8 +13,17 @@ from unified_tree.node import Tier, Value
 from unified_tree.pool import STRANDED
 from unified_tree.reuse import BY_AGE, BY_CLASS, DENSITIES, queue_of, since
 from unified_tree.visit import Visit, latest
-from unified_tree.visit_fit import AGE_BOUNDS, AGE_WIDTHS, AGES, PACES, USUAL_PACE, VisitFit, worth_by_age
-from unified_tree.visit_memory import VisitMemory
+from unified_tree.visit_fit import (
+    AGE_BOUNDS,
+    AGE_WIDTHS,
+    AGES,
+    PACES,
+    USUAL_PACE,
+    VisitFit,
+    chances_by_age,
+    worth_by_age,
+)
+from unified_tree.visit_memory import VisitMemory, lows_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -321,6 +330,35 @@ def test_a_value_is_worth_what_the_best_time_to_keep_it_brings(seed: int) -> Non
         assert memory.worth(USUAL_PACE, age) == pytest.approx(best, rel=0.3, abs=1e-5)
 
 
+def test_an_age_that_few_have_reached_is_not_known_to_bring_nothing() -> None:
+    chances = chances_by_age([0, 30, 0, 4, 0, 0, 0], [100, 100, 70, 4, 0, 0, 0])
+    assert chances[:3] == [0.0, 0.3, 0.0]
+    least = 35 / 275
+    assert chances[3] == pytest.approx((4 + 4 * least) / 8)
+    assert chances[4:6] == [pytest.approx(chances[3] / 2), pytest.approx(max(least, chances[3] / 4))]
+    assert chances[6] == pytest.approx(least)
+
+
+def test_while_nobody_has_come_back_what_waits_longest_is_worth_most() -> None:
+    memory = learned([None] * 64)
+    worth = [memory.worth(USUAL_PACE, age) for age in range(0, 60, 4)]
+    assert worth == sorted(worth) and 0 < worth[0] < worth[-1]
+
+
+def test_a_class_whose_answers_are_about_to_come_is_not_slower() -> None:
+    """All come after a hundred ticks; the last ones, all alike, wait for up to 95."""
+    turns = np.repeat(np.arange(10), 100)
+    is_back = turns < 9
+    fit = fitted(turns, is_back, np.where(is_back, 100, np.arange(1000) % 96))
+    assert set(fit.paces) == {USUAL_PACE}
+
+
+def test_the_ages_of_least_worth_are_known() -> None:
+    worth = [5.0, 3.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 1.0, 1.0]
+    assert lows_of(worth) == [7, 2]  # the bins of ages from 6 to 7, and of age 2
+    assert lows_of(sorted(worth)) == lows_of(sorted(worth, reverse=True)) == lows_of([1.0] * 5) == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_is_the_best_slope_to_any_later_age(seed: int) -> None:
     draw, pace = Random(seed), USUAL_PACE + 2
@@ -487,6 +525,47 @@ def test_where_clients_take_turns_some_are_kept_from_the_second_round_on() -> No
     assert hit[0] == 0 and hit[2] >= 5 and min(hit[3:]) >= 20
 
 
+def in_turn(server: Server, clients: int, rounds: int, at_once: float = 0.0) -> list[int]:
+    """How many clients are hit in each round, in which each asks once, and some of them once more right away."""
+    draw = Random(5)
+    texts, hit = [fresh(10, draw) for _ in range(clients)], []
+    for _ in range(rounds):
+        count = 0
+        for client in range(clients):
+            texts[client] = texts[client] + fresh(1, draw)
+            count += server.serve(texts[client]) > 0
+            if draw.random() < at_once:
+                texts[client] = texts[client] + fresh(1, draw)
+                server.serve(texts[client])
+        hit.append(count)
+    return hit
+
+
+def test_where_nobody_has_come_back_yet_who_waits_longest_is_kept() -> None:
+    """Room for two in five of the clients: of a round that was all new to `lru`, some are there in the next."""
+    hit = in_turn(Server("density", 660), 120, 3)
+    assert hit[0] == 0 and hit[1] >= 25
+
+
+def test_clients_that_ask_again_at_once_do_not_push_out_those_that_take_turns() -> None:
+    """Soon after its last use a text is worth most, then least, and more again towards its turn."""
+    hit = in_turn(Server("density", 660), 120, 6, at_once=0.3)
+    assert min(hit[3:]) >= 30
+
+
+def test_rounds_that_take_ever_longer_are_still_hit() -> None:
+    """An answer that is later than all that were known is still awaited."""
+    server, draw = Server("density", 500), Random(5)
+    texts, hit = [fresh(10, draw) for _ in range(60)], []
+    for each in range(24):
+        texts = [text + fresh(1, draw) for text in texts]
+        hit.append(sum(server.serve(text) > 0 for text in texts))
+        others = fresh(1, draw)
+        for _ in range(each):  # looks that publish nothing: only time passes
+            server.tree.match_prefix(Key(others))
+    assert min(hit[4:]) >= 8
+
+
 def test_visits_are_learned_of_after_every_few_at_first() -> None:
     server, draw = Server("density", 300, revise_every=256), Random(5)
     reuse = server.tree.state.reuse
@@ -532,8 +611,10 @@ def test_classes_that_foresee_answers_are_told_apart_unless_hits_deny_it(
 
 
 @pytest.mark.parametrize("boundaries", [0, 20])
-def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(boundaries: int) -> None:
+def test_the_victim_is_worth_no_more_than_any_other(boundaries: int) -> None:
+    """Also where that is in the middle of its queue."""
     server, draw = Server("density", 300, boundaries, revise_every=8), Random(4)
+    from_the_middle = 0
     texts: list[list[int]] = []
     for _ in range(300):
         text = draw.choice(texts[-20:]) if texts and draw.random() < 0.6 else fresh(10, draw)
@@ -548,13 +629,16 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_of_its_queue(bound
             for _ in range(800):  # now and then one looks at one more queue
                 first = pool.next_victim()
             assert first is not None
-            ends: dict[float, list[Value]] = {}
+            queues: dict[float, list[Value]] = {}
             for value in pool.order:
                 assert isinstance(value, Value)
-                ends.setdefault(value.rank, []).append(value)
-            at_ends = [value for queue in ends.values() for value in (queue[0], queue[-1])]
-            worth = {value: reuse.worth(queue_of(value), since(value)) for value in at_ends}
-            assert worth[first] == min(worth.values())
+                if value.urgency == first.urgency:
+                    queues.setdefault(value.rank, []).append(value)
+            worth = {value: reuse.worth(queue_of(value), since(value)) for queue in queues.values() for value in queue}
+            assert worth[first] == pytest.approx(min(worth.values()), rel=1e-9)
+            ends = [worth[value] for queue in queues.values() for value in (queue[0], queue[-1])]
+            from_the_middle += worth[first] < 0.99 * min(ends)
+    assert from_the_middle >= 3
 
 
 def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
