@@ -27,6 +27,8 @@ JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
+DEEP: Final = 2.0
+"""So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
 AGE_BINS: Final = bytes(np.searchsorted(AGE_BOUNDS[1:], np.arange(YOUNG), "right").tolist())
 """The bin of each age up to there."""
@@ -177,15 +179,21 @@ class VisitMemory:
 
 
 def lows_of(worth: list[float]) -> list[int]:
-    """The ages, each the last one of its bin, at which something is worth less than shortly before and after, those at which
-    least first; from what it is worth in each bin.
+    """The ages, each the last one of its bin, at which something is worth less by half than at some age before, and at some age
+    after, and less than around; those at which least first. From what it is worth in each bin.
+
+    What falls and rises by less may be the chance of few answers, and a victim in the middle of a queue costs more hits then
+    than it brings.
     """
     found: list[tuple[float, int]] = []
+    before = list(accumulate(worth, max))
+    after = list(accumulate(reversed(worth), max))[::-1]
     is_falling = False
     for i in range(1, len(worth)):
-        if worth[i] > worth[i - 1] and is_falling:
-            found.append((worth[i - 1], int(AGE_LIMITS[i - 1]) - 1))
-        if worth[i] != worth[i - 1]:
-            is_falling = worth[i] < worth[i - 1]
+        low = worth[i - 1]
+        if worth[i] > low and is_falling and DEEP * low <= min(before[i], after[i]):
+            found.append((low, int(AGE_LIMITS[i - 1]) - 1))
+        if worth[i] != low:
+            is_falling = worth[i] < low
     found.sort()
     return [age for _, age in found]
