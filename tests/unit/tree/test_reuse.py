@@ -355,9 +355,9 @@ def test_a_class_whose_answers_are_about_to_come_is_not_slower() -> None:
 
 def test_the_ages_of_least_worth_are_known() -> None:
     worth = [5.0, 3.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 1.0, 1.0]
-    assert lows_of(worth) == [7]  # the bin of ages from 6 to 7; at age 2 it is not less by half
-    assert lows_of([0.0, 5.0, *worth]) == [12]
-    assert lows_of([9.0, *worth[:3], 9.0, *worth[4:]]) == [9, 3]
+    assert lows_of(worth) == [7, 2]  # the bins of ages from 6 to 7, and of age 2
+    assert lows_of([0.0, 4.2, 3.5, *worth[1:]]) == [12, 4]
+    assert lows_of([0.0, 4.2, 3.5, 4.3, *worth[6:]]) == [4], "less by a sixth is not enough"
     assert lows_of(sorted(worth)) == lows_of(sorted(worth, reverse=True)) == lows_of([1.0] * 5) == []
 
 
@@ -613,7 +613,7 @@ def test_classes_that_foresee_answers_are_told_apart_unless_hits_deny_it(
 
 
 @pytest.mark.parametrize("boundaries", [0, 20])
-def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_twice_as_much_as_any(boundaries: int) -> None:
+def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than_any(boundaries: int) -> None:
     """Which may be in the middle of its queue."""
     server, draw = Server("density", 300, boundaries, revise_every=8), Random(4)
     texts: list[list[int]] = []
