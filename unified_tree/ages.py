@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 DEVICE: Final = Tier.DEVICE
 BOUNDS_S: Final = tuple([2**bucket / 1000 for bucket in range(31)])
-"""The ages of each bucket are below its bound, in seconds: 1 ms, 2 ms, 4 ms, … about 12 days. One more bucket has the rest."""
+"""The ages of each bucket are below its bound, in seconds: 1 ms, 2 ms, 4 ms, … about 12 days. One more bucket has the rest.
+With a clock of coarse ticks, as the default one, those below a tick (1 to 10 ms) tell nothing apart."""
 LAST_BUCKET: Final = 31
 SLOTS: Final = 128
 LEVELS: Final = 32

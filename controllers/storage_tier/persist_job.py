@@ -39,14 +39,14 @@ class PersistJob:
         key: the boundary's tokens, without those of `known`.
         pages: host pages by component: of paths those from `first_page` on, the last ones of windows and states.
         known: the digests of a beginning of the boundary's pages, and how far it is stored; None for nothing.
-        first_page: the pages before it were believed to be stored. If they are not any more when the job runs, it writes the
-            rest all the same, and a later boundary writes them, because nothing of this one is remembered as stored.
+        first_page: the pages before it are believed to be stored. If they no longer are when the job runs, it writes nothing.
 
     Attributes:
         prefix: what is known of the boundary; None before the job has started.
         written_pages, written_bytes: what the store accepted.
         failure: why it ended early, None if it did not.
         is_done: whether everything this rank writes is stored, the restore point included.
+        is_to_begin_earlier: pages before the first one given have to be written, too, so nothing was.
     """
 
     def __init__(
@@ -67,16 +67,19 @@ class PersistJob:
         self.written_bytes = 0
         self.failure: str | None = None
         self.is_done = False
+        self.is_to_begin_earlier = False
 
     def store(self, store: CheckedStorage, chain: KeyChain, stored_digests: StoredDigests, policy: PersistPolicy) -> Steps:
         """The job: write what the store lacks. It changes nothing but this object's attributes, the store and the digests."""
         known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=[])
         digests = chain.continued(known.digests, self.key)
         seen = stored_digests.leading(digests, known.seen)
-        first = self._first_page
-        begin = max(seen.page_count, first)
+        first, begin = self._first_page, seen.page_count
         self.prefix = prefix = replace(known, digests=digests, seen=seen)
-        is_whole = seen.page_count >= first  # only then it is remembered, or what is missing would never be stored
+        if begin < first:
+            self.is_to_begin_earlier = True
+            return
+        is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self.pages:
                 stored = yield from self._put(store, access, digests, begin, self.pages[access.name][begin - first :], policy)

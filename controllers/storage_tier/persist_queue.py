@@ -111,27 +111,38 @@ class PersistQueue:
         except StaleBoundaryError:
             controller.count_drop("persist stale", boundary)
             return
-        boundary = receipt.boundary
+        try:
+            refusal = self._start(receipt)
+        except BaseException:
+            receipt.release()
+            raise
+        if refusal is not None:
+            receipt.release()
+            controller.count_drop(refusal, receipt.boundary)
+
+    def _start(self, receipt: Receipt) -> str | None:
+        """Start to write a locked boundary; why not, if it cannot be. Ranks decide alike, whatever each one's store holds."""
+        controller, state, boundary = self._controller, self._state, receipt.boundary
         node, length = self._locks.find(boundary)
         assert node is not None and node.root is not None
         chain = controller.chain(node.root.name[0])
         if chain is None:
-            self._drop("persist before the ranks have met", receipt)
-            return
-        known = controller.known_prefixes.longest(boundary, chain.weights_version)
-        first_page = known.seen.page_count if controller.stored_digests.is_believed(known.seen) else 0
+            return "persist before the ranks have met"
+        at = node
+        while (parent := at.parent) is not None:
+            for i in state.required_paths:
+                if at.host[i] is None:
+                    return "persist not on host"
+            at = parent
+        known, first_page = controller.known_prefixes.longest(boundary, chain.weights_version), 0
+        if controller.ranks.is_single_rank and controller.stored_digests.is_believed(known.seen):
+            first_page = known.seen.page_count
         pages = self._pages(boundary, first_page)
-        if any(name not in pages for name in controller.path_names):
-            self._drop("persist not on host", receipt)
-            return
-        key = key_of(node, length, len(known.digests) * self._state.page_size)
+        key = key_of(node, length, len(known.digests) * state.page_size)
         job = PersistJob(controller.composition, key, pages, known, first_page)
         number = controller.ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
-
-    def _drop(self, reason: str, receipt: Receipt) -> None:
-        receipt.release()
-        self._controller.count_drop(reason, receipt.boundary)
+        return None
 
     def _pages(self, boundary: Boundary, first_page: int) -> dict[str, NDArray[np.int64]]:
         """The host pages of every component that has all that the boundary needs there, of paths those from `first_page` on:
@@ -151,9 +162,12 @@ class PersistQueue:
         """Report ended writes to the other ranks; a lock is released when its write has ended on all of them."""
         for job in ended:
             opened = self._open[job]
-            self._count(job.error, opened.job)
             if opened.job.prefix is not None:
                 self._controller.known_prefixes.add(opened.receipt.boundary, opened.job.prefix)
+            if opened.job.is_to_begin_earlier:
+                self.add(opened.receipt.boundary)
+            else:
+                self._count(job.error, opened.job)
             self._controller.ranks.end("persist", opened.number, None, partial(self._release, job))
 
     def _release(self, job: Job, error: str | None = None) -> None:

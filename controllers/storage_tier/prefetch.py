@@ -126,7 +126,13 @@ class Prefetch:
         """Whether a follower lacks what this one did not find: the same first page, or the same prompt."""
         if self.found is None or not self.found_nothing:
             return False
-        return self.found.reach_pages == self.found.base_pages or self.key.data == follower.key.data
+        return self.found.reach_pages == self.found.base_pages or is_same(self.key, follower.key)
+
+
+def is_same(one: Key, other: Key) -> bool:
+    """Whether two prompts of one namespace are the same. A prefix of a key has all of its data."""
+    size_bytes = one.length * one.width_bytes
+    return one.length == other.length and one.data[:size_bytes] == other.data[:size_bytes]
 
 
 def place_of(key: Key, base: Boundary, page_size: int) -> Place:
