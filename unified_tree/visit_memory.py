@@ -27,7 +27,7 @@ JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
-DEEP: Final = 1.25
+DEEP: Final = 1.4
 """So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
 AGE_BINS: Final = bytes(np.searchsorted(AGE_BOUNDS[1:], np.arange(YOUNG), "right").tolist())
@@ -179,7 +179,7 @@ class VisitMemory:
 
 
 def lows_of(worth: list[float]) -> list[int]:
-    """The ages, each the last one of its bin, at which something is worth less by a fifth than at some age before, and at some
+    """The ages, each the last one of its bin, at which something is worth less by 2/7 than at some age before, and at some
     age after, and less than around; those at which least first. From what it is worth in each bin.
 
     What falls and rises by less may be the chance of few answers, and a victim in the middle of a queue costs more hits then

@@ -356,8 +356,8 @@ def test_a_class_whose_answers_are_about_to_come_is_not_slower() -> None:
 def test_the_ages_of_least_worth_are_known() -> None:
     worth = [5.0, 3.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 1.0, 1.0]
     assert lows_of(worth) == [7, 2]  # the bins of ages from 6 to 7, and of age 2
-    assert lows_of([0.0, 4.2, 3.5, *worth[1:]]) == [12, 4]
-    assert lows_of([0.0, 4.2, 3.5, 4.3, *worth[6:]]) == [4], "less by a sixth is not enough"
+    assert lows_of([0.0, 4.2, 2.9, *worth[1:]]) == [12, 2]
+    assert lows_of([0.0, 4.0, 2.9, *worth[1:]]) == [12], "less by not quite 2/7 is not enough"
     assert lows_of(sorted(worth)) == lows_of(sorted(worth, reverse=True)) == lows_of([1.0] * 5) == []
 
 
