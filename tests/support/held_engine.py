@@ -148,6 +148,7 @@ class Tiered:
         engine: Any = None,
         memory: PageMemory | None = None,
         ranks: Consensus | None = None,
+        policy: str = "density",
         **tier: Any,
     ) -> None:
         memory = PageMemory(components) if memory is None else memory
@@ -155,7 +156,7 @@ class Tiered:
         device_pages = {c.name: device for c in components if c.shares is None} | dict(counts or {})
         host_pages = {c.name: host for c in components} | dict(host_counts or {})
         settings = HostTier(page_counts=host_pages, engine=self.engine, **tier)
-        self.cache = PrefixCache(components, 2, device_pages, host=settings, ranks=ranks)
+        self.cache = PrefixCache(components, 2, device_pages, host=settings, ranks=ranks, policy=policy)
         self.runner = Runner(self.cache, components, memory)
 
     def start(self, text: str, namespace: str = "", **options: Any) -> Request:

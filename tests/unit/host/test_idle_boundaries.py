@@ -74,9 +74,10 @@ def lost_share_of(tiered: Tiered, prompts: int) -> float:
 
 
 def test_where_many_are_lost_copies_begin_sooner() -> None:
+    """With an order that evicts what was used first, as it is copied; see docs/writes.md for `density`."""
     lost = {}
     for share in (1.0, 0.01):
-        tiered = write_back([FULL], device=12, host=2000, low_water=0.0, lost_share=share)
+        tiered = write_back([FULL], device=12, host=2000, low_water=0.0, lost_share=share, policy="lru")
         lost[share] = lost_share_of(tiered, 300)
         tiered.end()
     assert lost[1.0] > 0.9, "the mark never rises"
