@@ -114,12 +114,14 @@ class IdleBoundaries:
             self._end_of[before] = end
 
     def _forget_lost(self) -> None:
-        """Forget the oldest ones that were evicted, a few at a time: more than are added."""
-        for end in list(islice(self._ends, FORGOTTEN_AT_ONCE)):
-            if self._resumability.is_boundary(end):
-                return
-            self._take(end)
-            self._raise_mark()
+        """Forget the oldest ones that were evicted, a few at a time: more than are added. And the newest ones, for by some
+        orders what was used last goes first."""
+        for order in (iter, reversed):
+            for end in list(islice(order(self._ends), FORGOTTEN_AT_ONCE)):
+                if self._resumability.is_boundary(end):
+                    break
+                self._take(end)
+                self._raise_mark()
 
     def _inner(self, branches: tuple[Boundary, ...], before: Boundary | None) -> tuple[Boundary, ...]:
         """What is copied beside an end. Where hardly a prompt goes on from before an end, that is superseded by the end."""

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from mypy_extensions import i64
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
-    from unified_tree.controllers.storage_tier.stored_composition import PoolAccess
     from unified_tree.receipt import Boundary, Receipt
 
 HOST: Final = Tier.HOST
@@ -41,22 +39,6 @@ class OpenPersist:
         self.number = number
 
 
-class Wanted:
-    """What a boundary needs of one component: all pages of a path, else those of its last `window_tokens`."""
-
-    __slots__ = ("is_path", "name", "window_tokens")
-
-    def __init__(self, access: PoolAccess) -> None:
-        self.name = access.name
-        self.is_path = access.is_path
-        self.window_tokens = access.need.window_tokens
-
-    def first_page(self, length: i64, page_size: i64) -> i64:
-        """The first page that a length needs."""
-        window: i64 = self.window_tokens
-        return 0 if self.is_path or length <= window else (length - window) // page_size
-
-
 class PersistQueue:
     """Writes boundaries to the store."""
 
@@ -65,7 +47,7 @@ class PersistQueue:
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._state, self._locks = controller.tree.state, controller.tree.locks
-        self._wanted = [Wanted(access) for access in (*controller.composition.paths, *controller.composition.trailing)]
+        self._accesses = (*controller.composition.paths, *controller.composition.trailing)
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -94,8 +76,8 @@ class PersistQueue:
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, and a copy of the tokens and
-        page ids behind the longest prefix of it that was written lately."""
+        """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, a look at its path's
+        nodes, and a copy of the tokens and page ids behind the longest prefix of it that was written lately."""
         if self._open:
             ended = self._jobs.ended()
             if ended:
@@ -148,14 +130,14 @@ class PersistQueue:
         """The host pages of every component that has all that the boundary needs there, of paths those from `first_page` on:
         `UnifiedTree.pages`, without its checks of arguments.
         """
-        state, locks, page_size = self._state, self._locks, self._state.page_size
+        state, page_size = self._state, self._state.page_size
+        length = boundary.length // page_size
         found: dict[str, NDArray[np.int64]] = {}
-        length = boundary.length
-        for wanted in self._wanted:
-            first = first_page if wanted.is_path else wanted.first_page(length, page_size)
-            pages = b"".join(collect(state, locks, boundary, wanted.name, HOST, begin=first * page_size))
-            if len(pages) == (length // page_size - first) * PAGE_ID_BYTES:
-                found[wanted.name] = np.frombuffer(pages, np.int64)
+        for access in self._accesses:
+            first = first_page if access.is_path else length - access.window_pages(length, page_size)
+            pages = b"".join(collect(state, self._locks, boundary, access.name, HOST, begin=first * page_size))
+            if len(pages) == (length - first) * PAGE_ID_BYTES:
+                found[access.name] = np.frombuffer(pages, np.int64)
         return found
 
     def _note(self, ended: list[Job]) -> None:

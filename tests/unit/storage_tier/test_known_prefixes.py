@@ -99,14 +99,16 @@ def test_what_is_believed_no_more_is_written_whole() -> None:
 def test_what_is_found_to_be_lost_before_a_write_begins_is_written_with_it(kinds: list[Component]) -> None:
     cache = StoredCache(kinds)
     cache.compute(list(range(40)))
-    lost = cache.store.keys("full")[1]
+    storage = cache.cache.storage
+    assert storage is not None
+    chain = storage.chain("")
+    assert chain is not None
+    lost, digests = cache.store.keys("full")[1], chain.digests(Key(range(40)))
     noted = NotedWrites(cache)
 
     def lose() -> None:
-        assert cache.cache.storage is not None
         cache.store.remove("full", [lost])
-        digests = cache.cache.storage.stored_digests
-        digests.discard(list(digests._seen)[1:2])
+        storage.stored_digests.discard(digests[1:2])
         noted.meanwhile = lambda: None
 
     noted.meanwhile = lose
