@@ -17,10 +17,10 @@ from benches.two_ways import parser_of, print_table
 from unified_tree import TreeSettings
 
 
-def measure(kinds: str, page_size: int, requests: list[Chat], lives: int) -> dict[str, Any]:
+def measure(kinds: str, page_size: int, requests: list[Chat], lives: int, *, in_steps: bool = False) -> dict[str, Any]:
     """One row: both ways, in turn."""
     on, off = new_cache(kinds, page_size), new_cache(kinds, page_size, TreeSettings(ghost_bytes=0))
-    times = in_turn({"on": on, "off": off}, requests, lives)
+    times = in_turn({"on": on, "off": off}, requests, lives, in_steps=in_steps)
     stats = on.stats()
     assert stats.hit_tokens == off.stats().hit_tokens, "what is remembered changes no hit"
     return {
@@ -39,10 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
     parser = parser_of("benches.ledger", __doc__, lives=20, quick="few requests")
     parser.add_argument("--requests", type=int, default=3_000)
+    parser.add_argument("--steps", action="store_true", help="the answer is decoded a token at a time, not in one piece")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
     requests = list(chats(60 if quick else options.requests))
-    rows = (measure(kinds, size, requests, 1 if quick else options.lives) for kinds in KINDS for size in (1, 64))
+    lives = 1 if quick else options.lives
+    rows = (measure(kinds, size, requests, lives, in_steps=options.steps) for kinds in KINDS for size in (1, 64))
     print_table(
         "components | page | hit | evictions a request | off | on | median | total",
         "{components} | {page_size} | {hit:.2f} | {evictions:.1f} | {off_us:.1f} µs | {on_us:.1f} µs "
