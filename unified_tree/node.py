@@ -34,6 +34,8 @@ ROOT_ID = NodeId(0)
 """The id in every boundary of length zero, whatever its namespace."""
 NO_BOUNDARY: Final = 1 << 62
 """`Node.nearest_boundary` of a node under which nothing can be resumed."""
+REPLAY_BOUNDARY: Final = 1 << 61
+"""`Node.nearest_boundary` of a node under which one can only resume where the windows before are rebuilt."""
 
 
 class Tier(IntEnum):
@@ -168,7 +170,8 @@ class Node:
         device, host: the values by component index, None for a tombstone.
         resumable: whether the node ends at a boundary, a length one can resume from: every required component is covered
             there, over device and host.
-        nearest_boundary: the smallest `end` of a resumable node in this subtree, NO_BOUNDARY if there is none.
+        nearest_boundary: the smallest `end` of a resumable node in this subtree; if there is none, REPLAY_BOUNDARY where one is
+            so long that its windows can be rebuilt from the path, else NO_BOUNDARY.
         sibling_place: its place among its siblings by `nearest_boundary`, if its parent has an index.
         line: names its prefix for the memory of evictions; None without one.
         lost: windows and states that went from its end for good, one of each component, as a list; None for none.

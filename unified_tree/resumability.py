@@ -4,7 +4,8 @@ Each node has three marks. `Value.run_pages` of a required window: how far back 
 so that coverage of a node's end is known in O(1). `Node.resumable`: every required component is covered there, over device and
 host. `Node.nearest_boundary`: the smallest end of a resumable node in its subtree. A window value at a node is then needed
 exactly if `nearest_boundary < end + window`, a path value if there is any boundary below, a state if the node itself is
-resumable.
+resumable. Where windows can be rebuilt from a path, a node far enough from the root counts as a boundary for paths: as one that
+is farther away than any other.
 
 For example, pages of 16 tokens and a window of 64, which are 4 pages: a node of 10 pages with its last 3 in the window's pool
 has `run_pages` 3, and does not end at a boundary. Its child of 2 pages has both. They begin where the parent ends, so its run
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.children import nearest_below, place_by_boundary
-from unified_tree.node import NO_BOUNDARY, Node, Tier, Value
+from unified_tree.node import NO_BOUNDARY, REPLAY_BOUNDARY, Node, Tier, Value
 
 if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
@@ -73,7 +74,7 @@ class Resumability:
         if self._measure(node) or lost_window:
             self._spread(node)
         node.resumable = self.ends_at_boundary(node)
-        self._set_nearest(node, self.own_boundary(node) if node.resumable else nearest_below(node))
+        self._set_nearest(node, self._nearest(node, nearest_below(node)))
         mark_values(state, node)
 
     def is_boundary(self, boundary: Boundary) -> bool:
@@ -87,6 +88,12 @@ class Resumability:
     def own_boundary(self, node: Node) -> int:
         """What a resumable node contributes to `nearest_boundary`. Without windows only whether there is one matters."""
         return node.end if self._state.windows else 0
+
+    def _nearest(self, node: Node, below: int) -> int:
+        """What `nearest_boundary` of a node is, from that of all below it."""
+        if node.resumable:
+            return self.own_boundary(node)
+        return min(below, REPLAY_BOUNDARY) if node.end >= self._state.rebuilt_from else below
 
     def deleted(self, node: Node) -> None:
         """A node is about to leave the tree, with no values and no children. Cost: O(log siblings)."""
@@ -160,7 +167,7 @@ class Resumability:
             piece.resumable = self.ends_at_boundary(piece)
         below = lower
         for piece in reversed(pieces[1:]):
-            piece.nearest_boundary = self.own_boundary(piece) if piece.resumable else below.nearest_boundary
+            piece.nearest_boundary = self._nearest(piece, below.nearest_boundary)
             mark_values(self._state, piece)
             below = piece
         top = pieces[0]
@@ -169,7 +176,7 @@ class Resumability:
         top.nearest_boundary = lower.nearest_boundary
         if parent.child_index is not None:
             place_by_boundary(parent.child_index, top)
-        self._set_nearest(top, self.own_boundary(top) if top.resumable else below.nearest_boundary)
+        self._set_nearest(top, self._nearest(top, below.nearest_boundary))
         mark_values(self._state, top)
 
     def _set_nearest(self, node: Node, nearest: int) -> None:
@@ -243,11 +250,7 @@ class Resumability:
                 found.append(f"a run of {value.run_pages} pages of component {i}, not {self.expected_run(node, i, max_pages)}")
         if node.resumable != self.ends_at_boundary(node):
             found.append("a boundary" if node.resumable else "no boundary")
-        nearest = (
-            self.own_boundary(node)
-            if self.ends_at_boundary(node)
-            else min((child.nearest_boundary for child in node.children()), default=NO_BOUNDARY)
-        )
+        nearest = self._nearest(node, min((child.nearest_boundary for child in node.children()), default=NO_BOUNDARY))
         if node.nearest_boundary != nearest:
             found.append(f"its nearest boundary at {node.nearest_boundary}, not {nearest}")
         return found
@@ -274,10 +277,9 @@ def covered_pages(node: Node, component: int) -> int:
 
 def mark_values(state: TreeState, node: Node) -> None:
     """Set `stranded` of every value of the node from its marks."""
-    if state.path_can_strand:
-        stranded = node.nearest_boundary == NO_BOUNDARY
-        for i in state.paths:
-            _mark(state, node, i, stranded)
+    nothing_below = node.nearest_boundary == NO_BOUNDARY
+    for i in state.paths:
+        _mark(state, node, i, nothing_below)
     for i, window in state.windows:
         _mark(state, node, i, node.nearest_boundary >= node.end + window)
     for i in state.points:
@@ -288,7 +290,7 @@ def is_needed(state: TreeState, value: Value) -> bool:
     """Whether some boundary at a node's end needs a value, according to its node's marks."""
     node = value.node
     if state.is_path[value.component]:
-        return not state.path_can_strand or node.nearest_boundary != NO_BOUNDARY
+        return node.nearest_boundary != NO_BOUNDARY
     if value.component in state.points:
         return state.resumability.ends_at_boundary(node)
     return node.nearest_boundary < node.end + dict(state.windows)[value.component]

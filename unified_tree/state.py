@@ -18,7 +18,7 @@ from unified_tree.component import Component
 from unified_tree.coverage import MAX_TOKENS
 from unified_tree.errors import ConfigurationError, UnifiedTreeError
 from unified_tree.ghosts import Ghosts
-from unified_tree.node import HOST, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
+from unified_tree.node import HOST, NO_BOUNDARY, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
 from unified_tree.resumability import Resumability
@@ -52,7 +52,8 @@ class TreeState:
         owned_paths, owned_windows, owned_points: by tier, the components with pages of their own there.
         shared_windows: required windows that live in the pages of others.
         is_gated: some required component is not a path, so not every length is a boundary.
-        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact.
+        rebuild_tokens: how many tokens rebuild every required window; None where no rebuild is exact. `rebuilt_from`: the
+            shortest path of which that leaves something, NO_BOUNDARY for none.
         save_grid_tokens: the grid on which every kind can be saved.
         has_budgets: whether any share one.
         shared_pools: by tier, the pools that share a budget; None where each has a page count of its own.
@@ -143,7 +144,9 @@ class TreeState:
         self.rebuild_tokens: int | None = None
         if rebuilds and not self.required_points and None not in rebuilds:
             self.rebuild_tokens = sum(tokens for tokens in rebuilds if tokens is not None)
-        self.path_can_strand = self.is_gated and self.rebuild_tokens is None
+        self.rebuilt_from = NO_BOUNDARY
+        if self.rebuild_tokens is not None:
+            self.rebuilt_from = (2 - (1 - self.rebuild_tokens) // self.page_size) * self.page_size
         self.save_grid_tokens = lcm(self.page_size, *(c.save_grid_tokens for c in self.components))
         if self.save_grid_tokens > MAX_TOKENS:
             raise ConfigurationError(

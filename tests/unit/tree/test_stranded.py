@@ -31,10 +31,26 @@ def test_a_window_that_a_longer_prefix_still_needs() -> None:
     assert stranded(grove) == {"full": 0, "swa": 0, "mamba": 0}, "[1, 4) still leads to the boundary at 6"
 
 
-def test_with_rebuilds_every_path_can_be_resumed() -> None:
+def test_a_path_is_resumed_by_a_rebuild_if_that_leaves_something() -> None:
     grove = Grove([FULL, swa(3, rebuild_tokens=3)])
+    assert grove.tree.state.rebuilt_from == 6, "pages of two tokens: the first is reused, and two run again"
+    grove.put("abcd", window=0)
+    assert stranded(grove) == {"full": 2, "swa": 0}
     grove.put("abcdef", window=1)
+    assert grove.match("abcdef").rebuild.length == 6
     assert stranded(grove) == {"full": 0, "swa": 1}
+    grove.put("abcdxy", window=0)
+    grove.evict(1)
+    assert stranded(grove) == {"full": 0, "swa": 0}, "the other branch is still that long"
+    grove.evict(1)
+    assert stranded(grove) == {"full": 2, "swa": 0}
+
+
+def test_a_path_that_is_cut_is_as_long_as_before() -> None:
+    grove = Grove([FULL, swa(3, rebuild_tokens=3)])
+    grove.put("abcdefgh", window=0)
+    grove.put("abxy", window=0)
+    assert stranded(grove) == {"full": 1, "swa": 0}
 
 
 def test_a_copy_on_host_keeps_a_boundary_alive() -> None:
