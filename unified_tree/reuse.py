@@ -37,7 +37,11 @@ KNOWN_GAPS: Final = 3
 """A place where sessions have forked off so often is foreseen by its own gaps."""
 RANKS: Final = 4
 """Boundaries of a session are told apart by how many lie behind them: 0, 1, 2, or more."""
+LAST_RESUMED: Final = 4.0
+"""Before anything is known a session's last boundary is resumed from so many times as often as any other."""
 RESUMED_FADE: Final = 4096.0
+FALLEN_NODES: Final = 16
+"""Where a boundary is saved, those before it are looked for on so many nodes."""
 FIRST_LEARNED: Final = 64
 """After so many visits something is learned, and after as many again, up to `revise_every`."""
 EARLY_SLICES: Final = 4
@@ -91,8 +95,8 @@ class Reuse:
         self._sessions = VisitMemory(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
-        self._resumed = [1.0] * RANKS
-        self._most_resumed = 1.0
+        self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
+        self._most_resumed = LAST_RESUMED
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._path_density = _density(float(state.page_size))
         self._scarcity = (Scarcity(), Scarcity())
@@ -153,10 +157,30 @@ class Reuse:
         self._sessions.judge(visit)
 
     def saved(self, node: Node) -> None:
-        """A window or a state was saved at a node's end. Cost: O(1)."""
+        """A window or a state was saved at a node's end. Cost: O(log n) for each value behind which that is, of some nodes."""
         visit = None if node.line is None else latest(node.line)
-        if visit is not None:
-            visit.saved(node.end, self._settings.listed_saves)
+        if visit is None:
+            return
+        before = visit.saves
+        visit.saved(node.end, self._settings.listed_saves)
+        if before and before[-1] < node.end:
+            self._fall_behind(node, before[max(0, len(before) - RANKS + 1)])
+
+    def _fall_behind(self, node: Node, first: int) -> None:
+        """A session's boundaries from some length up to a node have one more behind them: they are resumed from more rarely."""
+        above, nodes = node.parent, 0
+        while above is not None and above.end >= first and nodes < FALLEN_NODES:
+            for i, is_gate in enumerate(self._state.is_gate):
+                if is_gate:
+                    self._replace(above.device[i])
+                    self._replace(above.host[i])
+            above = above.parent
+            nodes += 1
+
+    def _replace(self, value: Value | None) -> None:
+        """Put a value into the queue where it belongs now."""
+        if value is not None and value.is_placed and self.place(value)[0] != queue_of(value):
+            self._state.pools(value.tier)[value.component].reorder(value)
 
     def _go_on(self, before: Visit, length: int, *, is_whole: bool = True) -> Visit:
         """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Tier, Value
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import BY_AGE, BY_CLASS, DENSITIES, queue_of, since
+from unified_tree.reuse import BY_AGE, BY_CLASS, BY_RECENCY, DENSITIES, queue_of, since
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import (
     AGE_BOUNDS,
@@ -59,7 +59,8 @@ class Server:
             result = tree.insert(Key(tokens[:end]), pages, states=states)
             for name, ids in (*result.duplicates.items(), *result.replaced.items()):
                 self._free[name] += ids.tolist()
-            lock, before, at = tree.lock(result.boundary), lock, end
+            held = [name for name in self.sizes if name != "state"]  # a run needs no state that it has gone on from
+            lock, before, at = tree.lock(result.boundary, components=held), lock, end
             tree.unlock(before)
         tree.unlock(lock)
         return found.device.length
@@ -722,6 +723,37 @@ def test_in_a_budget_a_boundary_and_its_path_are_worth_the_same_a_block() -> Non
             assert value is not None
             worth.setdefault(length, []).append(reuse.worth(queue_of(value), since(value)) / blocks[name])
     assert worth == {8: [pytest.approx(8 / 16)] * 2, 56: [pytest.approx(56 / 64, rel=0.2)] * 2}
+
+
+def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
+    """Where it stood when it was the last one, it stayed, and was kept in place of others' last ones."""
+    server, draw = Server("density", 320, 24), Random(3)
+    chats_among_scans(server, rounds=10)
+    text = fresh(40, draw)
+    server.serve(text, ends=(10, 20, 30))
+    reuse, values = server.tree.state.reuse, []
+    assert reuse is not None and reuse.mode != BY_RECENCY
+    at = server.tree.state.nodes.get(server.tree.match_prefix(Key(text), touch=False).device.node)
+    while at is not None:
+        value = at.device[1]
+        if value is not None:
+            values.append(value)
+            assert (queue_of(value), since(value)) == reuse.place(value)
+        at = at.parent
+    densities = [(queue_of(value) - 1) % DENSITIES for value in values]
+    assert len(values) > 1 and max(densities[1:]) < densities[0]
+
+
+def test_where_clients_take_turns_the_last_states_are_kept() -> None:
+    """Each turn leaves a state at its prompt's end, and one at its answer's, from which the next goes on."""
+    server, draw = Server("density", 20_000, 120), Random(6)
+    texts, hits = [fresh(20, draw) for _ in range(200)], []
+    for _ in range(4):
+        for client, text in enumerate(texts):
+            answered = text + fresh(5, draw)
+            hits.append(server.serve(answered, ends=(len(text),)) > 0)
+            texts[client] = answered + fresh(5, draw)
+    assert sum(hits[600:]) > 70
 
 
 def test_what_a_session_left_behind_waits_as_it_did() -> None:
