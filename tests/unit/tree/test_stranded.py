@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from grove import Grove
 from kinds import FULL, MAMBA, swa
 
-from unified_tree import Tier
+from unified_tree import Key, Tier, UnifiedTree
 
 
 def stranded(grove: Grove) -> dict[str, int]:
@@ -44,6 +46,17 @@ def test_a_path_is_resumed_by_a_rebuild_if_that_leaves_something() -> None:
     assert stranded(grove) == {"full": 0, "swa": 0}, "the other branch is still that long"
     grove.evict(1)
     assert stranded(grove) == {"full": 2, "swa": 0}
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 7, 16])
+def test_the_shortest_path_of_which_a_rebuild_leaves_something(page_size: int) -> None:
+    for rebuild_tokens in range(3, 60):
+        tree = UnifiedTree([FULL, swa(3, rebuild_tokens=rebuild_tokens)], page_size)
+        shortest = tree.state.rebuilt_from
+        for length in (shortest - page_size, shortest):
+            key = Key(list(range(length)), namespace=str(length))
+            tree.insert(key, {"full": np.arange(length // page_size) + tree.pool("full").used_pages, "swa": np.arange(0)})
+            assert (tree.match_prefix(key).rebuild.length == length) is (length == shortest)
 
 
 def test_a_path_that_is_cut_is_as_long_as_before() -> None:
