@@ -179,8 +179,11 @@ class Reuse:
 
     def _replace(self, value: Value | None) -> None:
         """Put a value into the queue where it belongs now."""
-        if value is not None and value.is_placed and self.place(value)[0] != queue_of(value):
-            self._state.pools(value.tier)[value.component].reorder(value)
+        if value is None or not value.is_placed:
+            return
+        pool = self._state.pools(value.tier)[value.component]
+        if pool.learns and self.place(value)[0] != queue_of(value):
+            pool.reorder(value)
 
     def _go_on(self, before: Visit, length: int, *, is_whole: bool = True) -> Visit:
         """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Tier, Value
+from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
 from unified_tree.reuse import BY_AGE, BY_CLASS, BY_RECENCY, DENSITIES, queue_of, since
 from unified_tree.visit import Visit, latest
@@ -742,6 +745,32 @@ def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
         at = at.parent
     densities = [(queue_of(value) - 1) % DENSITIES for value in values]
     assert len(values) > 1 and max(densities[1:]) < densities[0]
+
+
+@pytest.mark.parametrize("score", [inf, -inf, nan, 1e300])
+def test_scores_of_another_policy_are_its_own(score: float) -> None:
+    """Each pool asks the factory for a policy: here one pool's is not `density`, and keeps what it likes in its scores."""
+
+    class Scoring:
+        def touched(self, value: Value) -> None:
+            value.score = score
+
+        def rank(self, value: Value) -> float:
+            return float(value.touched)
+
+        def evicted(self, value: Value) -> None:
+            pass
+
+    made: list[object] = []
+
+    def policy(bring_back: Any) -> Any:
+        made.append(Scoring() if len(made) == 1 else POLICIES["density"](bring_back))
+        return made[-1]
+
+    tree, tokens = UnifiedTree([FULL, STATE], 1, policy=policy), list(range(40))
+    for end in (20, 40):
+        tree.insert(Key(tokens[:end]), {"full": np.arange(end)}, states={"state": {end: end}})
+        assert tree.check() == []
 
 
 def test_where_clients_take_turns_the_last_states_are_kept() -> None:
