@@ -1,8 +1,8 @@
 """`python -m benches.ledger`: what the ledger of misses costs a chat request: by default, and with `ghost_bytes` of 0.
 
-Question: how much longer does a request of a chat take (acquire, allocate, commit, decode in one piece, commit, release) where
-each computed token gets its cause and ages are counted? Silent on: many requests at a time, a host tier, a store, keys of other
-lengths. See `benches.chats` for what is served.
+Question: how much longer does a request of a chat take (acquire, allocate, commit, decode in one piece, or with `--steps` token
+by token, commit, release) where each computed token gets its cause and ages are counted? Silent on: many requests at a time, a
+host tier, a store, keys of other lengths. See `benches.chats` for what is served.
 """
 
 from __future__ import annotations

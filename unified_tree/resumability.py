@@ -85,14 +85,10 @@ class Resumability:
             return False
         return not state.is_gated or self.is_covered(node)
 
-    def own_boundary(self, node: Node) -> int:
-        """What a resumable node contributes to `nearest_boundary`. Without windows only whether there is one matters."""
-        return node.end if self._state.windows else 0
-
     def _nearest(self, node: Node, below: int) -> int:
-        """What `nearest_boundary` of a node is, from that of all below it."""
+        """What `nearest_boundary` of a node is, from that of all below. Without windows only whether there is one matters."""
         if node.resumable:
-            return self.own_boundary(node)
+            return node.end if self._state.windows else 0
         return min(below, REPLAY_BOUNDARY) if node.end >= self._state.rebuilt_from else below
 
     def deleted(self, node: Node) -> None:

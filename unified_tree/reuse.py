@@ -172,12 +172,12 @@ class Reuse:
         while above is not None and above.end >= first and nodes < FALLEN_NODES:
             for i, is_gate in enumerate(self._state.is_gate):
                 if is_gate:
-                    self._replace(above.device[i])
-                    self._replace(above.host[i])
+                    self._reorder(above.device[i])
+                    self._reorder(above.host[i])
             above = above.parent
             nodes += 1
 
-    def _replace(self, value: Value | None) -> None:
+    def _reorder(self, value: Value | None) -> None:
         """Put a value into the queue where it belongs now."""
         if value is None or not value.is_placed:
             return

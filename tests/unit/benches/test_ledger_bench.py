@@ -10,8 +10,9 @@ import pytest
 from benches.ledger import main
 
 
-def test_the_ledger_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--quick", "--json", str(tmp_path / "rows.json")]) == 0
+@pytest.mark.parametrize("options", [[], ["--steps"]])
+def test_the_ledger_bench_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert main(["--quick", "--json", str(tmp_path / "rows.json"), *options]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["components"], row["page_size"]) for row in rows] == [
         (kinds, page_size) for kinds in ("full", "full + window", "full + Mamba") for page_size in (1, 64)
