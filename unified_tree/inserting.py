@@ -130,6 +130,8 @@ class Insertion:
             lengths = [length for length in lengths if matched < length < end]
             lengths.append(end)
         if end == matched:
+            if state.reuse is not None:
+                state.reuse.published(node, end)
             return node
         width: int = plan.key.width_bytes
         data: bytes | memoryview = plan.key.data

@@ -22,7 +22,7 @@ from mypy_extensions import i64
 from unified_tree.node import Tier
 from unified_tree.scarcity import Scarcity
 from unified_tree.tuples import untracked
-from unified_tree.visit import MEAN_GAPS, Visit, behind, latest
+from unified_tree.visit import Visit, behind, latest
 from unified_tree.visit_fit import PACES, PACES_AN_OCTAVE, USUAL_PACE
 from unified_tree.visit_memory import VisitMemory
 
@@ -42,6 +42,8 @@ LAST_RESUMED: Final = 4.0
 RESUMED_FADE: Final = 4096.0
 FALLEN_NODES: Final = 16
 """Where a boundary is saved, those before it are looked for on so many nodes."""
+COUNTED_AGES: Final = 64.0
+"""Of about so many values that went, the age at which they did is noted."""
 FIRST_LEARNED: Final = 64
 """After so many visits something is learned, and after as many again, up to `revise_every`."""
 EARLY_SLICES: Final = 4
@@ -75,8 +77,8 @@ DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
 """One token hit for each page that is kept."""
 HITS_A_PAGE: Final[list[float]] = [2.0 ** ((i - UNIT_DENSITY) / DENSITIES_AN_OCTAVE) for i in range(DENSITIES)]
-STEADY_GAPS: Final[list[float]] = [MEAN_GAPS * 2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
-"""A mean gap of so many, and none since, makes a chance of so many in all that time."""
+STEADY_GAPS: Final[list[float]] = [2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
+"""A place that was used every so many ticks, and was not for some time, is used within both together again as likely as not."""
 
 
 class Reuse:
@@ -98,6 +100,8 @@ class Reuse:
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._most_resumed = LAST_RESUMED
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
+        self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
+        self._longest_reach = max(self._reach)
         self._path_density = _density(float(state.page_size))
         self._scarcity = (Scarcity(), Scarcity())
         self._weighs_length = False
@@ -156,22 +160,32 @@ class Reuse:
         visit.went_on(node.end, self.now)
         self._sessions.judge(visit)
 
+    def published(self, node: Node, length: int) -> None:
+        """A request has published a text that the tree had, which ends in a node. Cost: O(1)."""
+        visit = None if node.line is None else latest(node.line)
+        if visit is not None and visit.is_open:
+            visit.went_on(max(length, visit.end), self.now)
+            self._sessions.judge(visit)
+
     def saved(self, node: Node) -> None:
         """A window or a state was saved at a node's end. Cost: O(log n) for each value behind which that is, of some nodes."""
         visit = None if node.line is None else latest(node.line)
         if visit is None:
             return
-        before = visit.saves
-        visit.saved(node.end, self._settings.listed_saves)
-        if before and before[-1] < node.end:
-            self._fall_behind(node, before[max(0, len(before) - RANKS + 1)])
+        before, end = visit.saves, node.end
+        visit.saved(end, self._settings.listed_saves)
+        if visit.saves != before:
+            earlier = [at for at in before if at < end]
+            if earlier or not before:
+                self._fall_behind(node, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
 
     def _fall_behind(self, node: Node, first: int) -> None:
         """A session's boundaries from some length up to a node have one more behind them: they are resumed from more rarely."""
         above, nodes = node.parent, 0
+        first -= self._longest_reach
         while above is not None and above.end >= first and nodes < FALLEN_NODES:
-            for i, is_gate in enumerate(self._state.is_gate):
-                if is_gate:
+            for i, is_path in enumerate(self._state.is_path):
+                if not is_path:
                     self._reorder(above.device[i])
                     self._reorder(above.host[i])
             above = above.parent
@@ -245,13 +259,17 @@ class Reuse:
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
+        is_ranked = not value.stranded and value.score >= QUEUE_SPAN
+        if is_ranked:
+            ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
+            ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
         is_path = self._state.is_path[value.component]
         if self.mode == BY_RECENCY or self._page_blocks or not self._state.is_gated:
             return
         if not is_path and not self._state.is_gate[value.component]:
             return
         worth = 0.0
-        if not value.stranded and value.score >= QUEUE_SPAN:
+        if is_ranked:
             worth = self.worth(queue_of(value), since(value))
             if is_path:
                 worth /= self._state.page_size
@@ -291,7 +309,8 @@ class Reuse:
         fork = None if line.forks is None else line.forks.get(node.end)
         if fork is not None:
             other = self._queue(fork, value)
-            if self.worth(other, at) > self.worth(queue, at):
+            old = min(at, self.now - i64(self._usual_ages[value.tier is Tier.HOST][value.component]))
+            if self.worth(other, old) > self.worth(queue, old):  # there it stays longer
                 queue = other
         return queue, at
 
@@ -341,7 +360,7 @@ class Reuse:
         kind: i64 = code // PACES
         pace: i64 = code - kind * PACES
         if kind == STEADY:
-            worth = MEAN_GAPS / (STEADY_GAPS[pace] + float(age))
+            worth = 1.0 / (STEADY_GAPS[pace] + float(age))
         elif kind == FORK and self._forks.is_ready:
             worth = self._forks.worth(pace, age)
         else:

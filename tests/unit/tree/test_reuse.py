@@ -14,7 +14,7 @@ from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, Tre
 from unified_tree.node import Tier, Value
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import BY_AGE, BY_CLASS, BY_RECENCY, DENSITIES, queue_of, since
+from unified_tree.reuse import BY_AGE, BY_CLASS, BY_RECENCY, DENSITIES, SESSION, STEADY, queue_of, since
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import (
     AGE_BOUNDS,
@@ -107,6 +107,19 @@ def test_chats_that_go_on_outlive_scans(kind: Component | None) -> None:
     lru, density = (Server(policy, 320, boundaries, kind or STATE) for policy in ("lru", "density"))
     assert chats_among_scans(lru) < 0.05
     assert chats_among_scans(density) > 0.6
+
+
+def test_prompts_that_come_again_whole_outlive_scans() -> None:
+    """Their requests publish nothing that the tree lacks, as where an answer is no page long."""
+    server, draw = Server("density", 320), Random(5)
+    texts, hits = [fresh(20, draw) for _ in range(6)], []
+    for _ in range(60):
+        hits.append(sum(server.serve(text) for text in texts))
+        for _ in range(30):
+            server.serve(fresh(30, draw))
+    assert sum(hits[30:]) > 0.8 * 30 * 6 * 19
+    answered = visit_of(server, texts[0])
+    assert (answered.turns, answered.is_open, answered.growth) == (59, False, 0)
 
 
 def test_the_state_behind_a_system_prompt_outlives_those_of_sessions() -> None:
@@ -745,6 +758,93 @@ def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
         at = at.parent
     densities = [(queue_of(value) - 1) % DENSITIES for value in values]
     assert len(values) > 1 and max(densities[1:]) < densities[0]
+
+
+EXTRA = Component(name="extra", coverage=Point(), page_bytes=64, required=False)
+LONG = Component(name="window", coverage=Trailing(7), page_bytes=64)
+
+
+def ranking(*kinds: Component, **settings: int) -> UnifiedTree:
+    """A tree that has seen last boundaries resumed from twice as often as those before, and so on."""
+    tree = UnifiedTree([FULL, *kinds], 1, policy="density", settings=TreeSettings(**settings))
+    reuse = tree.state.reuse
+    assert reuse is not None
+    reuse._resumed, reuse._most_resumed = [8.0, 4.0, 2.0, 1.0], 8.0
+    return tree
+
+
+def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[int]:
+    """By how many half octaves of worth windows or states under a text come behind its last one, from its end up. Each waits
+    where it belongs now."""
+    reuse, found = tree.state.reuse, tree.match_prefix(Key(tokens), touch=False)
+    at, densities = tree.state.nodes.get(found.known.node), []
+    assert reuse is not None
+    while at is not None:
+        value = at.device[component]
+        if value is not None and value.is_placed:
+            assert queue_of(value) == reuse.place(value)[0], f"at {at.end}"
+            densities.append(int((queue_of(value) - 1) % DENSITIES))
+        at = at.parent
+    return [densities[0] - density for density in densities]
+
+
+def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
+    """They come from the deepest up, and each moves only those above it; optional ones, too."""
+    tree, tokens = ranking(STATE, EXTRA), list(range(60))
+    for ends in ((10,), (20,), (30, 40, 50, 60)):
+        states = {name: {end: end for end in ends} for name in ("state", "extra")}
+        tree.insert(Key(tokens[: ends[-1]]), {"full": np.arange(ends[-1])}, states=states)
+    assert in_place(tree, tokens, 1) == in_place(tree, tokens, 2) == [0, 2, 4, 6, 6, 6]
+
+
+def test_where_nothing_is_listed_any_more_all_above_falls_behind() -> None:
+    """A request goes on from before all that is."""
+    tree, tokens = ranking(STATE, listed_saves=1), list(range(60))
+    for end in (20, 30):
+        tree.insert(Key(tokens[:end]), {"full": np.arange(end)}, states={"state": {end: end}})
+    edited = tokens[:25] + list(range(100, 130))
+    tree.match_prefix(Key(edited))
+    tree.insert(Key(edited[:40]), {"full": np.arange(100, 140)})
+    tree.insert(Key(edited), {"full": np.arange(100, 155)}, states={"state": {55: 55}})
+    assert in_place(tree, edited) == [0, 6]
+
+
+def test_the_upper_part_of_a_window_falls_behind_with_its_end() -> None:
+    """Another session forks off inside a window of the first, and cuts it."""
+    tree, tokens = ranking(LONG), list(range(60))
+    tree.insert(Key(tokens[:20]), {"full": np.arange(20), "window": np.arange(13, 20)})
+    tree.insert(Key([*tokens[:16], 99]), {"full": np.arange(100, 117)})
+    for end in (40, 60):
+        tree.insert(Key(tokens[:end]), {"full": np.arange(end), "window": np.arange(end - 7, end)})
+    last, before, end, upper_part = in_place(tree, tokens)
+    assert last < before < end == upper_part
+
+
+def test_a_place_where_sessions_fork_off_is_compared_at_the_age_at_which_values_go() -> None:
+    """A session is answered at once or never: young, it is worth more than the place, but that stays longer."""
+    server, draw = Server("density", 4_000, 24), Random(4)
+    system = fresh(20, draw)
+    for _ in range(12):
+        server.serve(system + fresh(90, draw))
+    reuse = server.tree.state.reuse
+    node = server.tree.state.nodes.get(server.tree.match_prefix(Key(system), touch=False).device.node)
+    assert reuse is not None and node is not None and node.device[1] is not None
+    reuse.mode = BY_AGE
+    reuse._sessions._worth = [[100.0] * 4 + [1e-6] * (AGES - 4)] * PACES
+    kinds = []
+    for usual in (0.0, 200.0):
+        reuse._usual_ages[Tier.DEVICE][1] = usual
+        kinds.append((reuse.place(node.device[1])[0] - 1) // DENSITIES // PACES)
+    assert kinds == [SESSION, STEADY]
+
+
+def test_the_age_at_which_values_go_is_known() -> None:
+    server, draw = Server("density", 300), Random(4)
+    for _ in range(60):  # ten fit, and each is a tick; nothing is known yet, so the oldest goes
+        server.serve(fresh(30, draw))
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    assert reuse._usual_ages[Tier.DEVICE][0] == pytest.approx(10 * (1 - (63 / 64) ** 50), abs=1)
 
 
 @pytest.mark.parametrize("score", [inf, -inf, nan, 1e300])
