@@ -8,8 +8,8 @@ the same from what was before, fitted anew every 1,000 requests, as a cache coul
 `density`, and the best possible. Paths alone, one request at a time, in blocks of 512 tokens, no answers. And in what share of
 the memory is hit what `lru` hits in all of it?
 
-Silent on: windows and states, requests side by side, what other descriptions or another learner would tell. It is a way to
-foresee, not a bound. Needs scikit-learn.
+Silent on: clients that take turns, whose requests have no times of their own; windows and states; requests side by side; what
+other descriptions or another learner would tell. It is a way to foresee, not a bound. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benches.cell import WORKLOADS, Cell
+from benches.cell import Cell
 from benches.foreseen_orders import Order, hit_by_order, hit_by_tree, most_possible
 from benches.foreseen_uses import UNIT_TOKENS, foreseen_chances, learned_chances, prompts_of, uses_of, worth
 
@@ -29,7 +29,6 @@ TOKENS: dict[str, tuple[int, ...]] = {
     "conversations": (1_000_000, 3_000_000, 10_000_000),
     "coding agents": (500_000, 1_200_000, 3_000_000),
     "built-in agents": (200_000, 500_000, 1_000_000),
-    "clients in turn": (200_000, 500_000, 1_000_000),
 }
 PARTS = 16
 HEADS = "workload | tokens | `lru` | `density` | learned | foreseen | best possible | `density` needs | foreseen needs"
@@ -93,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table, and write the rows."""
     parser = argparse.ArgumentParser(prog="python -m benches.foreseen", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("traces", type=Path, help="the folder under which the two traces lie")
-    parser.add_argument("--only", choices=WORKLOADS, help="one workload")
+    parser.add_argument("--only", choices=TOKENS, help="one workload")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     options = parser.parse_args(arguments)
     print(f"| {HEADS} |\n|{'---|' * (HEADS.count('|') + 1)}")
