@@ -24,28 +24,21 @@ from typing import Any
 from benches.cell import Cell
 from benches.foreseen_orders import Order, hit_by_order, hit_by_tree, most_possible
 from benches.foreseen_uses import UNIT_TOKENS, foreseen_chances, learned_chances, prompts_of, uses_of, worth
+from benches.memory import PARTS, fewest_parts
 
 TOKENS: dict[str, tuple[int, ...]] = {
     "conversations": (1_000_000, 3_000_000, 10_000_000),
     "coding agents": (500_000, 1_200_000, 3_000_000),
     "built-in agents": (200_000, 500_000, 1_000_000),
 }
-PARTS = 16
 HEADS = "workload | tokens | `lru` | `density` | learned | foreseen | best possible | `density` needs | foreseen needs"
 
 
 def least_parts(wanted: float, hit_in: Callable[[int], float]) -> int | None:
-    """In the fewest sixteenths of the memory in which so much is hit; None where all of it is not enough."""
-    less, enough = 0, PARTS
+    """The fewest sixteenths of the memory in which so much is hit; None where all of it is not enough."""
     if wanted <= 0.0 or hit_in(PARTS) < wanted:
         return None
-    while enough - less > 1:
-        middle = (less + enough) // 2
-        if hit_in(middle) >= wanted:
-            enough = middle
-        else:
-            less = middle
-    return enough
+    return fewest_parts(lambda parts: hit_in(parts) >= wanted)
 
 
 def rows_of(workload: str, traces: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -73,7 +66,7 @@ def rows_of(workload: str, traces: Path, sizes: tuple[int, ...]) -> list[dict[st
                 "density": by_density(PARTS),
                 "learned": hit_by_order(prompts, units, learned),
                 "foreseen": by_foresight(PARTS),
-                "best": most_possible(prompts, uses, units),
+                "best": most_possible(prompts, units),
                 "density_needs": least_parts(lru, by_density),
                 "foreseen_needs": least_parts(lru, by_foresight),
             }

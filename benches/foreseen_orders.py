@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.foreseen_uses import AGE_BOUNDS_S, NEVER, UNIT_TOKENS, Prompt, Uses
+from benches.foreseen_uses import AGE_BOUNDS_S, UNIT_TOKENS, Prompt, Uses
 from unified_tree import Component, Key, Path, UnifiedTree
+from unified_tree.controllers.optimum.idle import Asked, Idle
+from unified_tree.controllers.optimum.paths import most_path_hits
 
 FULL = Component(name="full", coverage=Path(), page_bytes=1)
 
@@ -131,23 +131,11 @@ def hit_by_order(prompts: list[Prompt], capacity: int, order: Order) -> float:
     return hit / sum(prompt.prompt_tokens for prompt in prompts)
 
 
-def most_possible(prompts: list[Prompt], uses: Uses, capacity: int) -> float:
-    """Share of the prompt tokens that the best order hits, which knows all: what is used again last goes first.
-
-    docs/optimum.md proves it. Cost: O(log n) a block.
-    """
-    next_use: dict[int, int] = {}
-    farthest: list[tuple[int, int, int]] = []
-    hit = 0
-    for request, prompt in enumerate(prompts):
-        units = prompt.units[:capacity].tolist()
-        hit += hit_tokens(prompt, next((at for at, unit in enumerate(units) if unit not in next_use), len(units)))
-        for at, unit in enumerate(units):
-            after = int(uses.next_request[uses.first[request] + at])
-            next_use[unit] = len(prompts) if after == NEVER else after
-            heappush(farthest, (-next_use[unit], -at, unit))
-        while len(next_use) > capacity:
-            until, _, unit = heappop(farthest)
-            if next_use.get(unit) == -until:
-                del next_use[unit]
-    return hit / sum(prompt.prompt_tokens for prompt in prompts)
+def most_possible(prompts: list[Prompt], capacity: int) -> float:
+    """Share of the prompt tokens that the best order hits, which knows all. Cost: as `most_path_hits`."""
+    asked = [
+        Asked(blocks=each.units, block_tokens=UNIT_TOKENS, prompt_tokens=each.prompt_tokens, prompt_done=i + 1, done=i + 1)
+        for i, each in enumerate(prompts)
+    ]
+    idle = Idle(asked, 1 + max(int(each.units.max(initial=0)) for each in prompts), UNIT_TOKENS)
+    return int(most_path_hits(idle, capacity * UNIT_TOKENS).sum()) / sum(each.prompt_tokens for each in prompts)

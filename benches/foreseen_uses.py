@@ -17,6 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from unified_tree.controllers.replay.workload import Workload
+from unified_tree.visit import GONE_ON_SHARE, MEAN_GAPS
 
 UNIT_TOKENS = 512
 """Blocks of a trace are taken together to so many tokens, so that all traces are as fine."""
@@ -25,9 +26,6 @@ AGE_BOUNDS_S = np.concatenate([[0.0], 2.0 ** np.arange(1, 13.01, 0.25)])
 """Ages of a use, in seconds."""
 AGES = AGE_BOUNDS_S.size - 1
 LEARNED_EVERY = 1000
-GONE_ON_SHARE = 3
-"""A request goes on from the one that had what it shares if it shares at least one part in so many of its prompt."""
-MEAN_GAPS = 4
 FOLDS = 5
 
 

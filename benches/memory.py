@@ -10,6 +10,7 @@ has changed since, begin with a new file.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -45,6 +46,18 @@ def rates(plan: Plan, policy: str, parts: int = PARTS) -> Rates:
     return Rates(row.hit_tokens / prompt_tokens, row.optimum_high_tokens / prompt_tokens)
 
 
+def fewest_parts(is_enough: Callable[[int], bool]) -> int:
+    """The fewest sixteenths that are enough, by bisection; all of them are."""
+    less, enough = 0, PARTS
+    while enough - less > 1:
+        middle = (less + enough) // 2
+        if is_enough(middle):
+            enough = middle
+        else:
+            less = middle
+    return enough
+
+
 def needed(cell: Cell, traces: Path) -> dict[str, Any]:
     """The row of a cell: the fewest sixteenths of its memory in which `density` hits at least what `lru` hits in all of it, and
     what any eviction could hit at most in three quarters, where these are too few.
@@ -54,15 +67,13 @@ def needed(cell: Cell, traces: Path) -> dict[str, Any]:
     plan = cell.plan(traces)
     wanted = rates(plan, "lru").hit
     tried = {PARTS: rates(plan, "density")}
-    less, enough = 0, PARTS
     is_known = wanted >= NOTHING and tried[PARTS].hit >= wanted
-    while is_known and enough - less > 1:
-        middle = (less + enough) // 2
-        tried[middle] = rates(plan, "density", middle)
-        if tried[middle].hit >= wanted:
-            enough = middle
-        else:
-            less = middle
+
+    def is_enough(parts: int) -> bool:
+        tried[parts] = rates(plan, "density", parts)
+        return tried[parts].hit >= wanted
+
+    enough = fewest_parts(is_enough) if is_known else PARTS
     row = {
         "lru": wanted,
         "needed": enough / PARTS if is_known else None,

@@ -253,12 +253,13 @@ def bad_pages_take_no_other_transfer_along(rig: TransferRig) -> None:
 
 def closing_ends_what_is_open(rig: TransferRig) -> None:
     """`close` cancels every transfer; after it nothing moves, `poll` gives the completions, `submit` raises. Idempotent."""
-    rig.engine.submit([transfer(t, (BACKUP, LOAD)[t % 2], full=([t], [t])) for t in range(8)])
+    count = 1000  # more than any engine ends before `close` is called, even where the thread that calls it has to wait
+    rig.engine.submit([transfer(t, (BACKUP, LOAD)[t % 2], full=([t % 8], [t % 8])) for t in range(count)])
     rig.engine.close()
     before = {name: (cells.device.copy(), cells.host.copy()) for name, cells in rig.cells.items()}
     rig.engine.close()
     completions = rig.engine.poll()
-    expect_equal(sorted(completion.ticket for completion in completions), list(range(8)), "completions after close")
+    expect_equal(sorted(completion.ticket for completion in completions), list(range(count)), "completions after close")
     errors = {completion.error for completion in completions}
     expect(errors <= {None, "the engine was closed"}, f"the errors of what close ended: {errors}")
     expect(errors != {None} or rig.ends_in_submit, "close waited for all that was open, instead of cancelling it")
@@ -269,7 +270,7 @@ def closing_ends_what_is_open(rig: TransferRig) -> None:
         rig.engine.wait(completion.ticket)
     rig.engine.drain()
     with refusal(TransferError, "this engine was closed", "submit after close"):
-        rig.engine.submit([transfer(99, LOAD)])
+        rig.engine.submit([transfer(count, LOAD)])
     for _ in range(20):
         rig.pass_time()
         expect_equal(rig.engine.poll(), [], "poll after close, when all had their completion")

@@ -24,9 +24,9 @@ KINDS = {
 }
 
 
-def hit_rate(kinds: tuple[Component, ...], policy: str) -> float:
+def hit_rate(kinds: tuple[Component, ...], policy: str, seed: int) -> float:
     """Chats that take turns in random order over a cache that holds half of them."""
-    draw = np.random.default_rng(1)
+    draw = np.random.default_rng(seed)
     pages = (SYSTEM_TOKENS + CHATS * TURNS * (QUESTION_TOKENS + ANSWER_TOKENS)) // 2 // PAGE_TOKENS
     counts = {"full": pages, "window": pages // 2, "state": CHATS * TURNS // 2}
     components = [Component(name="full", coverage=Path()), *kinds]
@@ -51,4 +51,6 @@ def hit_rate(kinds: tuple[Component, ...], policy: str) -> float:
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 def test_it_hits_no_less_than_recency(kinds: tuple[Component, ...]) -> None:
-    assert hit_rate(kinds, "density") >= hit_rate(kinds, "lru") - 0.004
+    """On average: in one order of the turns or another it is a point less, or three more, whatever is learned."""
+    lru, density = (np.mean([hit_rate(kinds, policy, seed) for seed in range(8)]) for policy in ("lru", "density"))
+    assert density >= lru

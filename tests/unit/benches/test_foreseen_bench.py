@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from benches import cell, foreseen
-from benches.foreseen import PARTS, least_parts, line, main
+from benches.foreseen import least_parts, line, main
 from benches.foreseen_orders import Order, hit_by_order, hit_by_tree, hit_tokens, most_possible
 from benches.foreseen_uses import AGE_BOUNDS_S, UNIT_TOKENS, Prompt, foreseen_chances, learned_chances, uses_of, worth
+from benches.memory import PARTS
 
 
 def prompt(at_s: float, units: tuple[int, ...]) -> Prompt:
@@ -63,7 +64,7 @@ def test_the_best_possible_is_what_trying_all_finds(seed: int) -> None:
     draw = Random(seed)
     prompts = random_prompts(draw, 8, trees=draw.randrange(1, 4), longest=2)
     capacity = draw.randrange(2, 5)
-    assert most_possible(prompts, uses_of(prompts), capacity) == pytest.approx(best_by_trying(prompts, capacity))
+    assert most_possible(prompts, capacity) == pytest.approx(best_by_trying(prompts, capacity))
 
 
 def test_a_use_is_described_by_what_was_before() -> None:
@@ -104,7 +105,7 @@ def test_a_planted_law_is_foreseen() -> None:
             prompts.append(prompt(i + 60.0 + draw.random(), (*units, 100 * i + 50)))
     prompts.sort()
     uses, capacity = uses_of(prompts), 120
-    best = most_possible(prompts, uses, capacity)
+    best = most_possible(prompts, capacity)
     foreseen = hit_by_order(prompts, capacity, Order(uses, worth(foreseen_chances(uses))))
     learned = hit_by_order(prompts, capacity, Order(uses, worth(learned_chances(uses, every=100))))
     assert hit_by_tree(prompts, capacity, "lru") < 0.01
