@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -248,7 +247,7 @@ class OpenTransfers:
         if self._is_single_rank:
             self._finish(opened, error)
         else:
-            self._ranks.end(opened.kind, opened.number, error, partial(self._finish, opened))
+            self._ranks.end(opened.kind, opened.number, error, self._finish, opened)
 
     def _finish(self, opened: OpenTransfer, error: str | None) -> None:
         """Finish a transfer that has ended on all ranks, once its dependencies are finished."""

@@ -7,9 +7,6 @@ from hashlib import blake2b
 from unified_tree.controllers.ranks.message import DIGEST_BYTES, TICK_BYTES, VIEW_BYTES, neutral
 from unified_tree.errors import DivergenceError
 
-MOST_WAITING = 128
-"""Events, each in two pieces, that are hashed together at most: ranks without a host tier record, and never tick."""
-
 
 class History:
     """One rank's history: how many messages it sent, and a digest of the events before each.
@@ -25,26 +22,17 @@ class History:
         self._behind = neutral((ranks - 1 - rank) * VIEW_BYTES)
         self._sent = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
-        self._digest = self._hash.digest()
-        self._not_hashed: list[bytes] = []
+        self._digest: bytes | None = None
 
     def record(self, what: bytes) -> None:
-        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(bytes),
-        most of it in the next message.
-        """
-        self._not_hashed += (len(what).to_bytes(8, "little"), what)
-        if len(self._not_hashed) >= 2 * MOST_WAITING:
-            self._hash_waiting()
-
-    def _hash_waiting(self) -> None:
-        self._hash.update(b"".join(self._not_hashed))
-        self._not_hashed.clear()
-        self._digest = self._hash.digest()
+        """Add an event to the history. Events are delimited, so that "ab" and "c" differ from "a" and "bc". Cost: O(bytes)."""
+        self._hash.update(len(what).to_bytes(8, "little") + what)
+        self._digest = None
 
     def views(self) -> bytes:
         """The views of the next message: this rank's, among neutral ones."""
-        if self._not_hashed:
-            self._hash_waiting()
+        if self._digest is None:
+            self._digest = self._hash.digest()
         sent = self._sent.to_bytes(TICK_BYTES, "little")
         self._sent += 1
         return b"".join((self._before, sent, self._digest, self._behind))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.ranks import Consensus
 
-Ended = Callable[[str | None], None]
-"""Takes why an operation failed, None if it did not."""
+Ended = Callable[[Any, str | None], None]
+"""Takes an operation, and why it failed, None if it did not."""
 Decided = Callable[["NDArray[np.bool_]"], None]
 """Takes the lengths that can be restored, shape [pages + 1]."""
+MOST_RECORDED = 128
+"""Decisions that are told to the consensus together at most: ranks without a host tier record, and never tick."""
 
 
 class RankAgreement(Protocol):
@@ -47,9 +49,9 @@ class RankAgreement(Protocol):
         """Start an operation, on all ranks alike; returns its number among those of its kind."""
         ...
 
-    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
-        """Report the end of an operation here; `then` is called when it has ended on all ranks, with an error if it failed on
-        any.
+    def end(self, kind: str, number: int, error: str | None, then: Ended, operation: Any) -> None:
+        """Report the end of an operation here; `then` is called with it when it has ended on all ranks, with an error if it
+        failed on any.
         """
         ...
 
@@ -98,10 +100,10 @@ class SingleRank:
         del kind
         return 0
 
-    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
+    def end(self, kind: str, number: int, error: str | None, then: Ended, operation: Any) -> None:
         """See RankAgreement.end."""
         del kind, number
-        then(error)
+        then(operation, error)
 
     def open_ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.open_ticket."""
@@ -139,8 +141,9 @@ class MultiRank:
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus
         self._begun: dict[str, int] = {}
-        self._ended: dict[tuple[str, int], tuple[str | None, Ended]] = {}
+        self._ended: dict[str, dict[int, tuple[str | None, Ended, Any]]] = {}
         self._votes: dict[int, Decided] = {}
+        self._recorded: list[str] = []
 
     @property
     def session(self) -> str | None:
@@ -150,15 +153,20 @@ class MultiRank:
 
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
-        number = self._begun.get(kind, 0)
+        number = self._begun.get(kind)
+        if number is None:
+            number = 0
+            self._ended[kind] = {}
         self._begun[kind] = number + 1
         return number
 
-    def end(self, kind: str, number: int, error: str | None, then: Ended) -> None:
+    def end(self, kind: str, number: int, error: str | None, then: Ended, operation: Any) -> None:
         """See RankAgreement.end."""
-        self._ended[kind, number] = (error, then)
-        with suppress(RankError):
+        self._ended[kind][number] = (error, then, operation)
+        try:  # not `suppress`, which takes as long as the rest
             self._consensus.finished(kind, number, failed=error is not None)
+        except RankError:
+            return
 
     def open_ticket(self, identity: str, page_count: int) -> int:
         """See RankAgreement.open_ticket."""
@@ -180,17 +188,26 @@ class MultiRank:
 
     def record(self, what: str) -> None:
         """See RankAgreement.record."""
+        self._recorded.append(what)
+        if len(self._recorded) >= MOST_RECORDED:
+            self._tell_recorded()
+
+    def _tell_recorded(self) -> None:
+        """One event of all of them: written as a list is, in which no two of them run together."""
+        recorded, self._recorded = self._recorded, []
         with suppress(RankError):
-            self._consensus.record(what.encode("utf-8", "surrogatepass"))
+            self._consensus.record(repr(recorded).encode())
 
     def tick(self) -> None:
         """See RankAgreement.tick."""
+        if self._recorded:
+            self._tell_recorded()
         agreement = self._consensus.tick()
         for finished in agreement.finished:
+            ended = self._ended[finished.kind]
             for number in finished.numbers:
-                error, then = self._ended.pop((finished.kind, number))
-                failed = number in finished.failed
-                then((error or "failed on another rank") if failed else None)
+                error, then, operation = ended.pop(number)
+                then(operation, (error or "failed on another rank") if number in finished.failed else None)
         for decision in agreement.decisions:
             then_decided = self._votes.pop(decision.ticket, None)
             if then_decided is not None:

@@ -8,7 +8,6 @@ ancestors' pages, unless the store is known to hold them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -47,7 +46,8 @@ class PersistQueue:
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
         self._state, self._locks = controller.tree.state, controller.tree.locks
-        self._accesses = (*controller.composition.paths, *controller.composition.trailing)
+        self._paths = [access.name for access in controller.composition.paths]
+        self._trailing = controller.composition.trailing
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -130,15 +130,20 @@ class PersistQueue:
         """The host pages of every component that has all that the boundary needs there, of paths those from `first_page` on:
         `UnifiedTree.pages`, without its checks of arguments.
         """
-        state, page_size = self._state, self._state.page_size
+        page_size = self._state.page_size
         length = boundary.length // page_size
         found: dict[str, NDArray[np.int64]] = {}
-        for access in self._accesses:
-            first = first_page if access.is_path else length - access.window_pages(length, page_size)
-            pages = b"".join(collect(state, self._locks, boundary, access.name, HOST, begin=first * page_size))
-            if len(pages) == (length - first) * PAGE_ID_BYTES:
-                found[access.name] = np.frombuffer(pages, np.int64)
+        for name in self._paths:
+            self._collect(found, boundary, name, first_page, length)
+        for access in self._trailing:
+            self._collect(found, boundary, access.name, length - access.window_pages(length, page_size), length)
         return found
+
+    def _collect(self, found: dict[str, NDArray[np.int64]], boundary: Boundary, name: str, first: int, length: int) -> None:
+        """Add a component's pages [first, length), if it has all of them."""
+        pages = b"".join(collect(self._state, self._locks, boundary, name, HOST, begin=first * self._state.page_size))
+        if len(pages) == (length - first) * PAGE_ID_BYTES:
+            found[name] = np.frombuffer(pages, np.int64)
 
     def _note(self, ended: list[Job]) -> None:
         """Report ended writes to the other ranks; a lock is released when its write has ended on all of them."""
@@ -150,7 +155,7 @@ class PersistQueue:
                 self.add(opened.receipt.boundary)
             else:
                 self._count(job.error, opened.job)
-            self._controller.ranks.end("persist", opened.number, None, partial(self._release, job))
+            self._controller.ranks.end("persist", opened.number, None, self._release, job)
 
     def _release(self, job: Job, error: str | None = None) -> None:
         del error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from rank_threads import reduce_messages
 
-from unified_tree.controllers.ranks import MessageShape
+from unified_tree.controllers.ranks import Consensus, MessageShape
 from unified_tree.controllers.ranks.ballot import Ballot
-from unified_tree.controllers.ranks.history import MOST_WAITING, History
+from unified_tree.controllers.ranks.rank_agreement import MOST_RECORDED, MultiRank
 from unified_tree.errors import DivergenceError
 
 SHAPE = MessageShape(slots=2, candidates=8, completions=8)
@@ -84,13 +86,33 @@ def test_swapped_requests_are_never_decided() -> None:
     assert all("ticket 0" in str(outcome) for outcome in exchanged([first, second]))
 
 
-def test_events_are_hashed_alike_whenever_and_do_not_pile_up_without_a_tick() -> None:
+class Told:
+    """A consensus that keeps what it is told; see Consensus.record."""
+
+    def __init__(self) -> None:
+        self.events: list[bytes] = []
+
+    def record(self, what: bytes) -> None:
+        """See Consensus.record."""
+        self.events.append(what)
+
+
+def test_decisions_are_told_together_and_do_not_pile_up_without_a_tick() -> None:
     """Ranks without a host tier record each request, and never tick."""
-    often, never = History(0, 1), History(0, 1)
-    for number in range(1_000):
-        what = b"x" * (number % 7)
-        often.record(what)
-        often.views()
-        never.record(what)
-        assert len(never._not_hashed) < 2 * MOST_WAITING
-    assert often.views()[8:] == never.views()[8:]
+    told = Told()
+    ranks = MultiRank(cast(Consensus, told))
+    for number in range(10 * MOST_RECORDED + 1):
+        ranks.record(f"decision {number}")
+    assert len(told.events) == 10
+    assert len({*told.events}) == 10
+
+
+def test_decisions_told_together_do_not_run_together() -> None:
+    told: list[bytes] = []
+    for decisions in (["a', 'b"], ["a", "b"], ["ab"], ["a", "b", ""]):
+        consensus = Told()
+        ranks = MultiRank(cast(Consensus, consensus))
+        for what in (*decisions, *["same"] * (MOST_RECORDED - len(decisions))):
+            ranks.record(what)
+        told += consensus.events
+    assert len(set(told)) == 4
