@@ -4,7 +4,7 @@ state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.cache.generations import Generation, Generations, InvalidationCounters
 from unified_tree.controllers.cache.weights_names import WeightsNames
@@ -23,7 +23,7 @@ class Weights:
         max_versions: how many namespaces may have their own names in a store; see WeightsNames.
     """
 
-    def __init__(self, tree: UnifiedTree, ranks: RankAgreement, max_versions: int) -> None:
+    def __init__(self, tree: UnifiedTree, ranks: RankAgreement, max_versions: Any) -> None:
         self._tree = tree
         self._ranks = ranks
         self._generations = Generations()

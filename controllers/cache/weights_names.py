@@ -15,7 +15,7 @@ stored pages with other deployments, but a wrong page is never found.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unified_tree.errors import ConfigurationError
 
@@ -32,11 +32,11 @@ class WeightsNames:
             each.
     """
 
-    def __init__(self, ranks: RankAgreement, max_named: int) -> None:
+    def __init__(self, ranks: RankAgreement, max_named: Any) -> None:  # compiled code would refuse others in its own words
         if type(max_named) is not int or max_named <= 0:
             raise ConfigurationError(f"max_versions must be a positive integer, not {max_named!r}")
         self._ranks = ranks
-        self._max_named = max_named
+        self._max_named: int = max_named
         self._common: str | int = ""
         self._own: dict[str, str | int] = {}
         self._groups: dict[int, int] = {}

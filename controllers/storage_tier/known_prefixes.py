@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from unified_tree.controllers.storage_tier.stored_digests import NOT_SEEN, Seen
 
 if TYPE_CHECKING:
-    from unified_tree.node import NodeId
+    from unified_tree.node import Node, NodeId
     from unified_tree.receipt import Boundary
-    from unified_tree.tree import UnifiedTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +40,8 @@ class KnownPrefixes:
             however long it is. A page takes 8 bytes, and 65 more unless another prefix has it, too.
     """
 
-    def __init__(self, tree: UnifiedTree, max_pages: int) -> None:
-        self._locks = tree.locks
-        self._page_size = tree.page_size
+    def __init__(self, page_size: int, max_pages: int) -> None:
+        self._page_size = page_size
         self._max_pages = max_pages
         self._pages = 0
         self._by_node: OrderedDict[NodeId, KnownPrefix] = OrderedDict()
@@ -60,12 +58,12 @@ class KnownPrefixes:
             _, oldest = self._by_node.popitem(last=False)
             self._pages -= len(oldest.digests)
 
-    def longest(self, boundary: Boundary, weights_version: str) -> KnownPrefix:
-        """The longest known prefix of a boundary, which must not be stale; an empty one if none is known.
+    def longest(self, node: Node | None, length: int, weights_version: str) -> KnownPrefix:
+        """The longest known prefix of a boundary of this length, which lies in `node` (`Locks.find`); an empty one if none is
+        known.
 
         Cost: O(nodes between its end and the boundary).
         """
-        node, length = self._locks.find(boundary)
         while node is not None:
             known = self._by_node.get(node.id)
             if known is not None and node.end <= length and known.weights_version == weights_version:

@@ -89,7 +89,7 @@ class PersistQueue:
     def _begin(self, boundary: Boundary) -> None:
         controller = self._controller
         try:
-            receipt = self._locks.acquire(boundary, HOST, None)
+            receipt = self._locks.lock(boundary, HOST, None)
         except StaleBoundaryError:
             controller.count_drop("persist stale", boundary)
             return
@@ -116,7 +116,7 @@ class PersistQueue:
                 if at.host[i] is None:
                     return "persist not on host"
             at = parent
-        known, first_page = controller.known_prefixes.longest(boundary, chain.weights_version), 0
+        known, first_page = controller.known_prefixes.longest(node, length, chain.weights_version), 0
         if controller.ranks.is_single_rank and controller.stored_digests.is_believed(known.seen):
             first_page = known.seen.page_count
         pages = self._pages(boundary, first_page)

@@ -92,7 +92,7 @@ class Prefetcher:
             prefetch.follow(other)
             controller.totals.joined += 1
             return True
-        known = controller.known_prefixes.longest(base, chain.weights_version)
+        known = controller.known_prefixes.longest(*tree.locks.find(base), chain.weights_version)
         found = FoundPrefix(key, base.length // size, limit // size, had // size, known.digests)
         prefetch.lead(found, controller.generation(key.namespace))
         prefetch.stages = self._stages.run(prefetch, found, base, chain)

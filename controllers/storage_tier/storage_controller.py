@@ -77,7 +77,7 @@ class StorageController:
         self._chain = KeyChain(page_size=tree.page_size, weights_version=tier.weights_version)
         self.store = CheckedStorage(tier.engine)
         self.stored_digests = StoredDigests(tier.persist.known_pages, tier.persist.recheck_s, tier.clock)
-        self.known_prefixes = KnownPrefixes(tree, tier.persist.known_pages)
+        self.known_prefixes = KnownPrefixes(tree.page_size, tier.persist.known_pages)
         self.jobs = jobs or LocalStoreJobs(self.store, self.composition, self.stored_digests, tier)
         self.path_names = tuple(c.name for c in tree.components if c.required and c.coverage.is_path)
         self._weights = weights

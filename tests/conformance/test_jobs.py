@@ -93,6 +93,38 @@ def test_closing_does_not_wait_for_a_pause() -> None:
     assert (job.error, log) == ("closed", [])
 
 
+def test_what_starts_while_a_thread_is_busy_is_submitted_to_no_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submission takes several microseconds of the scheduler's thread; a deque's append does not."""
+    jobs = ThreadJobs(2)
+    submitted: list[object] = []
+    submit = jobs._pool.submit
+
+    def counted(work: Callable[[], None]) -> object:
+        submitted.append(work)
+        return submit(work)
+
+    monkeypatch.setattr(jobs._pool, "submit", counted)
+    log: list[object] = []
+    go_on = threading.Event()
+
+    def held() -> Steps:
+        go_on.wait(60)
+        yield 0.0
+
+    started = [*(jobs.start(held()) for _ in range(2)), *(jobs.start(counting(log, name, 1)) for name in range(50))]
+    assert len(submitted) == 2
+    go_on.set()
+    assert set(finished(jobs)) == set(started)
+    assert len(submitted) == 2
+    assert finished(jobs) == []
+    assert jobs.start(counting(log, "later", 1)) in finished(jobs), "an idle thread wakes"
+    jobs.close()
+    refused = jobs.start(counting(log, "never", 1))
+    assert jobs.ended() == [refused]
+    assert refused.error == "closed"
+    assert ("never", 0) not in log
+
+
 def test_simulated_jobs_that_are_closed_end_where_they_are() -> None:
     clock = VirtualClock()
     log: list[object] = []

@@ -144,11 +144,12 @@ def test_what_is_forgotten_is_hashed_again(known_pages: int) -> None:
 def test_another_weights_version_knows_nothing() -> None:
     cache = StoredCache([FULL])
     cache.compute(list(range(20)))
-    known = KnownPrefixes(cache.cache.tree, 20)
-    boundary = cache.cache.tree.match_prefix(Key(range(20))).device
+    tree = cache.cache.tree
+    known = KnownPrefixes(tree.page_size, 20)
+    boundary = tree.match_prefix(Key(range(20))).device
     known.add(boundary, KnownPrefix(weights_version="one", digests=[bytes(32)] * 10))
-    assert len(known.longest(boundary, "one").digests) == 10
-    assert known.longest(boundary, "another").digests == []
+    assert len(known.longest(*tree.locks.find(boundary), "one").digests) == 10
+    assert known.longest(*tree.locks.find(boundary), "another").digests == []
     assert len(known) == 1
     cache.end()
 
@@ -160,13 +161,13 @@ def test_prefixes_are_kept_up_to_so_many_pages_and_the_latest_always() -> None:
     for first in (0, 1000, 2000):
         cache.compute(list(range(first, first + 20)))
         ends.append(tree.match_prefix(Key(range(first, first + 20))).device)
-    known = KnownPrefixes(tree, 20)
+    known = KnownPrefixes(tree.page_size, 20)
     prefix = KnownPrefix(weights_version="one", digests=[bytes(32)] * 10)
     for end in (*ends[:2], ends[0], ends[2]):  # the second is not used for longest
         known.add(end, prefix)
-    assert [len(known.longest(end, "one").digests) for end in ends] == [10, 0, 10]
-    longest = KnownPrefixes(tree, 9)
+    assert [len(known.longest(*tree.locks.find(end), "one").digests) for end in ends] == [10, 0, 10]
+    longest = KnownPrefixes(tree.page_size, 9)
     longest.add(ends[0], prefix)
     longest.add(ends[1], prefix)
-    assert [len(longest.longest(end, "one").digests) for end in ends] == [0, 10, 0]
+    assert [len(longest.longest(*tree.locks.find(end), "one").digests) for end in ends] == [0, 10, 0]
     cache.end()
