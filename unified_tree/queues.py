@@ -58,9 +58,16 @@ class Queues:
         self._by_number: dict[int, Queue] = {}
         self._turn = 0
         self._mode = BY_RECENCY
+        self._last_number: i64 = -1  # what was noted last, if nothing was looked at behind it
+        self._last_since: i64 = 0
+        self._last_now: i64 = 0
 
     def entered(self, number: i64, since: i64) -> None:
         """A value stands in a queue. Cost: O(1)."""
+        now: i64 = self._reuse.now
+        if number == self._last_number and since == self._last_since and now == self._last_now:
+            return  # as the one before it, of the same request
+        self._last_number, self._last_since, self._last_now = number, since, now
         worth = self._reuse.worth(number, since)
         queue = self._by_number.get(number)
         if queue is None:
@@ -74,6 +81,7 @@ class Queues:
 
         Cost: O(log n) for each queue that it looks at, mostly one, and O(queues) for the smallest of their notes.
         """
+        self._last_number = -1
         if self._mode != self._reuse.mode:
             self._mode = self._reuse.mode
             for queue in self._queues.copy():

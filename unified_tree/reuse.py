@@ -69,9 +69,15 @@ TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 UNKNOWN: Final = 0
 """The queue of what was never used, or was superseded: it goes first."""
-SESSION: Final = 0
-FORK: Final = 1
-STEADY: Final = 2
+SESSION: Final = 1
+FORK: Final = 2
+STEADY: Final = 3
+PACE_BITS: Final = 5
+DENSITY_BITS: Final = 7
+PACE_MASK: Final = (1 << PACE_BITS) - 1
+DENSITY_MASK: Final = (1 << DENSITY_BITS) - 1
+KIND_SHIFT: Final = PACE_BITS + DENSITY_BITS
+"""A queue's number has these bits of its density lowest, then those of its pace, then its kind."""
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
@@ -98,7 +104,7 @@ class Reuse:
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
-        self._most_resumed = LAST_RESUMED
+        self._weigh_ranks()
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
         self._longest_reach = max(self._reach)
@@ -173,9 +179,8 @@ class Reuse:
         if visit is None:
             return
         before, end = visit.saves, node.end
-        visit.saved(end, self._settings.listed_saves)
-        if visit.saves != before:
-            earlier = [at for at in before if at < end]
+        if visit.saved(end, self._settings.listed_saves):
+            earlier = before if before and before[-1] < end else tuple([at for at in before if at < end])
             if earlier or not before:
                 self._fall_behind(node, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
 
@@ -243,7 +248,7 @@ class Reuse:
             self._forks.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
-            self._most_resumed = max(self._resumed)
+            self._weigh_ranks()
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
@@ -255,7 +260,12 @@ class Reuse:
         self._weighs_length = self._sessions.by_length >= (LENGTH_STILL_PAYS if self._weighs_length else LENGTH_PAYS)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
-            self._most_resumed = max(self._resumed)
+            self._weigh_ranks()
+
+    def _weigh_ranks(self) -> None:
+        """What share of a session's worth its boundaries have, by their rank, may have changed."""
+        self._most_resumed = max(self._resumed)
+        self._rank_densities = [-1] * RANKS  # not looked at since
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
@@ -330,21 +340,32 @@ class Reuse:
             kind, pace = FORK, self._forks.pace(visit)
         else:
             kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
+        return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
+
+    def _density_of(self, visit: Visit, value: Value) -> i64:
+        """The bin of so many tokens hit for each page that is kept."""
         is_path = self._state.is_path[value.component]
-        if not self._page_blocks and not self._state.is_gated:
-            return 1 + (kind * PACES + pace) * DENSITIES + self._path_density
-        room = float(max(self._state.page_size, visit.room))
-        if self._page_blocks:
-            tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
-        else:
-            tokens = float(self._state.page_size) if is_path else 1.0
-            if self._weighs_length:
-                tokens *= room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
-        if not is_path and not visit.is_fork:
+        rank = -1  # of no boundary
+        if not (is_path or visit.is_fork) and (self._state.is_gated or self._page_blocks):
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])
-            tokens *= self._resumed[rank] / self._most_resumed
-        return 1 + (kind * PACES + pace) * DENSITIES + _density(tokens)
+        if self._page_blocks:
+            room = float(max(self._state.page_size, visit.room))
+            tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
+        elif self._weighs_length and self._state.is_gated:
+            room = float(max(self._state.page_size, visit.room))
+            tokens = float(self._state.page_size) if is_path else 1.0
+            tokens *= room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
+        elif is_path or not self._state.is_gated:
+            return self._path_density
+        elif rank < 0:
+            return UNIT_DENSITY
+        else:
+            density: i64 = self._rank_densities[rank]
+            if density < 0:
+                density = self._rank_densities[rank] = _density(self._resumed[rank] / self._most_resumed)
+            return density
+        return _density(tokens if rank < 0 else tokens * (self._resumed[rank] / self._most_resumed))
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.
@@ -355,27 +376,24 @@ class Reuse:
         if queue == UNKNOWN:
             return -inf
         age: i64 = self.now - at
-        code: i64 = (queue - 1) // DENSITIES
-        density: i64 = queue - 1 - code * DENSITIES
-        kind: i64 = code // PACES
-        pace: i64 = code - kind * PACES
+        kind: i64 = queue >> KIND_SHIFT
+        pace: i64 = queue >> DENSITY_BITS & PACE_MASK
         if kind == STEADY:
             worth = 1.0 / (STEADY_GAPS[pace] + float(age))
         elif kind == FORK and self._forks.is_ready:
             worth = self._forks.worth(pace, age)
         else:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
-        return worth * HITS_A_PAGE[density] * (1.0 + float(at) * TICK)
+        return worth * HITS_A_PAGE[queue & DENSITY_MASK] * (1.0 + float(at) * TICK)
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after, those at which least first. Cost:
         as `VisitMemory.lows`.
         """
-        code: i64 = (queue - 1) // DENSITIES
-        kind: i64 = code // PACES
+        kind: i64 = queue >> KIND_SHIFT
         if self.mode == BY_RECENCY or queue == UNKNOWN or kind == STEADY:
             return []
-        pace: i64 = code - kind * PACES
+        pace: i64 = queue >> DENSITY_BITS & PACE_MASK
         if kind == FORK and self._forks.is_ready:
             return self._forks.lows(pace)
         return self._sessions.lows(pace if self.mode == BY_CLASS else USUAL_PACE)

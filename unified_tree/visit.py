@@ -131,10 +131,16 @@ class Visit:
             self.growth += more
         self._describe()
 
-    def saved(self, length: int, most: int) -> None:
-        """A window or a state of the session was saved; so many places are known at most. Cost: O(most)."""
-        if length not in self.saves:
-            self.saves = untracked(tuple(sorted((*self.saves, length)))[-most:])
+    def saved(self, length: int, most: int) -> bool:
+        """A window or a state of the session was saved; `most` places are known at most. Whether that is new. Cost: O(most)."""
+        before = self.saves
+        if not before or length > before[-1]:
+            self.saves = untracked((*before[1 if len(before) >= most else 0 :], length))
+            return True
+        if length in before:
+            return False
+        self.saves = untracked(tuple(sorted((*before, length)))[-most:])
+        return self.saves != before
 
     def _describe(self) -> None:
         features: i64 = octave(max(0, self.growth)) if self.turns else 0

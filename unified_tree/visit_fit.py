@@ -93,12 +93,12 @@ class VisitFit:
         usual = PATIENCE * float(np.median(answers)) if answers.size else 0.0
         yield
         is_known = is_back | (age > usual)
+        known, back = self._features[is_known], self._features[is_back]
         share = (is_back.sum() + 1) / (is_known.sum() + 2)
         for i in range(FEATURES):
             yield
-            of = bins_of(self._features, i)
-            seen = np.bincount(of[is_known], minlength=BINS)
-            answered = np.bincount(of[is_back], minlength=BINS)
+            seen = np.bincount(bins_of(known, i), minlength=BINS)
+            answered = np.bincount(bins_of(back, i), minlength=BINS)
             part = np.clip((answered + BIN_PRIOR * share) / (seen + BIN_PRIOR), LEAST_SHARE, 1 - LEAST_SHARE)
             self.weights.append((np.log(part / (1 - part)) - log(share / (1 - share))).tolist())
         yield

@@ -14,7 +14,18 @@ from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, Tre
 from unified_tree.node import Tier, Value
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
-from unified_tree.reuse import BY_AGE, BY_CLASS, BY_RECENCY, DENSITIES, SESSION, STEADY, queue_of, since
+from unified_tree.reuse import (
+    BY_AGE,
+    BY_CLASS,
+    BY_RECENCY,
+    DENSITY_BITS,
+    DENSITY_MASK,
+    KIND_SHIFT,
+    SESSION,
+    STEADY,
+    queue_of,
+    since,
+)
 from unified_tree.visit import Visit, latest
 from unified_tree.visit_fit import (
     AGE_BOUNDS,
@@ -683,7 +694,7 @@ def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
     assert reuse is not None
     reuse.mode, reuse._state.clock = BY_AGE, 70_000
     reuse._sessions._worth = [[1.0 / (1 + age) for age in range(AGES)]] * PACES
-    queues = [1 + pace * DENSITIES + 32 for pace in range(PACES)]
+    queues = [SESSION << KIND_SHIFT | pace << DENSITY_BITS | 32 for pace in range(PACES)]
     since_when = list(range(20_000, 60_000, 500))
     draw.shuffle(since_when)
     waiting = [(at, draw.choice(queues)) for at in since_when]
@@ -756,7 +767,7 @@ def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
             values.append(value)
             assert (queue_of(value), since(value)) == reuse.place(value)
         at = at.parent
-    densities = [(queue_of(value) - 1) % DENSITIES for value in values]
+    densities = [queue_of(value) & DENSITY_MASK for value in values]
     assert len(values) > 1 and max(densities[1:]) < densities[0]
 
 
@@ -769,7 +780,8 @@ def ranking(*kinds: Component, **settings: int) -> UnifiedTree:
     tree = UnifiedTree([FULL, *kinds], 1, policy="density", settings=TreeSettings(**settings))
     reuse = tree.state.reuse
     assert reuse is not None
-    reuse._resumed, reuse._most_resumed = [8.0, 4.0, 2.0, 1.0], 8.0
+    reuse._resumed = [8.0, 4.0, 2.0, 1.0]
+    reuse._weigh_ranks()
     return tree
 
 
@@ -783,7 +795,7 @@ def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[i
         value = at.device[component]
         if value is not None and value.is_placed:
             assert queue_of(value) == reuse.place(value)[0], f"at {at.end}"
-            densities.append(int((queue_of(value) - 1) % DENSITIES))
+            densities.append(int(queue_of(value) & DENSITY_MASK))
         at = at.parent
     return [densities[0] - density for density in densities]
 
@@ -834,7 +846,7 @@ def test_a_place_where_sessions_fork_off_is_compared_at_the_age_at_which_values_
     kinds = []
     for usual in (0.0, 200.0):
         reuse._usual_ages[Tier.DEVICE][1] = usual
-        kinds.append((reuse.place(node.device[1])[0] - 1) // DENSITIES // PACES)
+        kinds.append(reuse.place(node.device[1])[0] >> KIND_SHIFT)
     assert kinds == [SESSION, STEADY]
 
 
