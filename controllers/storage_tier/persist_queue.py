@@ -45,9 +45,11 @@ class PersistQueue:
         self._controller = controller
         self._policy = controller.tier.persist
         self._jobs = controller.tier.writing
+        self._ranks = controller.ranks
+        self._is_single_rank = controller.ranks.is_single_rank
         self._state, self._locks = controller.tree.state, controller.tree.locks
         self._paths = [access.name for access in controller.composition.paths]
-        self._trailing = controller.composition.trailing
+        self._windows = [(access.name, access.need.window_tokens) for access in controller.composition.trailing]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -117,12 +119,12 @@ class PersistQueue:
                     return "persist not on host"
             at = parent
         known, first_page = controller.known_prefixes.longest(node, length, chain.weights_version), 0
-        if controller.ranks.is_single_rank and controller.stored_digests.is_believed(known.seen):
+        if self._is_single_rank and controller.stored_digests.is_believed(known.seen):
             first_page = known.seen.page_count
         pages = self._pages(boundary, first_page)
         key = key_of(node, length, len(known.digests) * state.page_size)
         job = PersistJob(controller.composition, key, pages, known, first_page)
-        number = controller.ranks.begin("persist")
+        number = 0 if self._is_single_rank else self._ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
         return None
 
@@ -135,8 +137,8 @@ class PersistQueue:
         found: dict[str, NDArray[np.int64]] = {}
         for name in self._paths:
             self._collect(found, boundary, name, first_page, length)
-        for access in self._trailing:
-            self._collect(found, boundary, access.name, length - access.window_pages(length, page_size), length)
+        for name, window_tokens in self._windows:
+            self._collect(found, boundary, name, max(0, boundary.length - window_tokens) // page_size, length)
         return found
 
     def _collect(self, found: dict[str, NDArray[np.int64]], boundary: Boundary, name: str, first: int, length: int) -> None:
@@ -155,7 +157,10 @@ class PersistQueue:
                 self.add(opened.receipt.boundary)
             else:
                 self._count(job.error, opened.job)
-            self._controller.ranks.end("persist", opened.number, None, self._release, job)
+            if self._is_single_rank:
+                self._release(job)
+            else:
+                self._ranks.end("persist", opened.number, None, self._release, job)
 
     def _release(self, job: Job, error: str | None = None) -> None:
         del error
