@@ -208,7 +208,8 @@ class Reuse:
         """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known."""
         self._answer(before, length, is_whole=is_whole)
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
-        visit.saves = untracked(tuple([at for at in before.saves if at <= length]))
+        saves = before.saves
+        visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
         return self._begin(visit)
 
     def _begin(self, visit: Visit) -> Visit:
@@ -325,12 +326,7 @@ class Reuse:
         return queue, at
 
     def _queue(self, visit: Visit, value: Value) -> i64:
-        """A queue is of one kind, one pace (or gap), and one density.
-
-        Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
-        for the blocks of both. Where they do not, and that pays, a boundary counts for as many tokens of path as it is scarcer
-        (see `Scarcity`); else length does not matter: windows and states should stay with the sessions that paths stay with.
-        """
+        """A queue is of one kind, one pace (or gap), and one density."""
         kind = SESSION
         if visit.is_open and not visit.is_fork and value.tier is Tier.DEVICE:
             kind, pace = STEADY, 0  # its request waits for room there
@@ -343,7 +339,12 @@ class Reuse:
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:
-        """The bin of so many tokens hit for each page that is kept."""
+        """The bin of how many tokens are hit for each page that is kept.
+
+        Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
+        for the blocks of both. Where they do not, and that pays, a boundary counts for as many tokens of path as it is scarcer
+        (see `Scarcity`); else length does not matter: windows and states should stay with the sessions that paths stay with.
+        """
         is_path = self._state.is_path[value.component]
         rank = -1  # of no boundary
         if not (is_path or visit.is_fork) and (self._state.is_gated or self._page_blocks):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from unified_tree.visit import Visit
 
 
+JUDGED: Final = Struct("=3q")
+"""What is remembered of a visit, in one call."""
 AGE_LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
 JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
@@ -51,10 +54,8 @@ class VisitMemory:
         self._size = size
         self._visits: list[Visit | None] = [None] * size
         self._entered = 0
-        self._at = array("q", bytes(8 * size))
         self._after = array("q", bytes(8 * size))
-        self._features = array("q", bytes(8 * size))
-        self._tokens = array("q", bytes(8 * size))
+        self._judged = bytearray(JUDGED.size * size)  # when each was, what it was like, and how many tokens it had
         self._epoch: i64 = 0
         self._weights = [[0.0] * BINS for _ in range(FEATURES)]
         self._cuts: list[float] = []
@@ -85,9 +86,7 @@ class VisitMemory:
         """What a visit is like has changed. Cost: O(1)."""
         slot = visit.serial % self._size
         if self._visits[slot] is visit:
-            self._at[slot] = visit.at
-            self._features[slot] = visit.features
-            self._tokens[slot] = visit.room
+            JUDGED.pack_into(self._judged, JUDGED.size * slot, visit.at, visit.features, visit.room)
 
     def answered(self, visit: Visit, age: int) -> None:
         """A visit was answered. Cost: O(1)."""
@@ -152,9 +151,8 @@ class VisitMemory:
         count = min(self._entered, self._size)
         if count == 0:
             return
-        after, at = np.frombuffer(self._after, np.int64)[:count].copy(), np.frombuffer(self._at, np.int64)[:count].copy()
-        features = np.frombuffer(self._features, np.int64)[:count].copy()
-        tokens = np.frombuffer(self._tokens, np.int64)[:count].copy()
+        after = np.frombuffer(self._after, np.int64)[:count].copy()
+        at, features, tokens = np.frombuffer(self._judged, np.int64).reshape(-1, 3)[:count].T.copy()
         yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)
