@@ -66,7 +66,7 @@ class Queues:
         """A value stands in a queue. Cost: O(1)."""
         now: i64 = self._reuse.now
         if number == self._last_number and since == self._last_since and now == self._last_now:
-            return  # as the one before it, of the same request
+            return  # as the one before it, of the same request: learning is done before the first value of a tick is placed
         self._last_number, self._last_since, self._last_now = number, since, now
         worth = self._reuse.worth(number, since)
         queue = self._by_number.get(number)

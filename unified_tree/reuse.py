@@ -77,7 +77,8 @@ DENSITY_BITS: Final = 7
 PACE_MASK: Final = (1 << PACE_BITS) - 1
 DENSITY_MASK: Final = (1 << DENSITY_BITS) - 1
 KIND_SHIFT: Final = PACE_BITS + DENSITY_BITS
-"""A queue's number has these bits of its density lowest, then those of its pace, then its kind."""
+"""A queue's number has these bits of its density lowest, then those of its pace, then its kind: below 2 ** 14, so that a score,
+which has some tick below QUEUE_SPAN besides, is an exact float."""
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32

@@ -113,7 +113,7 @@ class Consensus(Protocol):
         ...
 
     def record(self, what: bytes) -> None:
-        """Add an event, such as victims and page ids, to this rank's history. All ranks compare them in every tick."""
+        """Add an event, such as where a lease stands, to this rank's history. All ranks compare them in every tick."""
         ...
 
     def tick(self) -> Agreement:

@@ -45,7 +45,7 @@ from hashlib import blake2b
 from unified_tree.controllers.ranks.message_shape import MessageShape
 from unified_tree.errors import DivergenceError
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 TICK_BYTES = 8
 DIGEST_BYTES = 16
 SESSION_BYTES = 16

@@ -153,16 +153,16 @@ class MultiRank:
 
     def begin(self, kind: str) -> int:
         """See RankAgreement.begin."""
-        number = self._begun.get(kind)
-        if number is None:
-            number = 0
-            self._ended[kind] = {}
+        number = self._begun.get(kind, 0)
         self._begun[kind] = number + 1
         return number
 
     def end(self, kind: str, number: int, error: str | None, then: Ended, operation: Any) -> None:
         """See RankAgreement.end."""
-        self._ended[kind][number] = (error, then, operation)
+        ended = self._ended.get(kind)
+        if ended is None:
+            ended = self._ended[kind] = {}
+        ended[number] = (error, then, operation)
         try:  # not `suppress`, which takes as long as the rest
             self._consensus.finished(kind, number, failed=error is not None)
         except RankError:

@@ -38,7 +38,9 @@ class Jobs(Protocol):
     """A runner of jobs: starts them in order and runs some at a time."""
 
     def start(self, steps: Steps) -> Job:
-        """Submit a job; never blocks. After `close` it ends at once, with the error "closed" and without a step."""
+        """Submit a job; never blocks. After `close` it ends at once, with the error "closed" and without a step. So does one
+        for which there is nothing to run it, with that as its error.
+        """
         ...
 
     def ended(self) -> list[Job]:
@@ -61,7 +63,8 @@ class ThreadJobs:
     """Jobs on threads of their own.
 
     A thread takes what waits until nothing does. So only a job that finds a thread idle costs its starter the executor's
-    submission, of several microseconds: of many that start together, the first `thread_count`.
+    submission, of several microseconds: of many that start together, the first `thread_count`. A forked child has no threads,
+    and needs jobs of its own.
 
     Args:
         thread_count: jobs at a time.
@@ -69,7 +72,7 @@ class ThreadJobs:
 
     def __init__(self, thread_count: int = 1) -> None:
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="unified_tree-storage")
-        self._idle_threads = thread_count
+        self._thread_count = self._idle_threads = thread_count
         self._waiting: deque[Job] = deque()
         self._ended: deque[Job] = deque()
         self._closing = threading.Event()
@@ -81,24 +84,37 @@ class ThreadJobs:
         job = Job(steps)
         with self._changed:
             self._open_count += 1
-            self._waiting.append(job)
-            if not self._idle_threads:
-                return job
-            self._idle_threads -= 1
+            is_closed = self._closing.is_set()
+            if not is_closed:
+                self._waiting.append(job)
+                if not self._idle_threads:
+                    return job
+                self._idle_threads -= 1
+        if is_closed:
+            self._end(job, "closed")
+            return job
         try:
             self._pool.submit(self._run_waiting)
-        except RuntimeError:  # closed, or no thread can be had
-            self._refuse(job)
+        except BaseException as failure:  # no thread can be had, or the interpreter ends: others that wait hang on it, too
+            with self._changed:
+                self._rest()
+            self._end_waiting("closed" if self._closing.is_set() else words_of(failure))
+            if not isinstance(failure, RuntimeError):
+                raise
         return job
 
-    def _refuse(self, job: Job) -> None:
-        """End a job for which no thread was found, unless another thread has taken it meanwhile."""
+    def _rest(self) -> None:
+        """A thread has nothing to do; the lock is held. An executor that found no new thread may send an old one twice."""
+        self._idle_threads = min(self._thread_count, self._idle_threads + 1)
+
+    def _end_waiting(self, error: str) -> None:
+        """End what waits, if no thread is left that would take it."""
         with self._changed:
-            self._idle_threads += 1
-            if job not in self._waiting:
-                return
-            self._waiting.remove(job)
-        self._end(job, "closed")
+            left = list(self._waiting) if self._idle_threads == self._thread_count else []
+            if left:
+                self._waiting.clear()
+        for job in left:
+            self._end(job, error)
 
     def ended(self) -> list[Job]:
         """See Jobs.ended."""
@@ -115,8 +131,10 @@ class ThreadJobs:
 
     def close(self) -> None:
         """See Jobs.close."""
-        self._closing.set()
+        with self._changed:
+            self._closing.set()
         self._pool.shutdown(wait=True)
+        self._end_waiting("closed")
 
     def _run_waiting(self) -> None:
         while (job := self._next()) is not None:
@@ -126,7 +144,7 @@ class ThreadJobs:
         with self._changed:
             if self._waiting:
                 return self._waiting.popleft()
-            self._idle_threads += 1
+            self._rest()
             return None
 
     def _run(self, job: Job) -> None:
@@ -140,7 +158,7 @@ class ThreadJobs:
         except StopIteration:
             pass
         except BaseException as failure:  # a thread's edge: the caller's poll sees it, also that a step wants to exit
-            error = f"{type(failure).__name__}: {failure}"
+            error = words_of(failure)
         self._end(job, error)
 
     def _end(self, job: Job, error: str | None) -> None:
@@ -150,3 +168,12 @@ class ThreadJobs:
             self._open_count -= 1
             if not self._open_count:
                 self._changed.notify_all()
+
+
+def words_of(failure: BaseException) -> str:
+    """An error in words, even where it has none."""
+    name = type(failure).__name__
+    try:
+        return f"{name}: {failure}"
+    except Exception:  # foreign code
+        return name
