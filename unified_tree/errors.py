@@ -102,3 +102,12 @@ class LeaseError(UnifiedTreeError, ValueError):
 
 class TraceError(UnifiedTreeError, ValueError):
     """A trace cannot be replayed; the message starts with the file and the line number."""
+
+
+def words_of(error: BaseException) -> str:
+    """An error's type and message; of foreign code's whose message cannot be had, its type."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # foreign code, where a thread or a job must end all the same
+        return name

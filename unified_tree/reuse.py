@@ -360,14 +360,16 @@ class Reuse:
             tokens *= room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
         elif is_path or not self._state.is_gated:
             return self._path_density
-        elif rank < 0:
-            return UNIT_DENSITY
         else:
-            density: i64 = self._rank_densities[rank]
-            if density < 0:
-                density = self._rank_densities[rank] = _density(self._resumed[rank] / self._most_resumed)
-            return density
+            return UNIT_DENSITY if rank < 0 else self._rank_density(rank)
         return _density(tokens if rank < 0 else tokens * (self._resumed[rank] / self._most_resumed))
+
+    def _rank_density(self, rank: int) -> int:
+        """That of a boundary of some rank, where length does not matter. Cost: O(1), and a logarithm once for each answer."""
+        density = self._rank_densities[rank]
+        if density < 0:
+            density = self._rank_densities[rank] = _density(self._resumed[rank] / self._most_resumed)
+        return density
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.

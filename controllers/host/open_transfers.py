@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unified_tree.controllers.transfer_engines import Transfer
 from unified_tree.effect import EffectKind
-from unified_tree.errors import TransferError
+from unified_tree.errors import TransferError, words_of
 from unified_tree.receipt import record
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class OpenTransfers:
             try:
                 self._cancel_and_wait(queue)
             finally:
-                self._fail(queue, f"{type(error).__name__}: {error}")
+                self._fail(queue, words_of(error))
             raise
 
     def _cancel_and_wait(self, queue: list[OpenTransfer]) -> None:

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
+from unified_tree.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.replay.metered_storage import MeteredStorage
@@ -95,7 +96,7 @@ class PacedJobs:
             self._ended.append(job)
             return
         except Exception as failure:  # as at a thread's edge: the caller's poll sees it
-            job.error = f"{type(failure).__name__}: {failure}"
+            job.error = words_of(failure)
             self._ended.append(job)
             return
         finally:

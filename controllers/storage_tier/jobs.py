@@ -13,6 +13,8 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from unified_tree.errors import words_of
+
 Steps = Generator[float, None, None]
 """What a job is; yields pauses in seconds."""
 Asking = Generator[float, None, bool]
@@ -168,12 +170,3 @@ class ThreadJobs:
             self._open_count -= 1
             if not self._open_count:
                 self._changed.notify_all()
-
-
-def words_of(failure: BaseException) -> str:
-    """An error in words, even where it has none."""
-    name = type(failure).__name__
-    try:
-        return f"{name}: {failure}"
-    except Exception:  # foreign code
-        return name

@@ -21,6 +21,7 @@ from unified_tree.controllers.testing.simulated_stage import SimulatedStage, lay
 from unified_tree.controllers.transfer_engines.guarded_engine import CANCELLED, GuardedEngine
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED, Ledger
 from unified_tree.controllers.transfer_engines.transfer import Completion, Transfer
+from unified_tree.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
@@ -128,7 +129,7 @@ class SimulatedEngine(GuardedEngine):
         try:
             stage.move(self._movers, page_count)
         except Exception as error:
-            progress.fail(f"{type(error).__name__}: {error}")
+            progress.fail(words_of(error))
             return False
         return True
 

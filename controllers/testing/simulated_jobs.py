@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage_tier.jobs import Job, Steps
+from unified_tree.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines import VirtualClock
@@ -90,7 +91,7 @@ class SimulatedJobs:
             self._end(job, None)
             self._begin(due)
         except Exception as failure:  # as at a thread's edge
-            self._end(job, f"{type(failure).__name__}: {failure}")
+            self._end(job, words_of(failure))
             self._begin(due)
         else:
             self._running[job] = due + int(pause_s * 1e9) + self._duration_ns()

@@ -19,7 +19,7 @@ from unified_tree.controllers.transfer_engines.guarded_engine import GuardedEngi
 from unified_tree.controllers.transfer_engines.ledger import REMEMBERED
 from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS, Schedule
 from unified_tree.effect import EffectKind
-from unified_tree.errors import ConfigurationError
+from unified_tree.errors import ConfigurationError, words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
@@ -165,7 +165,7 @@ class CudaEngine(GuardedEngine):
                 self._gates.pop(piece.progress.ticket, None)
 
     def _die(self, error: RuntimeError) -> None:
-        self._death = f"the device failed: {type(error).__name__}: {error}"
+        self._death = f"the device failed: {words_of(error)}"
         for flying in self._flying.values():
             flying.clear()
         self._gates.clear()

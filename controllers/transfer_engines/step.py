@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from unified_tree.errors import words_of
+
 if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.progress import Progress
@@ -83,4 +85,4 @@ class Step:
             what = f"load of layer {self.layer_ids[0]}"
         else:
             what = f"load of layers {self.layer_ids[0]} … {self.layer_ids[-1]}"
-        return f"{self.component}: {what} failed: {type(error).__name__}: {error}"
+        return f"{self.component}: {what} failed: {words_of(error)}"

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from unified_tree.effect import EffectKind
+from unified_tree.errors import words_of
 
 if TYPE_CHECKING:
     from unified_tree.controllers.transfer_engines.schedule import Schedule
@@ -82,7 +83,7 @@ class Worker:
                     self.schedule.finish(step)
                     self.changed.notify_all()
         except BaseException as error:
-            self.die(f"the transfer thread died: {type(error).__name__}: {error}")
+            self.die(f"the transfer thread died: {words_of(error)}")
 
     def _begin(self) -> Step | None:
         with self.changed:
