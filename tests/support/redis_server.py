@@ -126,6 +126,7 @@ class Cluster:
     def __init__(self, folder: Path, masters: int = 3, *options: str, with_replica: bool = False) -> None:
         mode = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"]
         mode += ["--cluster-replica-validity-factor", "0"]  # on a busy machine a replica takes over late, and not never
+        mode += ["--repl-diskless-sync-delay", "0"]  # the one replica is there: it need not wait for others
         self.servers: list[Redis] = []
         self.replica: Redis | None = None
         try:
@@ -168,6 +169,18 @@ class Cluster:
         while b"master_link_status:up" not in _text(replica.ask("INFO", "replication")):
             assert time.monotonic() < deadline, "the replica does not follow"
             time.sleep(0.05)
+        everyone = [*self.servers, replica]
+        while not all(_knows_replica(server, owner, len(everyone)) for server in everyone):  # or nobody elects it later
+            assert time.monotonic() < deadline, "not everyone knows the replica"
+            time.sleep(0.05)
+
+    def let_the_replica_catch_up(self) -> None:
+        """Wait until it has all that its master holds. `WAIT` would not do: it speaks of the writes of its own connection."""
+        assert self.replica is not None
+        deadline = time.monotonic() + 30
+        while self.replica.ask("DBSIZE") != self.servers[-1].ask("DBSIZE"):
+            assert time.monotonic() < deadline, "the replica does not catch up"
+            time.sleep(0.05)
 
     def move_slots(self, slots: Sequence[int], source: int, target: int) -> None:
         """Make another server the owner of empty slots, at once and everywhere."""
@@ -200,3 +213,10 @@ def _text(answer: Reply) -> bytes:
 def _knows_all(server: Redis, masters: int) -> bool:
     table = server.ask("CLUSTER", "SLOTS")
     return b"cluster_state:ok" in _text(server.ask("CLUSTER", "INFO")) and isinstance(table, list) and len(table) == masters
+
+
+def _knows_replica(server: Redis, master: bytes, nodes: int) -> bool:
+    """Whether it knows, and is connected with, that many nodes, one of which follows the master."""
+    told = [line.split() for line in _text(server.ask("CLUSTER", "NODES")).splitlines()]
+    follow = [line for line in told if b"slave" in line[2] and line[3] == master]
+    return len(told) == nodes and len(follow) == 1 and all(line[7] == b"connected" for line in told)

@@ -343,9 +343,8 @@ def test_what_a_replica_took_over_is_found(tmp_path: Path) -> None:
         engine = opened(cluster.address, cluster=True)
         numbers = range(30)
         assert put(engine, *numbers) == [Outcome.DONE] * 30
-        master = cluster.servers[-1]
-        assert master.ask("WAIT", "1", "5000") == 1
-        master.stop()
+        cluster.let_the_replica_catch_up()
+        cluster.servers[-1].stop()
         deadline = time.monotonic() + 90
         while not engine.exists("full", keys(*numbers)).all():
             assert time.monotonic() < deadline, "the replica's pages are not found"
