@@ -21,7 +21,7 @@ GAIN: Final = 0.5
 KEPT: Final = 0.5
 """Of what went before a step, so much counts at the next."""
 LEAST: Final = 16.0
-MOST: Final = float(1 << 20)
+MOST: Final = float(1 << 16)
 """Between these the ratio stays, in tokens."""
 
 
