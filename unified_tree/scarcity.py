@@ -22,7 +22,7 @@ KEPT: Final = 0.5
 """Of what went before a step, so much counts at the next."""
 LEAST: Final = 16.0
 MOST: Final = float(1 << 16)
-"""Between these the ratio stays, in tokens."""
+"""Between these the ratio stays, in tokens. Beyond what texts have, a higher one orders them alike, and comes back late."""
 
 
 class Scarcity:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,8 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 from ports import free_port
-
-START_S = 30.0
+from waiting import wait_until
 
 
 def skip_unless_it_runs() -> None:
@@ -25,14 +23,6 @@ def skip_unless_it_runs() -> None:
     for program in ("prometheus", "promtool"):
         if shutil.which(program) is None:
             pytest.skip(f"no Prometheus: there is no {program}; on Debian apt-get install prometheus", allow_module_level=True)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Return once a condition holds."""
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
 
 
 class Prometheus:

@@ -13,6 +13,7 @@ import pytest
 from frozen import freeze, thaw
 from ports import free_port
 from redis.exceptions import RedisError
+from waiting import wait_until
 
 from unified_tree.controllers.storage.redis.redis_connection import connections_to, tls_context
 from unified_tree.controllers.storage.redis.redis_node import RedisNode, Reply
@@ -153,34 +154,24 @@ class Cluster:
 
     def come_together(self) -> None:
         """Wait until every master knows all of them."""
-        deadline = time.monotonic() + 30
-        while not all(_knows_all(server, len(self.servers)) for server in self.servers):
-            assert time.monotonic() < deadline, "the cluster does not come together"
-            time.sleep(0.05)
+        wait_until(lambda: all(_knows_all(server, len(self.servers)) for server in self.servers), "all masters know each other")
 
     def _follow(self, replica: Redis) -> None:
         _expect_ok(replica.ask("CLUSTER", "MEET", "127.0.0.1", str(self.servers[0].port)))
         owner = self.servers[-1].ask("CLUSTER", "MYID")
         assert isinstance(owner, bytes)
-        deadline = time.monotonic() + 30
-        while replica.ask("CLUSTER", "REPLICATE", owner) != b"OK":  # until it knows whom it should follow
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        while b"master_link_status:up" not in _text(replica.ask("INFO", "replication")):
-            assert time.monotonic() < deadline, "the replica does not follow"
-            time.sleep(0.05)
+        wait_until(lambda: replica.ask("CLUSTER", "REPLICATE", owner) == b"OK", "the replica knows whom it should follow")
+        wait_until(lambda: b"master_link_status:up" in _text(replica.ask("INFO", "replication")), "the replica follows")
         everyone = [*self.servers, replica]
-        while not all(_knows_replica(server, owner, len(everyone)) for server in everyone):  # or nobody elects it later
-            assert time.monotonic() < deadline, "not everyone knows the replica"
-            time.sleep(0.05)
+        wait_until(  # or nobody elects it later
+            lambda: all(_knows_replica(server, owner, len(everyone)) for server in everyone), "everyone knows the replica"
+        )
 
     def let_the_replica_catch_up(self) -> None:
         """Wait until it has all that its master holds. `WAIT` would not do: it speaks of the writes of its own connection."""
-        assert self.replica is not None
-        deadline = time.monotonic() + 30
-        while self.replica.ask("DBSIZE") != self.servers[-1].ask("DBSIZE"):
-            assert time.monotonic() < deadline, "the replica does not catch up"
-            time.sleep(0.05)
+        replica, master = self.replica, self.servers[-1]
+        assert replica is not None
+        wait_until(lambda: replica.ask("DBSIZE") == master.ask("DBSIZE"), "the replica catches up")
 
     def move_slots(self, slots: Sequence[int], source: int, target: int) -> None:
         """Make another server the owner of empty slots, at once and everywhere."""

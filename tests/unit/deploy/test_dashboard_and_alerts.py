@@ -24,7 +24,8 @@ from oracle.mix import Bench, Tiers, serve_mix
 from oracle.oracle_engine import OracleEngine
 from oracle.tiny_model import SINGLE
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_server import Prometheus, skip_unless_it_runs, wait_until
+from prometheus_server import Prometheus, skip_unless_it_runs
+from waiting import wait_until
 
 from unified_tree import Key
 from unified_tree.controllers import CacheCollector, CacheStats, PrefixCache

@@ -1,0 +1,16 @@
+"""Waiting for servers of other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 30.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return once a condition holds; it is asked some times a second."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
