@@ -112,7 +112,6 @@ HOT = (
     "resumability",
     "retiring",
     "reuse",
-    "scarcity",
     "shared_pools",
     "shared_windows",
     "splitting",

@@ -400,19 +400,28 @@ def collect(
     component: str,
     tier: Tier,
     pages_of: Callable[[Node, int], bytes] | None = None,
-    *,
-    begin: int = 0,
 ) -> list[bytes]:
     """The page ids of a component up to a boundary, in the key's order; see UnifiedTree.pages.
 
     Args:
         pages_of: which pages a component has at a node; None for those of its value on the tier.
-        begin: a path's pages before this length are left out.
     """
     i = state.index_of(component)
     node, length = locks.find(boundary)
-    if node is None:
-        return []
+    return [] if node is None else collect_at(state, node, length, i, tier, pages_of)
+
+
+def collect_at(
+    state: TreeState,
+    node: Node,
+    length: int,
+    i: int,
+    tier: Tier,
+    pages_of: Callable[[Node, int], bytes] | None = None,
+    *,
+    begin: int = 0,
+) -> list[bytes]:
+    """As `collect`, of a component by index, up to a length in a node; a path's pages before `begin` are left out."""
     if i in state.points:
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
     if not state.is_path[i]:

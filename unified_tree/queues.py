@@ -16,7 +16,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from unified_tree.node import Value
 from unified_tree.order import preceding
-from unified_tree.reuse import BY_RECENCY
 
 if TYPE_CHECKING:
     from unified_tree.order import Order
@@ -57,7 +56,7 @@ class Queues:
         self._queues: list[Queue] = []
         self._by_number: dict[int, Queue] = {}
         self._turn = 0
-        self._mode = BY_RECENCY
+        self._rankings = reuse.rankings
         self._last_number: i64 = -1  # what was noted last, if nothing was looked at behind it
         self._last_since: i64 = 0
         self._last_now: i64 = 0
@@ -82,8 +81,8 @@ class Queues:
         Cost: O(log n) for each queue that it looks at, mostly one, and O(queues) for the smallest of their notes.
         """
         self._last_number = -1
-        if self._mode != self._reuse.mode:
-            self._mode = self._reuse.mode
+        if self._rankings != self._reuse.rankings:
+            self._rankings = self._reuse.rankings
             for queue in self._queues.copy():
                 self._look_at(queue, order)
         self._turn += 1

@@ -8,22 +8,30 @@ Until enough is known values go by recency. Then sessions are told apart only wh
 knowledge does not come from; else all of them are worth the same at the same age.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` visits some sixty slices of learning, one a visit, or some of those over few visits. Memory: two rings of visits,
-and what hangs on lines.
+`revise_every` visits fifty to eighty slices of learning, one a visit, or some of those over few visits. Memory: two rings of
+visits, and what hangs on lines.
 """
 
 from __future__ import annotations
 
 from math import inf, log2, sqrt
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from unified_tree.node import Tier
-from unified_tree.scarcity import Scarcity
 from unified_tree.tuples import untracked
 from unified_tree.visit import Visit, behind, latest
-from unified_tree.visit_fit import PACES, PACES_AN_OCTAVE, USUAL_PACE
+from unified_tree.visit_fit import (
+    BOUNDARY_SHARES,
+    LENGTH_SIZES,
+    LENGTHS,
+    PACES,
+    PACES_AN_OCTAVE,
+    SHORTEST,
+    USUAL_PACE,
+)
 from unified_tree.visit_memory import VisitMemory
 
 if TYPE_CHECKING:
@@ -60,10 +68,10 @@ errors, about. They are told apart if more hits are expected beyond doubt, and g
 FORESEEN: Final = 0.03
 """If classes make an answer likelier by so much (as a logarithm), they are told apart unless fewer hits are expected beyond
 doubt; half of that will do to go on. Likelihoods say so long before hits do, which a few long sessions decide."""
-LENGTH_PAYS: Final = 1.15
+LENGTH_PAYS: Final = 1.1
 """Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected
 leaves out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
-LENGTH_STILL_PAYS: Final = 1.1
+LENGTH_STILL_PAYS: Final = 1.05
 QUEUE_SPAN: Final = float(1 << 39)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
@@ -79,6 +87,9 @@ DENSITY_MASK: Final = (1 << DENSITY_BITS) - 1
 KIND_SHIFT: Final = PACE_BITS + DENSITY_BITS
 """A queue's number has these bits of its density lowest, then those of its pace, then its kind: below 2 ** 14, so that a score,
 which has some tick below QUEUE_SPAN besides, is an exact float."""
+NO_RANK: Final = RANKS
+ANY_LENGTH: Final = LENGTHS
+"""Where pools have room of their own a density is of a rank and a length, which are told apart where they matter."""
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
@@ -94,6 +105,7 @@ class Reuse:
     Attributes:
         visits: how many visits sessions had.
         mode: BY_RECENCY, BY_AGE or BY_CLASS.
+        rankings: how often values came to be ranked in another way.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -101,17 +113,16 @@ class Reuse:
         self._settings = settings = state.settings
         self.visits = 0
         self.mode = BY_RECENCY
+        self.rankings = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
-        self._weigh_ranks()
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
         self._longest_reach = max(self._reach)
-        self._path_density = _density(float(state.page_size))
-        self._scarcity = (Scarcity(), Scarcity())
-        self._weighs_length = False
+        # All room is worth one a token of path; length matters if boundaries have part in that.
+        self._boundary_share = self._boundary_price = 0.0
         self._page_blocks: list[int] = []
         self._token_blocks = self._boundary_blocks = 0.0
         shared = next((pools for pools in state.shared_pools if pools is not None), None)
@@ -122,6 +133,7 @@ class Reuse:
                 self._token_blocks += blocks / state.page_size
             else:
                 self._boundary_blocks += float(blocks) * (self._reach[i] // state.page_size + 1)
+        self._weigh()
 
     @property
     def now(self) -> int:
@@ -250,60 +262,66 @@ class Reuse:
             self._forks.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
-            self._weigh_ranks()
+            self._weigh()
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
-        yield from self._sessions.learn(self.now, *self._held())
+        held_tokens, boundaries = self._held()
+        yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
+        before = self.mode, self._boundary_share
         doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
         pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
         self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
-        self._weighs_length = self._sessions.by_length >= (LENGTH_STILL_PAYS if self._weighs_length else LENGTH_PAYS)
+        by_length = self._sessions.by_length
+        most = max(by_length)
+        enough = LENGTH_STILL_PAYS if self._boundary_share else LENGTH_PAYS
+        self._boundary_share = BOUNDARY_SHARES[by_length.index(most)] if boundaries and most >= enough else 0.0
+        self._boundary_price = self._boundary_share * held_tokens / max(1.0, boundaries)
+        self.rankings += before != (self.mode, self._boundary_share)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
-            self._weigh_ranks()
+        self._weigh()
 
-    def _weigh_ranks(self) -> None:
-        """What share of a session's worth its boundaries have, by their rank, may have changed."""
-        self._most_resumed = max(self._resumed)
-        self._rank_densities = [-1] * RANKS  # not looked at since
+    def _weigh(self) -> None:
+        """Settle how many tokens are hit of each density, for the price of what is kept."""
+        if self._page_blocks:
+            self._hits = HITS_A_PAGE
+            return
+        most = max(self._resumed)
+        ranks = [*[count / most for count in self._resumed], 1.0]
+        if not self._boundary_share:
+            self._hits = ranks * (LENGTHS + 1)
+            return
+        token_price = 1.0 - self._boundary_share
+        lengths = [*[size / (size * token_price + self._boundary_price) for size in LENGTH_SIZES.tolist()], 1.0]
+        self._hits = [length * rank for length in lengths for rank in ranks]
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
-        is_ranked = not value.stranded and value.score >= QUEUE_SPAN
-        if is_ranked:
+        if not value.stranded and value.score >= QUEUE_SPAN:
             ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
-        is_path = self._state.is_path[value.component]
-        if self.mode == BY_RECENCY or self._page_blocks or not self._state.is_gated:
-            return
-        if not is_path and not self._state.is_gate[value.component]:
-            return
-        worth = 0.0
-        if is_ranked:
-            worth = self.worth(queue_of(value), since(value))
-            if is_path:
-                worth /= self._state.page_size
-        self._scarcity[1 if value.tier is Tier.HOST else 0].went(worth, is_path=is_path)
 
     def _held(self) -> tuple[float, float]:
-        """What the tree holds on the tier that holds more, in tokens of path; and for how many of them a boundary counts."""
-        state, most, boundary = self._state, 0.0, 0.0
-        for pools, scarcity in zip((state.device_pools, state.host_pools), self._scarcity, strict=True):
-            held, tokens = max([0.0, *(float(pool.used_pages * state.page_size) for pool in pools if pool.is_path)]), 0.0
-            # How many boundaries there are; a sharer's pages on device are its owner's.
-            boundaries = [
-                pool.used_pages // (self._reach[i] // state.page_size + 1)
-                for i, pool in enumerate(pools)
-                if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
-            ]
-            if boundaries and not self._page_blocks:
-                tokens = scarcity.tokens
-                held += tokens * float(min(boundaries))
-            if held > most:
-                most, boundary = held, tokens
-        return most, boundary
+        """How many tokens of path the tree holds on the tier that holds more, and for how many boundaries there is room; 0 if
+        these need none of their own.
+        """
+        state = self._state
+        held, pools = max(
+            (
+                (max([0, *(pool.used_pages for pool in pools if pool.is_path)]), pools)
+                for pools in (state.device_pools, state.host_pools)
+            ),
+            key=itemgetter(0),
+        )
+        # A sharer's pages on device are its owner's.
+        fitting = [
+            (pool.ledger.page_count or pool.used_pages) // (self._reach[i] // state.page_size + 1)
+            for i, pool in enumerate(pools)
+            if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
+        ]
+        return float(held * state.page_size), 0.0 if self._page_blocks else float(min(fitting, default=0))
 
     # -- what it means
 
@@ -340,36 +358,25 @@ class Reuse:
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:
-        """The bin of how many tokens are hit for each page that is kept.
+        """The number of how many tokens are hit for what is kept; see `_weigh`.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
-        for the blocks of both. Where they do not, and that pays, a boundary counts for as many tokens of path as it is scarcer
-        (see `Scarcity`); else length does not matter: windows and states should stay with the sessions that paths stay with.
+        for the blocks of both. Where they do not, and boundaries run short before paths, both have a price; else length does
+        not matter: windows and states should stay with the sessions that paths stay with.
         """
         is_path = self._state.is_path[value.component]
-        rank = -1  # of no boundary
+        rank = NO_RANK
         if not (is_path or visit.is_fork) and (self._state.is_gated or self._page_blocks):
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[value.component])
-        if self._page_blocks:
-            room = float(max(self._state.page_size, visit.room))
-            tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
-        elif self._weighs_length and self._state.is_gated:
-            room = float(max(self._state.page_size, visit.room))
-            tokens = float(self._state.page_size) if is_path else 1.0
-            tokens *= room / (room + self._scarcity[1 if value.tier is Tier.HOST else 0].tokens)
-        elif is_path or not self._state.is_gated:
-            return self._path_density
-        else:
-            return UNIT_DENSITY if rank < 0 else self._rank_density(rank)
-        return _density(tokens if rank < 0 else tokens * (self._resumed[rank] / self._most_resumed))
-
-    def _rank_density(self, rank: int) -> int:
-        """That of a boundary of some rank, where length does not matter. Cost: O(1), and a logarithm once for each answer."""
-        density = self._rank_densities[rank]
-        if density < 0:
-            density = self._rank_densities[rank] = _density(self._resumed[rank] / self._most_resumed)
-        return density
+        if not self._page_blocks:
+            length = ANY_LENGTH
+            if self._boundary_share:
+                length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
+            return length * (RANKS + 1) + rank
+        room = float(max(self._state.page_size, visit.room))
+        tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
+        return _density(tokens if rank == NO_RANK else tokens * (self._resumed[rank] / max(self._resumed)))
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.
@@ -388,7 +395,7 @@ class Reuse:
             worth = self._forks.worth(pace, age)
         else:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
-        return worth * HITS_A_PAGE[queue & DENSITY_MASK] * (1.0 + float(at) * TICK)
+        return worth * self._hits[queue & DENSITY_MASK] * (1.0 + float(at) * TICK)
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after, those at which least first. Cost:

@@ -45,6 +45,8 @@ LENGTHS: Final = 16
 SHORTEST: Final = 5
 LENGTH_SIZES: Final = 1.5 * 2.0 ** np.arange(SHORTEST, SHORTEST + LENGTHS)
 """Texts are told apart by length in octaves of so many tokens about."""
+BOUNDARY_SHARES: Final[list[float]] = [0.25, 0.5, 0.75, 1.0]
+"""Of what all memory is worth, boundaries may have such a share."""
 PRICES: Final = 48
 """So many prices are tried, and what lies between is interpolated."""
 REACHED: Final = 8
@@ -68,7 +70,8 @@ class VisitFit:
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
         chances: of an answer at each age, shape [AGES].
-        gain, foresight, rise, by_length: as judged last.
+        gain, foresight, rise: as judged last.
+        by_length: likewise, for each of BOUNDARY_SHARES; empty if boundaries are not scarce.
     """
 
     def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
@@ -82,7 +85,7 @@ class VisitFit:
         self.gain = 1.0
         self.foresight = 0.0
         self.rise = inf
-        self.by_length = 1.0
+        self.by_length: list[float] = []
 
     def steps(self) -> Iterator[None]:
         """All that is to be done, in slices. Cost: a slice is a few passes in numpy over the visits."""
@@ -146,8 +149,8 @@ class VisitFit:
         is_back: NDArray[np.bool_],
         age: NDArray[np.int64],
         tokens: NDArray[np.int64],
-        boundary: float,
         memory: float,
+        boundaries: float,
     ) -> Iterator[None]:
         """Settle, in slices, the `foresight`; the `gain`: how many times as many tokens of other visits are hit if these
         classes are told apart as if they are not; the `rise`: how many times as many these are as if all are kept up to one
@@ -155,13 +158,14 @@ class VisitFit:
         the more the longer they are.
 
         A text is kept while its worth is above some price, which the memory sets: the text times the time for which it is held
-        (the working set, Denning, 1968). What is answered until then is hit.
+        (the working set, Denning, 1968). What is answered until then is hit. Where each holds a boundary besides, these must
+        fit as well, and whichever runs short sets the price.
 
         Args:
             features, is_back, age: of the others.
             tokens: of their texts.
-            boundary: as how many tokens what is kept besides of each counts; so longer ones bring more for their room.
-            memory: what can be held: tokens times ticks.
+            memory: what can be held of texts: tokens times ticks.
+            boundaries: of boundaries: their number times ticks; 0 if they need no room of their own.
 
         Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
         """
@@ -173,34 +177,36 @@ class VisitFit:
         ages = ages_of(age)
         cell = of * AGES + ages
         yield from self._foresee(cell, is_back)
-        room = tokens + boundary
-        weights = room, room * age, tokens * is_back
-        held, hit = yield from kept_up_to(cell, classes, *weights)
+        answered = tokens * is_back
+        rooms = [tokens / memory, np.full(len(age), 1 / boundaries)] if boundaries else [tokens / memory]
+        held, hit = yield from kept_up_to(cell, classes, rooms, age, answered)
         most = float(hit[:, -1].sum())
-        if memory >= held[:, -1].sum() or most <= 0:
-            self.gain = self.by_length = 1.0
+        self.by_length = []
+        if (held[:, :, -1].sum(1) <= 1).all() or most <= 0:
+            self.gain = 1.0
             return
         by_pace: dict[int, list[float]] = {}
         for pace in {*self.paces, USUAL_PACE}:
             yield
             by_pace[pace] = worth_by_age(self.chances, pace)
         yield
-        told_apart = yield from hits_at(np.array([by_pace[pace] for pace in self.paces]), held, hit, memory)
+        told_apart = yield from hits_at(np.array([by_pace[pace] for pace in self.paces]), held, hit)
         yield
-        alike = yield from hits_at(np.array([by_pace[USUAL_PACE]] * classes), held, hit, memory)
+        alike = yield from hits_at(np.array([by_pace[USUAL_PACE]] * classes), held, hit)
         doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
         self.gain = (told_apart + doubt) / (alike + doubt)
-        by_time = float(np.interp(memory, held.sum(0), hit.sum(0)))
+        by_time = float(np.interp(1.0, held.sum(1).max(0), hit.sum(0)))
         self.rise = (alike + doubt) / (by_time + doubt)
-        self.by_length = 1.0
-        if not boundary:
+        if not boundaries or held[1, :, -1].sum() <= 1:
             return
         yield
         of = np.log2(tokens.clip(1 << SHORTEST, (1 << SHORTEST + LENGTHS) - 1)).astype(np.int64) - SHORTEST
-        held, hit = yield from kept_up_to(of * AGES + ages, LENGTHS, *weights)
-        shares = LENGTH_SIZES / (LENGTH_SIZES + boundary)
-        longer = yield from hits_at(shares[:, np.newaxis] * by_pace[USUAL_PACE], held, hit, memory)
-        self.by_length = (longer + doubt) / (alike + doubt)
+        held, hit = yield from kept_up_to(of * AGES + ages, LENGTHS, rooms, age, answered)
+        for share in BOUNDARY_SHARES:
+            yield
+            priced = LENGTH_SIZES / ((1 - share) * LENGTH_SIZES + share * memory / boundaries)
+            longer = yield from hits_at(priced[:, np.newaxis] * by_pace[USUAL_PACE], held, hit)
+            self.by_length.append((longer + doubt) / (alike + doubt))
 
 
 def came_and_there(
@@ -239,34 +245,37 @@ def chances_by_age(came: list[int], there: list[int]) -> list[float]:
 
 
 def kept_up_to(
-    cell: NDArray[np.int64], rows: int, room: NDArray[Any], aged: NDArray[Any], hit: NDArray[Any]
+    cell: NDArray[np.int64], rows: int, rooms: list[NDArray[Any]], age: NDArray[np.int64], hit: NDArray[Any]
 ) -> Generator[None, None, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """What is held, and hit, of each of some rows if it is kept up to each bound of ages, both of shape [rows, AGES + 1]; in
-    slices.
+    """What is held in each of some memories, and hit, of each of some rows if it is kept up to each bound of ages: of shapes
+    [memories, rows, AGES + 1] and [rows, AGES + 1]; in slices.
 
     Args:
         cell: of each visit its row and age, as one number.
-        room, aged, hit: of each visit its room, that times its age, and what is hit if it is kept until then.
+        rooms: for each memory the room of each visit there.
+        age, hit: of each visit its age, and what is hit if it is kept until then.
     """
-    sums = []
-    for weight in (room, aged, hit):
+    shape = rows, AGES
+    held = np.zeros((len(rooms), rows, AGES + 1))
+    for i, room in enumerate(rooms):
         yield
-        sums.append(np.bincount(cell, weight, rows * AGES).reshape(rows, AGES).cumsum(1))
+        ended = np.bincount(cell, room, rows * AGES).reshape(shape).cumsum(1)
+        yield
+        over = np.bincount(cell, room * age, rows * AGES).reshape(shape).cumsum(1)
+        held[i, :, 1:] = over + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]
     yield
-    ended, over, hits = sums
-    start = np.zeros((rows, 1))
-    return np.hstack([start, over + (ended[:, -1:] - ended) * AGE_BOUNDS[1:]]), np.hstack([start, hits])
+    hits = np.bincount(cell, hit, rows * AGES).reshape(shape).cumsum(1)
+    return held, np.hstack([np.zeros((rows, 1)), hits])
 
 
-def hits_at(
-    worth: NDArray[np.float64], held: NDArray[np.float64], hit: NDArray[np.float64], memory: float
-) -> Generator[None, None, float]:
-    """What is hit if each class is kept while it is worth some price, at the price at which that fits into the memory; in
+def hits_at(worth: NDArray[np.float64], held: NDArray[np.float64], hit: NDArray[np.float64]) -> Generator[None, None, float]:
+    """What is hit if each row is kept while it is worth some price, at the price at which that fits into each memory; in
     slices.
 
     Args:
-        worth: of each class at each age, shape [classes, AGES].
-        held, hit: of each class if it is kept up to each bound of ages, shape [classes, AGES + 1].
+        worth: of each row at each age, shape [rows, AGES].
+        held: share of each memory that a row takes if it is kept up to each bound of ages, shape [memories, rows, AGES + 1].
+        hit: what is hit of it, shape [rows, AGES + 1].
     """
     least = np.minimum.accumulate(worth, 1)
     yield
@@ -274,11 +283,11 @@ def hits_at(
     yield
     is_kept = (least >= prices[:, np.newaxis, np.newaxis]).view(np.uint8)
     yield
-    kept = is_kept.sum(2, dtype=np.uint8)  # up to which bound, shape [PRICES, classes]
+    kept = is_kept.sum(2, dtype=np.uint8)  # up to which bound, shape [PRICES, rows]
     yield
-    of_class = np.arange(len(held))
-    held_at, hit_at = (np.concatenate([[0.0], part[of_class, kept].sum(1)]) for part in (held, hit))
-    return float(np.interp(memory, held_at, hit_at))
+    row = np.arange(len(hit))
+    held_at, hit_at = held[:, row, kept].sum(2).max(0), hit[row, kept].sum(1)
+    return float(np.interp(1.0, np.concatenate([[0.0], held_at]), np.concatenate([[0.0], hit_at])))
 
 
 def ages_of(age: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 from mypy_extensions import i64
 
 from unified_tree.visit import BIN_BITS, BINS, FEATURES
-from unified_tree.visit_fit import AGE_BOUNDS, AGES, BIN_MASK, PACES, USUAL_PACE, VisitFit, worth_by_age
+from unified_tree.visit_fit import AGE_BOUNDS, AGES, BIN_MASK, BOUNDARY_SHARES, PACES, USUAL_PACE, VisitFit, worth_by_age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class VisitMemory:
     Attributes:
         gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
-        by_length: likewise if longer texts are worth more, where boundaries are scarce.
+        by_length: likewise if longer texts are worth more, by BOUNDARY_SHARES.
         judged: how many visits these figures come from.
     """
 
@@ -63,7 +63,8 @@ class VisitMemory:
         self._chances: list[float] = []
         self._worth: list[list[float] | None] = [None] * PACES
         self._lows: list[list[int] | None] = [None] * PACES
-        self.gain = self.by_length = 1.0
+        self.gain = 1.0
+        self.by_length = [1.0] * len(BOUNDARY_SHARES)
         self.judged = 1
         self.foresight = 0.0
         self._may_rise = True
@@ -138,7 +139,7 @@ class VisitMemory:
             lows = self._lows[pace] = lows_of(of_pace)
         return lows
 
-    def learn(self, now: int, held_tokens: float, boundary_tokens: float) -> Iterator[None]:
+    def learn(self, now: int, held_tokens: float, boundaries: float) -> Iterator[None]:
         """Learn anew from what is remembered, in slices: one at each step. Cost of a slice: as `VisitFit.steps`.
 
         Whether it pays is judged by what the even visits teach of the odd ones.
@@ -146,7 +147,7 @@ class VisitMemory:
         Args:
             now: as of ages.
             held_tokens: for how many tokens of paths there is memory; 0 for no such judgement.
-            boundary_tokens: as how many of them the boundary of a visit counts.
+            boundaries: for how many boundaries there is; 0 if these need no room of their own.
         """
         count = min(self._entered, self._size)
         if count == 0:
@@ -158,15 +159,16 @@ class VisitMemory:
         age = np.where(is_back, after, now - at)
         fit = VisitFit(features, is_back, age)
         yield from fit.steps()
-        if held_tokens and count > 1:
+        time = float(now - at.min()) / 2
+        if held_tokens * time > 0 and count > 1:
             yield
             half = VisitFit(features[::2], is_back[::2], age[::2])
             yield from half.steps()
             yield
-            memory = held_tokens * float(now - at.min()) / 2
-            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], boundary_tokens, memory)
+            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], held_tokens * time, boundaries * time)
             self.gain += (half.gain - self.gain) / JUDGEMENTS
-            self.by_length += (half.by_length - self.by_length) / JUDGEMENTS
+            by_length = half.by_length or [1.0] * len(self.by_length)
+            self.by_length = [mean + (last - mean) / JUDGEMENTS for mean, last in zip(self.by_length, by_length, strict=True)]
             self.judged = count // 2
             self.foresight = half.foresight
             self._may_rise = half.rise >= RISE_PAYS

@@ -14,7 +14,7 @@ import numpy as np
 
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
-from unified_tree.matching import collect, key_of
+from unified_tree.matching import collect_at, key_of
 from unified_tree.node import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
+    from unified_tree.node import Node
     from unified_tree.receipt import Boundary, Receipt
 
 HOST: Final = Tier.HOST
@@ -48,8 +49,10 @@ class PersistQueue:
         self._ranks = controller.ranks
         self._is_single_rank = controller.ranks.is_single_rank
         self._state, self._locks = controller.tree.state, controller.tree.locks
-        self._paths = [access.name for access in controller.composition.paths]
-        self._windows = [(access.name, access.need.window_tokens) for access in controller.composition.trailing]
+        composition, index_of = controller.composition, self._state.index_of
+        self._paths = [(access.name, index_of(access.name)) for access in composition.paths]
+        self._required = [(name, i) for name, i in self._paths if i in self._state.required_paths]
+        self._windows = [(access.name, index_of(access.name), access.need.window_tokens) for access in composition.trailing]
         self._waiting: OrderedDict[Boundary, None] = OrderedDict()
         self._open: dict[Job, OpenPersist] = {}
 
@@ -78,8 +81,9 @@ class PersistQueue:
         self._waiting[boundary] = None
 
     def poll(self) -> None:
-        """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, a look at its path's
-        nodes, and a copy of the tokens and page ids behind the longest prefix of it that was written lately."""
+        """Account for ended writes, and start the next. Cost: a lock on the boundary that starts, and a copy of the tokens and
+        page ids behind the longest prefix of it that was written lately.
+        """
         if self._open:
             ended = self._jobs.ended()
             if ended:
@@ -112,39 +116,35 @@ class PersistQueue:
         chain = controller.chain(node.root.name[0])
         if chain is None:
             return "persist before the ranks have met"
-        at = node
-        while (parent := at.parent) is not None:
-            for i in state.required_paths:
-                if at.host[i] is None:
-                    return "persist not on host"
-            at = parent
         known, first_page = controller.known_prefixes.longest(node, length, chain.weights_version), 0
         if self._is_single_rank and controller.stored_digests.is_believed(known.seen):
             first_page = known.seen.page_count
-        pages = self._pages(boundary, first_page)
+        pages = self._pages(node, length, first_page)
+        for name, i in self._required:
+            if name not in pages or node.host[i] is None:  # its ancestors have theirs if it has its own
+                return "persist not on host"
         key = key_of(node, length, len(known.digests) * state.page_size)
         job = PersistJob(controller.composition, key, pages, known, first_page)
         number = 0 if self._is_single_rank else self._ranks.begin("persist")
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
         return None
 
-    def _pages(self, boundary: Boundary, first_page: int) -> dict[str, NDArray[np.int64]]:
-        """The host pages of every component that has all that the boundary needs there, of paths those from `first_page` on:
-        `UnifiedTree.pages`, without its checks of arguments.
+    def _pages(self, node: Node, length: int, first_page: int) -> dict[str, NDArray[np.int64]]:
+        """The host pages of every component that has all that a boundary, of a length in a node, needs there; of paths those
+        from `first_page` on.
         """
         page_size = self._state.page_size
-        length = boundary.length // page_size
         found: dict[str, NDArray[np.int64]] = {}
-        for name in self._paths:
-            self._collect(found, boundary, name, first_page, length)
-        for name, window_tokens in self._windows:
-            self._collect(found, boundary, name, max(0, boundary.length - window_tokens) // page_size, length)
+        for name, i in self._paths:
+            self._collect(found, node, length, name, i, first_page * page_size)
+        for name, i, window_tokens in self._windows:
+            self._collect(found, node, length, name, i, max(0, length - window_tokens) // page_size * page_size)
         return found
 
-    def _collect(self, found: dict[str, NDArray[np.int64]], boundary: Boundary, name: str, first: int, length: int) -> None:
-        """Add a component's pages [first, length), if it has all of them."""
-        pages = b"".join(collect(self._state, self._locks, boundary, name, HOST, begin=first * self._state.page_size))
-        if len(pages) == (length - first) * PAGE_ID_BYTES:
+    def _collect(self, found: dict[str, NDArray[np.int64]], node: Node, length: int, name: str, i: int, begin: int) -> None:
+        """Add a component's pages of the tokens [begin, length), if it has all of them."""
+        pages = b"".join(collect_at(self._state, node, length, i, HOST, begin=begin))
+        if len(pages) == (length - begin) // self._state.page_size * PAGE_ID_BYTES:
             found[name] = np.frombuffer(pages, np.int64)
 
     def _note(self, ended: list[Job]) -> None:

@@ -420,10 +420,10 @@ def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
 
 
 def gain(
-    fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundary: float = 0.0
+    fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundaries: float = 0.0
 ) -> float:
     """What these visits say of it."""
-    for _ in fit.judge(features, is_back, ages, tokens, boundary, memory):
+    for _ in fit.judge(features, is_back, ages, tokens, memory, boundaries):
         pass
     return fit.gain
 
@@ -441,8 +441,11 @@ def test_classes_are_judged_by_visits_that_did_not_make_them(tells: bool) -> Non
     assert all_of_them == 1.0
     assert few > 2 if tells else 0.9 < few < 1.02
     assert fit.foresight > 0.5 if tells else fit.foresight < 0.01
-    # A boundary beside as many tokens again halves what can be kept.
-    assert gain(fit, *others, 0.12 * held, boundary=100.0) == pytest.approx(few)
+    # Whichever of texts and boundaries runs short decides.
+    assert gain(fit, *others, 0.06 * held, boundaries=0.06 * held / 100) == pytest.approx(few)
+    assert gain(fit, *others, 0.06 * held, boundaries=0.5 * held / 100) == pytest.approx(few)
+    assert gain(fit, *others, 0.5 * held, boundaries=0.06 * held / 100) == pytest.approx(few)
+    assert gain(fit, *others, held, boundaries=held / 100) == 1.0
 
 
 @pytest.mark.parametrize("memory", ["few are kept", "all are kept"])
@@ -453,7 +456,7 @@ def test_foresight_is_how_much_likelier_the_answers_of_others_are(memory: str) -
     ages = np.where(is_back, 1 + draw.integers(0, 3, 2_000), 1_000)
     fit = fitted(features[::2], is_back[::2], ages[::2])
     for _ in fit.judge(
-        features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 0.0, 1e9 if memory == "all are kept" else 1e5
+        features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 1e9 if memory == "all are kept" else 1e5, 0.0
     ):
         pass
     cuts, chances = np.array(fit.cuts), np.array(fit.chances)
@@ -475,11 +478,18 @@ def test_length_counts_where_boundaries_are_scarce_and_long_texts_come_back_as_w
     features = np.zeros(4_000, np.int64)
     fit = fitted(features[::2], is_back[::2], ages[::2])
     others = features[1::2], is_back[1::2], ages[1::2], tokens[1::2]
-    few = 0.1 * 1e6 * float(ages[1::2].sum())  # a tenth of the boundaries, and all of the paths
-    gain(fit, *others, few, boundary=1e6)
-    assert fit.by_length > 1.3 if which == "all alike" else fit.by_length < 0.9
-    gain(fit, *others, 0.1 * float((tokens[1::2] * ages[1::2]).sum()))
-    assert fit.by_length == 1.0
+    paths, boundaries = float((tokens[1::2] * ages[1::2]).sum()), float(ages[1::2].sum())
+    gain(fit, *others, paths, boundaries=0.1 * boundaries)
+    if which == "all alike":
+        assert fit.by_length == sorted(fit.by_length)
+        assert fit.by_length[-1] > 1.3
+    else:
+        assert max(fit.by_length) < 0.9
+    gain(fit, *others, 0.1 * paths, boundaries=0.8 * boundaries)
+    assert max(fit.by_length) < 1.01
+    for plenty in (1.001 * boundaries, 0.0):
+        gain(fit, *others, 0.1 * paths, boundaries=plenty)
+        assert fit.by_length == []
 
 
 def test_one_class_gains_nothing() -> None:
@@ -767,8 +777,8 @@ def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
             values.append(value)
             assert (queue_of(value), since(value)) == reuse.place(value)
         at = at.parent
-    densities = [queue_of(value) & DENSITY_MASK for value in values]
-    assert len(values) > 1 and max(densities[1:]) < densities[0]
+    ranks = [queue_of(value) & DENSITY_MASK for value in values]
+    assert len(values) > 1 and min(ranks[1:]) > ranks[0]
 
 
 EXTRA = Component(name="extra", coverage=Point(), page_bytes=64, required=False)
@@ -776,18 +786,13 @@ LONG = Component(name="window", coverage=Trailing(7), page_bytes=64)
 
 
 def ranking(*kinds: Component, **settings: int) -> UnifiedTree:
-    """A tree that has seen last boundaries resumed from twice as often as those before, and so on."""
-    tree = UnifiedTree([FULL, *kinds], 1, policy="density", settings=TreeSettings(**settings))
-    reuse = tree.state.reuse
-    assert reuse is not None
-    reuse._resumed = [8.0, 4.0, 2.0, 1.0]
-    reuse._weigh_ranks()
-    return tree
+    """A tree that tells places by their rank alone."""
+    return UnifiedTree([FULL, *kinds], 1, policy="density", settings=TreeSettings(**settings))
 
 
 def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[int]:
-    """By how many half octaves of worth windows or states under a text come behind its last one, from its end up. Each waits
-    where it belongs now."""
+    """By how many ranks windows or states under a text come behind its last one, from its end up. Each waits where it belongs
+    now."""
     reuse, found = tree.state.reuse, tree.match_prefix(Key(tokens), touch=False)
     at, densities = tree.state.nodes.get(found.known.node), []
     assert reuse is not None
@@ -797,7 +802,7 @@ def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[i
             assert queue_of(value) == reuse.place(value)[0], f"at {at.end}"
             densities.append(int(queue_of(value) & DENSITY_MASK))
         at = at.parent
-    return [densities[0] - density for density in densities]
+    return [density - densities[0] for density in densities]
 
 
 def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
@@ -806,7 +811,7 @@ def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
     for ends in ((10,), (20,), (30, 40, 50, 60)):
         states = {name: {end: end for end in ends} for name in ("state", "extra")}
         tree.insert(Key(tokens[: ends[-1]]), {"full": np.arange(ends[-1])}, states=states)
-    assert in_place(tree, tokens, 1) == in_place(tree, tokens, 2) == [0, 2, 4, 6, 6, 6]
+    assert in_place(tree, tokens, 1) == in_place(tree, tokens, 2) == [0, 1, 2, 3, 3, 3]
 
 
 def test_where_nothing_is_listed_any_more_all_above_falls_behind() -> None:
@@ -818,7 +823,7 @@ def test_where_nothing_is_listed_any_more_all_above_falls_behind() -> None:
     tree.match_prefix(Key(edited))
     tree.insert(Key(edited[:40]), {"full": np.arange(100, 140)})
     tree.insert(Key(edited), {"full": np.arange(100, 155)}, states={"state": {55: 55}})
-    assert in_place(tree, edited) == [0, 6]
+    assert in_place(tree, edited) == [0, 3]
 
 
 def test_the_upper_part_of_a_window_falls_behind_with_its_end() -> None:
@@ -897,6 +902,30 @@ def test_where_clients_take_turns_the_last_states_are_kept() -> None:
     assert sum(hits[600:]) > 70
 
 
+def test_what_waits_goes_by_the_prices_of_now() -> None:
+    """Also what was placed under others: no value is touched for that."""
+    tree, draw = ranking(STATE), Random(2)
+    reuse, pool = tree.state.reuse, tree.state.device_pools[1]
+    assert reuse is not None
+
+    def priced(share: float, price: float) -> int:
+        """How long the session is whose state goes first now."""
+        reuse._boundary_share, reuse._boundary_price = share, price
+        reuse._weigh()
+        reuse.rankings += 1
+        victim = pool.next_victim()
+        assert victim is not None
+        return victim.node.end
+
+    reuse.mode = BY_AGE
+    reuse._sessions._worth = [[1.0] * AGES] * PACES
+    reuse._boundary_share = 0.5
+    for first, length in ((0, 600), (600, 40)):
+        pages = np.arange(first, first + length)
+        tree.insert(Key(fresh(length, draw)), {"full": pages}, states={"state": {length: length}})
+    assert [priced(0.5, 100.0), priced(0.0, 0.0), priced(1.0, 200.0)] == [40, 600, 40]
+
+
 def test_what_a_session_left_behind_waits_as_it_did() -> None:
     server, draw = Server("density", 300), Random(2)
     text = fresh(24, draw)
@@ -923,9 +952,8 @@ def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarc
                 hit[len(text) > 40] += found
     reuse = server.tree.state.reuse
     assert reuse is not None
-    tokens = reuse._scarcity[Tier.DEVICE].tokens
     if scarce == "boundaries":
-        assert tokens > 600
+        assert reuse._boundary_share > 0
         assert hit[1] > 0.9 * 20 * 4 * 600
     else:
-        assert tokens < 600
+        assert reuse._boundary_share == reuse._boundary_price == 0.0
