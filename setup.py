@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HOT = (
     "ages",
@@ -132,6 +133,9 @@ NATIVE = {
 }
 
 
+CORE = "unified_tree_core__mypyc"
+"""What all hot modules are compiled into; each module's own extension only looks for itself there."""
+
 WITHIN = ["-fvisibility=hidden", "-fno-plt"]
 """What the compiled functions call, they call directly: no other library may put one of its own in the place of theirs."""
 
@@ -157,7 +161,9 @@ def hot_modules() -> list[Any]:
         return []
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
-        found = list(mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name="unified_tree_core"))
+        found = list(
+            mypycify([*options, *(f"unified_tree/{name}.py" for name in HOT)], group_name=CORE.removesuffix("__mypyc"))
+        )
     except SystemExit:  # how mypyc says that it cannot; it printed why
         return []
     sources = {source for extension in found for source in extension.sources}
@@ -231,4 +237,18 @@ def docstrings(source: str) -> Iterator[tuple[str, str]]:
                 yield f"{module}___{node.name}_get_{inner.name}", text
 
 
-setup(ext_modules=extensions())
+class BuildAllOrNothing(build_ext):
+    """Keeps no hot module's extension if what they have in common could not be compiled (for want of memory, say): importing
+    the package would fail, where it can run as it is.
+    """
+
+    def run(self) -> None:
+        """Compile, and take back."""
+        super().run()
+        if Path(self.get_ext_fullpath(CORE)).exists():
+            return
+        for name in HOT:
+            Path(self.get_ext_fullpath(f"unified_tree.{name.replace('/', '.')}")).unlink(missing_ok=True)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})

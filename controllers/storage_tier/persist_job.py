@@ -37,7 +37,8 @@ class PersistJob:
 
     Args:
         key: the boundary's tokens, without those of `known`.
-        pages: host pages by component: of paths those from `first_page` on, the last ones of windows and states.
+        pages: ids of host pages by component, the bytes of int64: of paths those from `first_page` on, the last ones of windows
+            and states.
         known: the digests of a beginning of the boundary's pages, and how far it is stored; None for nothing.
         first_page: the pages before it are believed to be stored. If they no longer are when the job runs, it writes nothing.
 
@@ -53,7 +54,7 @@ class PersistJob:
         self,
         composition: StoredComposition,
         key: Key,
-        pages: Mapping[str, NDArray[np.int64]],
+        pages: Mapping[str, bytes],
         known: KnownPrefix | None = None,
         first_page: int = 0,
     ) -> None:
@@ -69,6 +70,10 @@ class PersistJob:
         self.is_done = False
         self.is_to_begin_earlier = False
 
+    def page_ids(self, component: str) -> NDArray[np.int64]:
+        """The host pages of a component, of those in `pages`."""
+        return np.frombuffer(self.pages[component], np.int64)
+
     def store(self, store: CheckedStorage, chain: KeyChain, stored_digests: StoredDigests, policy: PersistPolicy) -> Steps:
         """The job: write what the store lacks. It changes nothing but this object's attributes, the store and the digests."""
         known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=[])
@@ -82,7 +87,9 @@ class PersistJob:
         is_whole = True  # only then it is remembered, or what is missing of an optional path would never be stored
         for access in self._composition.paths:
             if access.writes and access.name in self.pages:
-                stored = yield from self._put(store, access, digests, begin, self.pages[access.name][begin - first :], policy)
+                stored = yield from self._put(
+                    store, access, digests, begin, self.page_ids(access.name)[begin - first :], policy
+                )
                 if not stored and access.required:
                     return
                 is_whole = is_whole and stored
@@ -95,7 +102,7 @@ class PersistJob:
         for access in self._composition.trailing:
             if access.name not in self.pages:
                 continue
-            ids = self.pages[access.name]
+            ids = self.page_ids(access.name)
             stored = not access.writes or (yield from self._put(store, access, digests, len(digests) - ids.size, ids, policy))
             if access.required:
                 if not stored:

@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from unified_tree.controllers.storage_tier.persist_job import PersistJob
 from unified_tree.errors import StaleBoundaryError
 from unified_tree.matching import collect_at, key_of
 from unified_tree.node import PAGE_ID_BYTES, Tier
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from unified_tree.controllers.storage_tier.jobs import Job
     from unified_tree.controllers.storage_tier.storage_controller import StorageController
     from unified_tree.node import Node
@@ -129,23 +125,23 @@ class PersistQueue:
         self._open[self._jobs.start(controller.jobs.persist(job, chain))] = OpenPersist(job, receipt, number)
         return None
 
-    def _pages(self, node: Node, length: int, first_page: int) -> dict[str, NDArray[np.int64]]:
+    def _pages(self, node: Node, length: int, first_page: int) -> dict[str, bytes]:
         """The host pages of every component that has all that a boundary, of a length in a node, needs there; of paths those
         from `first_page` on.
         """
         page_size = self._state.page_size
-        found: dict[str, NDArray[np.int64]] = {}
+        found: dict[str, bytes] = {}
         for name, i in self._paths:
             self._collect(found, node, length, name, i, first_page * page_size)
         for name, i, window_tokens in self._windows:
             self._collect(found, node, length, name, i, max(0, length - window_tokens) // page_size * page_size)
         return found
 
-    def _collect(self, found: dict[str, NDArray[np.int64]], node: Node, length: int, name: str, i: int, begin: int) -> None:
+    def _collect(self, found: dict[str, bytes], node: Node, length: int, name: str, i: int, begin: int) -> None:
         """Add a component's pages of the tokens [begin, length), if it has all of them."""
         pages = b"".join(collect_at(self._state, node, length, i, HOST, begin=begin))
         if len(pages) == (length - begin) // self._state.page_size * PAGE_ID_BYTES:
-            found[name] = np.frombuffer(pages, np.int64)
+            found[name] = pages
 
     def _note(self, ended: list[Job]) -> None:
         """Report ended writes to the other ranks; a lock is released when its write has ended on all of them."""

@@ -50,9 +50,13 @@ class ReadPages(StoreMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePages(StoreMessage):
-    """Store a boundary from host pages; paths from the beginning, windows and states before its end. Answer: `Written`."""
+    """Store a boundary from host pages; paths from the beginning, windows and states before its end. Answer: `Written`.
 
-    pages: dict[str, NDArray[np.int64]]
+    Attributes:
+        pages: see `PersistJob`.
+    """
+
+    pages: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,11 +120,11 @@ class WorkerStore:
         self._answer(message, counts)
 
     def _write(self, message: WritePages, chain: KeyChain) -> Steps:
-        corrupt = sum(len(self._pages[name].corrupt(ids.tolist())) for name, ids in message.pages.items())
+        job = PersistJob(self._composition, message.key, message.pages)
+        corrupt = sum(len(self._pages[name].corrupt(job.page_ids(name).tolist())) for name in job.pages)
         if corrupt:
             self._answer(message, Written(pages=0, size_bytes=0, failure="page changed in memory", is_done=False))
             return
-        job = PersistJob(self._composition, message.key, message.pages)
         yield from job.store(self._store, chain, self._stored_digests, self._tier.persist)
         self._answer(
             message,

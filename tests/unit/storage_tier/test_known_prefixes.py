@@ -78,7 +78,7 @@ def test_only_the_tail_of_the_tokens_and_page_ids_is_copied() -> None:
     cache.compute(list(range(48)))
     [job] = noted.jobs
     assert (job.key.begin, job.key.length, len(job.key.data)) == (40, 48, 64)
-    assert {name: ids.size for name, ids in job.pages.items()} == {"full": 4, "mamba": 1, "swa": 3}
+    assert {name: job.page_ids(name).size for name in job.pages} == {"full": 4, "mamba": 1, "swa": 3}
     assert cache.like_this().fetch(list(range(49))) == 48
     cache.end()
 
@@ -90,7 +90,7 @@ def test_what_is_believed_no_more_is_written_whole() -> None:
     cache.clock.advance(11_000_000_000)
     noted = NotedWrites(cache)
     cache.compute(list(range(48)))
-    assert [job.pages["full"].size for job in noted.jobs] == [24]
+    assert [job.page_ids("full").size for job in noted.jobs] == [24]
     assert cache.like_this().fetch(list(range(49))) == 48
     cache.end()
 
@@ -113,7 +113,7 @@ def test_what_is_found_to_be_lost_before_a_write_begins_is_written_with_it(kinds
 
     noted.meanwhile = lose
     cache.compute(list(range(48)))
-    sizes = [job.pages["full"].size for job in noted.jobs]
+    sizes = [job.page_ids("full").size for job in noted.jobs]
     assert sizes == [4, 23], "what was found before the lost page is still believed"
     assert cache.drops() == {}
     assert cache.like_this().fetch(list(range(49))) == 48
