@@ -408,7 +408,11 @@ def collect(
     """
     i = state.index_of(component)
     node, length = locks.find(boundary)
-    return [] if node is None else collect_at(state, node, length, i, tier, pages_of)
+    if node is None:
+        return []
+    coverage = state.components[i].coverage
+    begin = 0 if state.is_path[i] else coverage.first_page(length, state.page_size) * state.page_size
+    return collect_at(state, node, length, i, tier, pages_of, begin=begin)
 
 
 def collect_at(
@@ -421,11 +425,9 @@ def collect_at(
     *,
     begin: int = 0,
 ) -> list[bytes]:
-    """As `collect`, of a component by index, up to a length in a node; a path's pages before `begin` are left out."""
+    """As `collect`, of a component by index, from `begin` up to a length in a node; a state's whatever `begin` is."""
     if i in state.points:
         return [pages_at(node, i, tier, pages_of)] if length == node.end else []
-    if not state.is_path[i]:
-        begin = state.components[i].coverage.first_page(length, state.page_size) * state.page_size
     chunks: list[bytes] = []
     at = node
     while (parent := at.parent) is not None and at.end > begin:
