@@ -238,17 +238,20 @@ def docstrings(source: str) -> Iterator[tuple[str, str]]:
 
 
 class BuildAllOrNothing(build_ext):
-    """Keeps no hot module's extension if what they have in common could not be compiled (for want of memory, say): importing
-    the package would fail, where it can run as it is.
+    """Keeps all extensions of the hot modules or none: where one could not be compiled (for want of memory, say), importing the
+    package would fail, and it can run as it is.
     """
 
     def run(self) -> None:
         """Compile, and take back."""
+        names = {CORE, *(f"unified_tree.{name.replace('/', '.')}" for name in HOT)}
+        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions if each.name in names]
+        for path in built:
+            path.unlink(missing_ok=True)  # what an earlier run left would pass for one of this
         super().run()
-        if Path(self.get_ext_fullpath(CORE)).exists():
-            return
-        for name in HOT:
-            Path(self.get_ext_fullpath(f"unified_tree.{name.replace('/', '.')}")).unlink(missing_ok=True)
+        if not all(path.exists() for path in built):
+            for path in built:
+                path.unlink(missing_ok=True)
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})

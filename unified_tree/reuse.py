@@ -8,7 +8,7 @@ Until enough is known values go by recency. Then sessions are told apart only wh
 knowledge does not come from; else all of them are worth the same at the same age.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` visits fifty to eighty slices of learning, one a visit, or some of those over few visits. Memory: two rings of
+`revise_every` visits fifty to a hundred slices of learning, one a visit, or some of those over few visits. Memory: two rings of
 visits, and what hangs on lines.
 """
 
@@ -121,7 +121,7 @@ class Reuse:
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
         self._longest_reach = max(self._reach)
-        # All room is worth one a token of path; length matters if boundaries have part in that.
+        # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
         self._boundary_share = self._boundary_price = 0.0
         self._page_blocks: list[int] = []
         self._token_blocks = self._boundary_blocks = 0.0
@@ -269,16 +269,17 @@ class Reuse:
         held_tokens, boundaries = self._held()
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
-        before = self.mode, self._boundary_share
+        before = self.mode, self._boundary_price
         doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
         pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
         self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
         by_length = self._sessions.by_length
         most = max(by_length)
         enough = LENGTH_STILL_PAYS if self._boundary_share else LENGTH_PAYS
-        self._boundary_share = BOUNDARY_SHARES[by_length.index(most)] if boundaries and most >= enough else 0.0
+        is_scarce = held_tokens > 0 and boundaries > 0 and most >= enough
+        self._boundary_share = BOUNDARY_SHARES[by_length.index(most)] if is_scarce else 0.0
         self._boundary_price = self._boundary_share * held_tokens / max(1.0, boundaries)
-        self.rankings += before != (self.mode, self._boundary_share)
+        self.rankings += before != (self.mode, self._boundary_price)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
         self._weigh()
@@ -358,7 +359,8 @@ class Reuse:
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:
-        """The number of how many tokens are hit for what is kept; see `_weigh`.
+        """The number of how much is hit for what is kept, see `_weigh`: where pools have room of their own, of a length and a
+        rank.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
         for the blocks of both. Where they do not, and boundaries run short before paths, both have a price; else length does
@@ -379,8 +381,8 @@ class Reuse:
         return _density(tokens if rank == NO_RANK else tokens * (self._resumed[rank] / max(self._resumed)))
 
     def worth(self, queue: i64, at: i64) -> float:
-        """Hits a page and tick that keeping a value of a queue is worth that was used at some tick; the least is evicted first.
-        By recency it is that tick. Cost: O(1).
+        """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,
+        where pools have room of their own); the least is evicted first. By recency it is that tick. Cost: O(1).
         """
         if self.mode == BY_RECENCY:
             return float(at)

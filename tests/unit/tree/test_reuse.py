@@ -647,6 +647,7 @@ def test_classes_that_foresee_answers_are_told_apart_unless_hits_deny_it(
         for _ in reuse._learn():  # of nothing, so that the figures stay
             pass
         modes.append(reuse.mode)
+        assert reuse.rankings == (reuse.mode != before)  # whoever has noted something of queues looks at them anew
     assert modes == [mode, then]
 
 
@@ -902,8 +903,21 @@ def test_where_clients_take_turns_the_last_states_are_kept() -> None:
     assert sum(hits[600:]) > 70
 
 
+def test_an_empty_tree_has_no_prices() -> None:
+    """Learning may end when all was evicted, or a namespace flushed, and what was expected before still stands."""
+    reuse = Server("density", 300, 20).tree.state.reuse
+    assert reuse is not None
+    reuse._sessions.by_length = [1.0, 1.0, 1.0, 2.0]
+    reuse._boundary_share, reuse._boundary_price = 1.0, 200.0
+    for _ in reuse._learn():
+        pass
+    assert reuse._boundary_share == reuse._boundary_price == 0.0
+    assert reuse.rankings == 1
+    assert all(hits > 0 for hits in reuse._hits)
+
+
 def test_what_waits_goes_by_the_prices_of_now() -> None:
-    """Also what was placed under others: no value is touched for that."""
+    """Also what was placed under others, if length counted then: no value is touched for that."""
     tree, draw = ranking(STATE), Random(2)
     reuse, pool = tree.state.reuse, tree.state.device_pools[1]
     assert reuse is not None
@@ -954,6 +968,7 @@ def test_long_sessions_keep_their_boundaries_where_these_are_what_is_short(scarc
     assert reuse is not None
     if scarce == "boundaries":
         assert reuse._boundary_share > 0
+        assert reuse.rankings > 1
         assert hit[1] > 0.9 * 20 * 4 * 600
     else:
         assert reuse._boundary_share == reuse._boundary_price == 0.0
