@@ -245,7 +245,7 @@ class BuildAllOrNothing(build_ext):
     def run(self) -> None:
         """Compile, and take back."""
         names = {CORE, *(f"unified_tree.{name.replace('/', '.')}" for name in HOT)}
-        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions if each.name in names]
+        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions or [] if each.name in names]
         for path in built:
             path.unlink(missing_ok=True)  # what an earlier run left would pass for one of this
         super().run()

@@ -15,7 +15,6 @@ visits, and what hangs on lines.
 from __future__ import annotations
 
 from math import inf, log2, sqrt
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -89,7 +88,7 @@ KIND_SHIFT: Final = PACE_BITS + DENSITY_BITS
 which has some tick below QUEUE_SPAN besides, is an exact float."""
 NO_RANK: Final = RANKS
 ANY_LENGTH: Final = LENGTHS
-"""Where pools have room of their own a density is of a rank and a length, which are told apart where they matter."""
+"""Where pools have room of their own a density is length * (RANKS + 1) + rank; both are told apart where they matter."""
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
@@ -133,7 +132,8 @@ class Reuse:
                 self._token_blocks += blocks / state.page_size
             else:
                 self._boundary_blocks += float(blocks) * (self._reach[i] // state.page_size + 1)
-        self._weigh()
+        self._weigh_ranks()
+        self._weigh_lengths()
 
     @property
     def now(self) -> int:
@@ -262,7 +262,7 @@ class Reuse:
             self._forks.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
-            self._weigh()
+            self._weigh_ranks()
 
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
@@ -279,24 +279,22 @@ class Reuse:
         is_scarce = held_tokens > 0 and boundaries > 0 and most >= enough
         self._boundary_share = BOUNDARY_SHARES[by_length.index(most)] if is_scarce else 0.0
         self._boundary_price = self._boundary_share * held_tokens / max(1.0, boundaries)
+        self._weigh_lengths()
         self.rankings += before != (self.mode, self._boundary_price)
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
-        self._weigh()
+            self._weigh_ranks()
 
-    def _weigh(self) -> None:
-        """Settle how many tokens are hit of each density, for the price of what is kept."""
-        if self._page_blocks:
-            self._hits = HITS_A_PAGE
-            return
+    def _weigh_ranks(self) -> None:
+        """Settle what share of a session's worth its boundaries have, by their rank. Cost: O(RANKS)."""
         most = max(self._resumed)
-        ranks = [*[count / most for count in self._resumed], 1.0]
-        if not self._boundary_share:
-            self._hits = ranks * (LENGTHS + 1)
-            return
+        self._ranks = [*[count / most for count in self._resumed], 1.0]
+
+    def _weigh_lengths(self) -> None:
+        """Settle how many tokens are hit of a session, for the price of what is kept, by its length."""
         token_price = 1.0 - self._boundary_share
-        lengths = [*[size / (size * token_price + self._boundary_price) for size in LENGTH_SIZES.tolist()], 1.0]
-        self._hits = [length * rank for length in lengths for rank in ranks]
+        priced = [size / (size * token_price + self._boundary_price) for size in LENGTH_SIZES.tolist()]
+        self._lengths = [*priced, 1.0]
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1)."""
@@ -309,13 +307,10 @@ class Reuse:
         these need none of their own.
         """
         state = self._state
-        held, pools = max(
-            (
-                (max([0, *(pool.used_pages for pool in pools if pool.is_path)]), pools)
-                for pools in (state.device_pools, state.host_pools)
-            ),
-            key=itemgetter(0),
-        )
+        tiers = state.device_pools, state.host_pools
+        on_tier = [max([0, *[pool.used_pages for pool in pools if pool.is_path]]) for pools in tiers]
+        held = max(on_tier)
+        pools = tiers[on_tier.index(held)]
         # A sharer's pages on device are its owner's.
         fitting = [
             (pool.ledger.page_count or pool.used_pages) // (self._reach[i] // state.page_size + 1)
@@ -359,8 +354,7 @@ class Reuse:
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:
-        """The number of how much is hit for what is kept, see `_weigh`: where pools have room of their own, of a length and a
-        rank.
+        """A length and a rank as one number, where pools have room of their own; else the bin of how many tokens a page hits.
 
         Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
         for the blocks of both. Where they do not, and boundaries run short before paths, both have a price; else length does
@@ -378,7 +372,7 @@ class Reuse:
             return length * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
         tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
-        return _density(tokens if rank == NO_RANK else tokens * (self._resumed[rank] / max(self._resumed)))
+        return _density(tokens * self._ranks[rank])
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,
@@ -397,7 +391,12 @@ class Reuse:
             worth = self._forks.worth(pace, age)
         else:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
-        return worth * self._hits[queue & DENSITY_MASK] * (1.0 + float(at) * TICK)
+        density: i64 = queue & DENSITY_MASK
+        if self._page_blocks:
+            hits = HITS_A_PAGE[density]
+        else:
+            hits = self._lengths[density // (RANKS + 1)] * self._ranks[density % (RANKS + 1)]
+        return worth * hits * (1.0 + float(at) * TICK)
 
     def lows(self, queue: i64) -> list[int]:
         """The ages at which values of a queue are worth less than shortly before and after, those at which least first. Cost:

@@ -46,7 +46,7 @@ class VisitMemory:
     Attributes:
         gain: how many times as many tokens would be hit if classes are told apart as if not; a mean of the last judgements.
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
-        by_length: likewise if longer texts are worth more, by BOUNDARY_SHARES.
+        by_length: likewise if longer texts are worth more, for each of BOUNDARY_SHARES.
         judged: how many visits these figures come from.
     """
 

@@ -913,7 +913,7 @@ def test_an_empty_tree_has_no_prices() -> None:
         pass
     assert reuse._boundary_share == reuse._boundary_price == 0.0
     assert reuse.rankings == 1
-    assert all(hits > 0 for hits in reuse._hits)
+    assert reuse._lengths == [1.0] * len(reuse._lengths)
 
 
 def test_what_waits_goes_by_the_prices_of_now() -> None:
@@ -925,7 +925,7 @@ def test_what_waits_goes_by_the_prices_of_now() -> None:
     def priced(share: float, price: float) -> int:
         """How long the session is whose state goes first now."""
         reuse._boundary_share, reuse._boundary_price = share, price
-        reuse._weigh()
+        reuse._weigh_lengths()
         reuse.rankings += 1
         victim = pool.next_victim()
         assert victim is not None
