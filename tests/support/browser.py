@@ -57,11 +57,17 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a script returns; `await` is allowed in it."""
-        whole = (
-            f"const done = arguments[arguments.length - 1]; (async (arguments) => {{ {script} }})([...arguments]).then(done);"
-        )
-        return self._call("POST", "/execute/async", {"script": whole, "args": list(arguments)})
+        """What a script returns; `await` is allowed in it.
+
+        Raises:
+            AssertionError: the script raised that.
+        """
+        body = f"(async (arguments) => {{ {script} }})([...arguments])"
+        ends = "(value) => done({ value }), (error) => done({ error: String(error) })"
+        whole = f"const done = arguments[arguments.length - 1]; {body}.then({ends});"
+        answer = self._call("POST", "/execute/async", {"script": whole, "args": list(arguments)})
+        assert "error" not in answer, f"{answer['error']}: {script}"
+        return answer.get("value")
 
     def wait(self, condition: str, seconds: float = 20) -> Any:
         """The first true value of an expression."""

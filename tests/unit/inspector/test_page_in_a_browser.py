@@ -73,6 +73,12 @@ def is_painted(browser: Browser, selector: str) -> bool:
     return bool(browser.run(script, selector))
 
 
+def click(browser: Browser, selector: str) -> None:
+    """Click on an element, once the page has one."""
+    browser.wait(f"document.querySelector({selector!r})")
+    browser.run(f"document.querySelector({selector!r}).click();")
+
+
 def until(browser: Browser, view: str, words: str) -> None:
     browser.wait(f"document.getElementById('{view}').innerText.includes({words!r})")
 
@@ -121,7 +127,9 @@ def test_misses_are_shown_of_one_namespace_or_by_namespace(page: tuple[Browser, 
     browser.wait("document.querySelector('#misses .key').innerText.includes('(no namespace)')")
     assert "code" in str(browser.run("return document.querySelector('#misses .key').innerText;"))
     assert is_painted(browser, "#misses canvas")
-    browser.run("[...document.querySelectorAll('#misses tr.pick')].find((row) => row.innerText.includes('shop')).click();")
+    row = "[...document.querySelectorAll('#misses tr.pick')].find((row) => row.innerText.includes('shop'))"
+    browser.wait(row)
+    browser.run(f"{row}.click();")
     browser.wait("document.getElementById('namespaces').selectedOptions[0].text === 'only shop, by cause'")
     assert not browser.errors()
 
@@ -172,13 +180,13 @@ def test_one_can_go_into_a_run_and_back(page: tuple[Browser, PrefixCache]) -> No
     browser, _ = page
     show(browser, "tree")
     until(browser, "tree", "rectangles")
-    click = """const canvas = document.querySelector("#tree canvas"), box = canvas.getBoundingClientRect();
+    into = """const canvas = document.querySelector("#tree canvas"), box = canvas.getBoundingClientRect();
         const place = { clientX: box.left + 20, clientY: box.top + 50, bubbles: true };
         canvas.dispatchEvent(new MouseEvent("click", place));"""
-    browser.run(click)
+    browser.run(into)
     until(browser, "tree", "lengths to resume from,")
     assert "\u203a" in text(browser, "tree")
-    browser.run("document.querySelector('#tree .crumbs a').click();")
+    click(browser, "#tree .crumbs a")
     browser.wait("document.querySelector('#tree .crumbs').innerText === 'everything'")
     assert not browser.errors()
 
@@ -191,7 +199,7 @@ def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache]) -> None:
     browser.run(script + "document.getElementById('do-walk').click();", tokens + " 5 6 7 8 9")
     until(browser, "walk", "A prompt of 30 tokens in namespace shop")
     until(browser, "walk", "last token")
-    browser.run("document.querySelector('#walk tr.pick').click();")
+    click(browser, "#walk tr.pick")
     until(browser, "walk", "as it was admitted")
     browser.run("[...document.querySelectorAll('#walk button')].at(-1).click();")
     until(browser, "walk", "The walk, now")
