@@ -1,16 +1,17 @@
 """`python -m benches.memory TRACES`: in how much of the memory `density` hits what `lru` hits, in the cells of `benches.cells`.
 
 Question: what share of a device budget can be given back if the order changes from `lru` to `density` and the hits stay? Each
-cell is bisected down to a sixteenth of its budget; every size tried is split between the pools as any budget is. Would any
-eviction do with three quarters, where `density` needs more? The last column has what none can exceed there. Silent on: host
-memory, stores, one budget for all pools. Cells that the file of an earlier run has are not replayed again; where the cache
-has changed since, begin with a new file.
+cell is bisected down to a sixteenth of its budget, twice: every size tried is split between the pools as any budget is, as it
+is for `lru`; and its pools share it. Would any eviction do with three quarters, where `density` needs more of a split one? The
+last column has what none can exceed there. Silent on: host memory, stores. Cells that the file of an earlier run has are not
+replayed again; where the cache has changed since, begin with a new file.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,26 +25,31 @@ from unified_tree.errors import ConfigurationError
 PARTS = 16
 THREE_QUARTERS = 12
 NOTHING = 0.001
-HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits | most in 3/4"
+HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits | with one budget | and hits | most in 3/4"
 
 
 class Rates(NamedTuple):
-    """Of the prompt tokens: what was hit, and what no eviction could exceed in that memory (see `RowResult`)."""
+    """Of the prompt tokens: what was hit, and what no eviction could exceed in that memory (see `RowResult`), if asked for."""
 
     hit: float
-    most: float
+    most: float | None = None
 
 
-def rates(plan: Plan, policy: str, parts: int = PARTS) -> Rates:
+def rates(plan: Plan, policy: str, parts: int = PARTS, *, is_shared: bool = False, is_bounded: bool = False) -> Rates:
     """Those with `parts` sixteenths of the memory; 0 where no request runs in so little."""
+    spec = RowSpec(kind=RowKind.POLICY, policy=policy, page_counts={}, is_shared=is_shared, is_bounded=is_bounded)
     try:
-        page_counts = split_for_server(plan.composition, plan.device_bytes * parts // PARTS, plan.settings)
-        row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy=policy, page_counts=page_counts))
+        if is_shared:
+            spec = replace(spec, capacity=parts / PARTS)
+        else:
+            page_counts = split_for_server(plan.composition, plan.device_bytes * parts // PARTS, plan.settings)
+            spec = replace(spec, page_counts=page_counts)
+        row = run_row(plan, spec)
     except ConfigurationError:
         return Rates(0.0, 0.0)
-    assert row.optimum_high_tokens is not None
     prompt_tokens = max(1, row.prompt_tokens)
-    return Rates(row.hit_tokens / prompt_tokens, row.optimum_high_tokens / prompt_tokens)
+    most = row.optimum_high_tokens
+    return Rates(row.hit_tokens / prompt_tokens, None if most is None else most / prompt_tokens)
 
 
 def fewest_parts(is_enough: Callable[[int], bool]) -> int:
@@ -58,40 +64,48 @@ def fewest_parts(is_enough: Callable[[int], bool]) -> int:
     return enough
 
 
-def needed(cell: Cell, traces: Path) -> dict[str, Any]:
-    """The row of a cell: the fewest sixteenths of its memory in which `density` hits at least what `lru` hits in all of it, and
-    what any eviction could hit at most in three quarters, where these are too few.
+def fewest(plan: Plan, wanted: float, *, is_shared: bool) -> tuple[float | None, float]:
+    """The smallest share of the memory in which `density` hits so much, and what it hits there; None for no share that is
+    known, where it hits less in all of it.
+    """
+    hits: dict[int, float] = {}
 
-    Where it hits less in all of it, or `lru` next to nothing, no share is known: None.
+    def is_enough(parts: int) -> bool:
+        hits[parts] = rates(plan, "density", parts, is_shared=is_shared).hit
+        return hits[parts] >= wanted
+
+    enough = fewest_parts(is_enough) if is_enough(PARTS) else None
+    return (enough and enough / PARTS), hits[enough or PARTS]
+
+
+def needed(cell: Cell, traces: Path) -> dict[str, Any]:
+    """The row of a cell: the smallest share of its memory in which `density` hits at least what `lru` hits in all of it, as
+    that is split and as one budget, and what any eviction could hit at most in three quarters, where these are too few.
     """
     plan = cell.plan(traces)
     wanted = rates(plan, "lru").hit
-    tried = {PARTS: rates(plan, "density")}
-    is_known = wanted >= NOTHING and tried[PARTS].hit >= wanted
-
-    def is_enough(parts: int) -> bool:
-        tried[parts] = rates(plan, "density", parts)
-        return tried[parts].hit >= wanted
-
-    enough = fewest_parts(is_enough) if is_known else PARTS
-    row = {
-        "lru": wanted,
-        "needed": enough / PARTS if is_known else None,
-        "density": tried[enough].hit,
-        "most": None,
-    }
-    if wanted < NOTHING or (is_known and enough <= THREE_QUARTERS):
+    row: dict[str, Any] = {"lru": wanted, "needed": None, "density": None, "shared_needed": None, "shared": None, "most": None}
+    if wanted < NOTHING:
         return row
-    three_quarters = tried.get(THREE_QUARTERS) or rates(plan, "density", THREE_QUARTERS)
-    return row | {"most": three_quarters.most}
+    row["needed"], row["density"] = fewest(plan, wanted, is_shared=False)
+    row["shared_needed"], row["shared"] = fewest(plan, wanted, is_shared=True)
+    if row["needed"] is None or row["needed"] > THREE_QUARTERS / PARTS:
+        row["most"] = rates(plan, "density", THREE_QUARTERS, is_bounded=True).most
+    return row
 
 
 def line(row: dict[str, Any]) -> str:
     """A row of the table."""
-    share = "" if row["lru"] < NOTHING else "more than all" if row["needed"] is None else f"{100 * row['needed']:.0f} %"
-    most = "" if row["most"] is None else f"{100 * row['most']:.1f}"
-    figures = f"{row['device_gib']} | {100 * row['lru']:.1f} | {share} | {100 * row['density']:.1f} | {most}"
-    return f"{row['workload']} | {row['model']} | {figures}"
+    shown = [row["workload"], row["model"], str(row["device_gib"]), percent(row["lru"])]
+    for share, hit in (("needed", "density"), ("shared_needed", "shared")):
+        known = "more than all" if row[share] is None else f"{100 * row[share]:.0f} %"
+        shown += ["" if row[hit] is None else known, percent(row[hit])]
+    return " | ".join([*shown, percent(row["most"])])
+
+
+def percent(rate: float | None) -> str:
+    """Of the prompt tokens."""
+    return "" if rate is None else f"{100 * rate:.1f}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,9 +113,9 @@ def main(arguments: list[str] | None = None) -> int:
     shown = table("benches.memory", __doc__, HEADS, cells(), needed, line, arguments)
     counted = [row for row in shown if row["lru"] >= NOTHING]
     if counted:
-        share = median([row["needed"] or 1.0 for row in counted])
+        split, shared = (median([row[share] or 1.0 for row in counted]) for share in ("needed", "shared_needed"))
         out_of_reach = sum(row["most"] is not None and row["most"] < row["lru"] for row in counted)
-        print(f"\nmedian of {len(counted)} cells: {100 * share:.0f} % of the memory")
+        print(f"\nmedian of {len(counted)} cells: {100 * split:.0f} % of the memory, {100 * shared:.0f} % as one budget")
         print(f"in {out_of_reach} of them no eviction hits as much in three quarters of it")
     return 0
 

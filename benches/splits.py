@@ -28,7 +28,8 @@ HEADS = "workload | model | GiB | proposed | best static | its share | shared | 
 
 def hit_rate(plan: Plan, page_counts: Mapping[str, int], *, is_shared: bool = False) -> float:
     """Of the prompt tokens; 0 where not every request can run."""
-    row = run_row(plan, RowSpec(kind=RowKind.POLICY, policy="density", page_counts=page_counts, is_shared=is_shared))
+    spec = RowSpec(kind=RowKind.POLICY, policy="density", page_counts=page_counts, is_shared=is_shared, is_bounded=False)
+    row = run_row(plan, spec)
     return 0.0 if row.rejected else row.hit_tokens / max(1, row.prompt_tokens)
 
 

@@ -356,9 +356,10 @@ class Reuse:
     def _density_of(self, visit: Visit, value: Value) -> i64:
         """A length and a rank as one number, where pools have room of their own; else the bin of how many tokens a page hits.
 
-        Where pools share room a session's last boundary and the path under it are worth what they bring together: its tokens,
-        for the blocks of both. Where they do not, and boundaries run short before paths, both have a price; else length does
-        not matter: windows and states should stay with the sessions that paths stay with.
+        Where pools share room a path costs its own blocks and those of a boundary, without which it is of no use. A boundary
+        costs its own alone, for its path is there: so it outlasts that, and those besides a session's last one and the places
+        where sessions fork off are worth their small room. Where pools do not, and boundaries run short before paths, both have
+        a price; else length does not matter: windows and states should stay with the sessions that paths stay with.
         """
         is_path = self._state.is_path[value.component]
         rank = NO_RANK
@@ -371,8 +372,8 @@ class Reuse:
                 length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
             return length * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
-        tokens = room * self._page_blocks[value.component] / (room * self._token_blocks + self._boundary_blocks)
-        return _density(tokens * self._ranks[rank])
+        blocks = self._boundary_blocks + (room * self._token_blocks if is_path else 0.0)
+        return _density(room * self._page_blocks[value.component] / blocks * self._ranks[rank])
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,

@@ -78,6 +78,7 @@ class RowSpec:
             of the budget is.
         is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
         capacity: device budget as a multiple of the one asked for; for the plot.
+        is_bounded: whether it is found what no cache of its pools could exceed, which takes as long as the replay or longer.
         recording: the file for what its cache shows an inspector; None for none.
     """
 
@@ -87,6 +88,7 @@ class RowSpec:
     is_path_only: bool = False
     is_shared: bool = False
     capacity: float = 1.0
+    is_bounded: bool = True
     recording: Path | None = None
 
     @property
