@@ -4,7 +4,7 @@ Question: what share of a device budget can be given back if the order changes f
 cell is bisected down to a sixteenth of its budget, twice: every size tried is split between the pools as any budget is, as it
 is for `lru`; and its pools share it. Would any eviction do with three quarters, where `density` needs more of a split one? The
 last column has what none can exceed there. Silent on: host memory, stores. Cells that the file of an earlier run has are not
-replayed again; where the cache has changed since, begin with a new file.
+replayed again; where the cache or this bench has changed since, begin with a new file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from unified_tree.errors import ConfigurationError
 PARTS = 16
 THREE_QUARTERS = 12
 NOTHING = 0.001
-HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits | with one budget | and hits | most in 3/4"
+HEADS = "workload | model | GiB | `lru` hits | `density` needs | and hits | with one budget | and hits | most in 3/4, split"
 
 
 class Rates(NamedTuple):
-    """Of the prompt tokens: what was hit, and what no eviction could exceed in that memory (see `RowResult`), if asked for."""
+    """Of the prompt tokens of all requests, also of those that never fit: what was hit, and what no eviction could exceed in
+    that memory (see `RowResult`), if asked for.
+    """
 
     hit: float
     most: float | None = None
@@ -47,7 +49,7 @@ def rates(plan: Plan, policy: str, parts: int = PARTS, *, is_shared: bool = Fals
         row = run_row(plan, spec)
     except ConfigurationError:
         return Rates(0.0, 0.0)
-    prompt_tokens = max(1, row.prompt_tokens)
+    prompt_tokens = max(1, sum(request.prompt_tokens for request in plan.workload.requests))
     most = row.optimum_high_tokens
     return Rates(row.hit_tokens / prompt_tokens, None if most is None else most / prompt_tokens)
 
@@ -116,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         split, shared = (median([row[share] or 1.0 for row in counted]) for share in ("needed", "shared_needed"))
         out_of_reach = sum(row["most"] is not None and row["most"] < row["lru"] for row in counted)
         print(f"\nmedian of {len(counted)} cells: {100 * split:.0f} % of the memory, {100 * shared:.0f} % as one budget")
-        print(f"in {out_of_reach} of them no eviction hits as much in three quarters of it")
+        print(f"in {out_of_reach} of them no eviction hits as much in three quarters of it, as split")
     return 0
 
 

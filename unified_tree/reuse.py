@@ -71,7 +71,7 @@ LENGTH_PAYS: Final = 1.1
 """Length counts if so many times as many hits are expected of that, and goes on to if LENGTH_STILL_PAYS. What is expected
 leaves out that tiers hold the same, and that sessions grow, so little of it is not to be trusted."""
 LENGTH_STILL_PAYS: Final = 1.05
-QUEUE_SPAN: Final = float(1 << 39)
+QUEUE_SPAN: Final = float(1 << 38)
 TICK: Final = 2.0**-50
 """What was used a tick later is worth more by this share, so that of two queues, too, the older value goes first."""
 UNKNOWN: Final = 0
@@ -80,11 +80,11 @@ SESSION: Final = 1
 FORK: Final = 2
 STEADY: Final = 3
 PACE_BITS: Final = 5
-DENSITY_BITS: Final = 7
+DENSITY_BITS: Final = 8
 PACE_MASK: Final = (1 << PACE_BITS) - 1
 DENSITY_MASK: Final = (1 << DENSITY_BITS) - 1
 KIND_SHIFT: Final = PACE_BITS + DENSITY_BITS
-"""A queue's number has these bits of its density lowest, then those of its pace, then its kind: below 2 ** 14, so that a score,
+"""A queue's number has these bits of its density lowest, then those of its pace, then its kind: below 2 ** 15, so that a score,
 which has some tick below QUEUE_SPAN besides, is an exact float."""
 NO_RANK: Final = RANKS
 ANY_LENGTH: Final = LENGTHS
@@ -93,9 +93,30 @@ DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
 """One token hit for each page that is kept."""
+SHARED: Final = 1 << DENSITY_BITS - 1
+"""Where pools share room a density is such a bin, from here on."""
 HITS_A_PAGE: Final[list[float]] = [2.0 ** ((i - UNIT_DENSITY) / DENSITIES_AN_OCTAVE) for i in range(DENSITIES)]
 STEADY_GAPS: Final[list[float]] = [2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
 """A place that was used every so many ticks, and was not for some time, is used within both together again as likely as not."""
+
+
+class SharedRoom:
+    """What things take of the room that the pools of one tier share.
+
+    Attributes:
+        page_blocks: of a page, by component.
+        token_blocks: of a token of path.
+        boundary_blocks: of all that a boundary needs.
+    """
+
+    def __init__(self, state: TreeState, page_blocks: list[int], reach: list[int]) -> None:
+        self.page_blocks = page_blocks
+        self.token_blocks = self.boundary_blocks = 0.0
+        for i, blocks in enumerate(page_blocks):
+            if state.is_path[i]:
+                self.token_blocks += blocks / state.page_size
+            elif state.is_gate[i]:
+                self.boundary_blocks += float(blocks) * (reach[i] // state.page_size + 1)
 
 
 class Reuse:
@@ -122,16 +143,7 @@ class Reuse:
         self._longest_reach = max(self._reach)
         # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
         self._boundary_share = self._boundary_price = 0.0
-        self._page_blocks: list[int] = []
-        self._token_blocks = self._boundary_blocks = 0.0
-        shared = next((pools for pools in state.shared_pools if pools is not None), None)
-        if shared is not None:
-            self._page_blocks = [max(1, blocks) for blocks in shared.page_blocks]
-        for i, blocks in enumerate(self._page_blocks):
-            if state.is_path[i]:
-                self._token_blocks += blocks / state.page_size
-            else:
-                self._boundary_blocks += float(blocks) * (self._reach[i] // state.page_size + 1)
+        self._shared = [None if p is None else SharedRoom(state, p.page_blocks, self._reach) for p in state.shared_pools]
         self._weigh_ranks()
         self._weigh_lengths()
 
@@ -310,14 +322,15 @@ class Reuse:
         tiers = state.device_pools, state.host_pools
         on_tier = [max([0, *[pool.used_pages for pool in pools if pool.is_path]]) for pools in tiers]
         held = max(on_tier)
-        pools = tiers[on_tier.index(held)]
+        tier = on_tier.index(held)
+        pools = tiers[tier]
         # A sharer's pages on device are its owner's.
         fitting = [
             (pool.ledger.page_count or pool.used_pages) // (self._reach[i] // state.page_size + 1)
             for i, pool in enumerate(pools)
             if state.is_gate[i] and (pool.tier is Tier.HOST or state.owner_of[i] == i)
         ]
-        return float(held * state.page_size), 0.0 if self._page_blocks else float(min(fitting, default=0))
+        return float(held * state.page_size), 0.0 if self._shared[tier] is not None else float(min(fitting, default=0))
 
     # -- what it means
 
@@ -356,24 +369,29 @@ class Reuse:
     def _density_of(self, visit: Visit, value: Value) -> i64:
         """A length and a rank as one number, where pools have room of their own; else the bin of how many tokens a page hits.
 
-        Where pools share room a path costs its own blocks and those of a boundary, without which it is of no use. A boundary
-        costs its own alone, for its path is there: so it outlasts that, and those besides a session's last one and the places
-        where sessions fork off are worth their small room. Where pools do not, and boundaries run short before paths, both have
-        a price; else length does not matter: windows and states should stay with the sessions that paths stay with.
+        Where pools share room a path costs its own blocks and those of a boundary, without which it is of no use, and what is
+        optional goes with it. A boundary costs its own blocks alone, for its path is there: so it outlasts that, and so may one
+        of a place where sessions fork off, or one that is resumed from more rarely than the last. Where pools do not, and
+        boundaries run short before paths, both have a price; else length does not matter: windows and states should stay with
+        the sessions that paths stay with.
         """
-        is_path = self._state.is_path[value.component]
+        component = value.component
+        is_path = self._state.is_path[component]
+        shared = self._shared[1 if value.tier is Tier.HOST else 0]
         rank = NO_RANK
-        if not (is_path or visit.is_fork) and (self._state.is_gated or self._page_blocks):
+        if not (is_path or visit.is_fork) and (self._state.is_gated or shared is not None):
             end = value.node.end
-            rank = rank_of(visit.saves, end, end + self._reach[value.component])
-        if not self._page_blocks:
+            rank = rank_of(visit.saves, end, end + self._reach[component])
+        if shared is None:
             length = ANY_LENGTH
             if self._boundary_share:
                 length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
             return length * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
-        blocks = self._boundary_blocks + (room * self._token_blocks if is_path else 0.0)
-        return _density(room * self._page_blocks[value.component] / blocks * self._ranks[rank])
+        blocks = shared.boundary_blocks
+        if not self._state.is_gate[component]:
+            blocks += room * shared.token_blocks
+        return SHARED + _density(room * max(1, shared.page_blocks[component]) / blocks * self._ranks[rank])
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,
@@ -393,8 +411,8 @@ class Reuse:
         else:
             worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
         density: i64 = queue & DENSITY_MASK
-        if self._page_blocks:
-            hits = HITS_A_PAGE[density]
+        if density >= SHARED:
+            hits = HITS_A_PAGE[density - SHARED]
         else:
             hits = self._lengths[density // (RANKS + 1)] * self._ranks[density % (RANKS + 1)]
         return worth * hits * (1.0 + float(at) * TICK)

@@ -78,7 +78,8 @@ class RowSpec:
             of the budget is.
         is_shared: whether all pools of a tier share its memory; the page counts are of rows beside this one then.
         capacity: device budget as a multiple of the one asked for; for the plot.
-        is_bounded: whether it is found what no cache of its pools could exceed, which takes as long as the replay or longer.
+        is_bounded: whether it is found what no cache of its pools could exceed, which may take longer than the replay; if not,
+            the ceiling is that of a row with a store. A clairvoyant row is bounded anyway, for it needs that.
         recording: the file for what its cache shows an inspector; None for none.
     """
 

@@ -57,8 +57,8 @@ def run_row(plan: Plan, spec: RowSpec, progress: Callable[[], None] | None = Non
 def _replay(
     plan: Plan, spec: RowSpec, clairvoyance: Clairvoyance | None, progress: Callable[[], None] | None
 ) -> tuple[RowResult, Situation | None]:
-    """One replay, and what it asked of the cache; None where no bound is wanted, and with a store or a linker, for nothing bounds
-    what they hold.
+    """One replay, and what it asked of the cache; None where that is not wanted, or with a store or a linker, for nothing
+    bounds what they hold.
     """
     start_s = perf_counter()
     workload = plan.workload
@@ -97,7 +97,7 @@ def _replay(
         flops = plan.composition.prefill_flops
         ceiling_tokens = _hittable_tokens(served, row)
         situation = None
-        if spec.is_bounded and row.storage is None and row.linker is None:
+        if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
             situation = Situation(workload, counters, row)
         if situation is not None:
             ceiling_tokens = situation.repeated_tokens

@@ -57,11 +57,7 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a script returns; `await` is allowed in it.
-
-        Raises:
-            AssertionError: the script raised that.
-        """
+        """What a script returns; `await` is allowed in it. Raises AssertionError where the script raises anything."""
         body = f"(async (arguments) => {{ {script} }})([...arguments])"
         ends = "(value) => done({ value }), (error) => done({ error: String(error) })"
         whole = f"const done = arguments[arguments.length - 1]; {body}.then({ends});"
@@ -70,10 +66,10 @@ class Browser:
         return answer.get("value")
 
     def wait(self, condition: str, seconds: float = 20) -> Any:
-        """The first true value of an expression."""
+        """The first true value of an expression; where it raises it is not true yet."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if found := self.run(f"return {condition};"):
+            if found := self.run(f"try {{ return {condition}; }} catch {{ return null; }}"):
                 return found
             time.sleep(0.05)
         raise AssertionError(f"not so within {seconds} s: {condition}\n{self.errors()}")

@@ -73,10 +73,9 @@ def is_painted(browser: Browser, selector: str) -> bool:
     return bool(browser.run(script, selector))
 
 
-def click(browser: Browser, selector: str) -> None:
-    """Click on an element, once the page has one."""
-    browser.wait(f"document.querySelector({selector!r})")
-    browser.run(f"document.querySelector({selector!r}).click();")
+def click(browser: Browser, element: str) -> None:
+    """Click on what an expression finds, once the page has it."""
+    browser.wait(f"((found) => {{ found?.click(); return Boolean(found); }})({element})")
 
 
 def until(browser: Browser, view: str, words: str) -> None:
@@ -127,9 +126,7 @@ def test_misses_are_shown_of_one_namespace_or_by_namespace(page: tuple[Browser, 
     browser.wait("document.querySelector('#misses .key').innerText.includes('(no namespace)')")
     assert "code" in str(browser.run("return document.querySelector('#misses .key').innerText;"))
     assert is_painted(browser, "#misses canvas")
-    row = "[...document.querySelectorAll('#misses tr.pick')].find((row) => row.innerText.includes('shop'))"
-    browser.wait(row)
-    browser.run(f"{row}.click();")
+    click(browser, "[...document.querySelectorAll('#misses tr.pick')].find((row) => row.innerText.includes('shop'))")
     browser.wait("document.getElementById('namespaces').selectedOptions[0].text === 'only shop, by cause'")
     assert not browser.errors()
 
@@ -186,7 +183,7 @@ def test_one_can_go_into_a_run_and_back(page: tuple[Browser, PrefixCache]) -> No
     browser.run(into)
     until(browser, "tree", "lengths to resume from,")
     assert "\u203a" in text(browser, "tree")
-    click(browser, "#tree .crumbs a")
+    click(browser, "document.querySelector('#tree .crumbs a')")
     browser.wait("document.querySelector('#tree .crumbs').innerText === 'everything'")
     assert not browser.errors()
 
@@ -199,8 +196,8 @@ def test_a_prompt_is_walked(page: tuple[Browser, PrefixCache]) -> None:
     browser.run(script + "document.getElementById('do-walk').click();", tokens + " 5 6 7 8 9")
     until(browser, "walk", "A prompt of 30 tokens in namespace shop")
     until(browser, "walk", "last token")
-    click(browser, "#walk tr.pick")
+    click(browser, "document.querySelector('#walk tr.pick')")
     until(browser, "walk", "as it was admitted")
-    browser.run("[...document.querySelectorAll('#walk button')].at(-1).click();")
+    click(browser, "[...document.querySelectorAll('#walk button')].find((button) => button.innerText.includes('again'))")
     until(browser, "walk", "The walk, now")
     assert not browser.errors()

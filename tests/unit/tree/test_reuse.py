@@ -745,23 +745,72 @@ def test_a_request_that_waits_for_room_on_device_keeps_no_copy_on_host() -> None
     assert reuse._queue(visit, value) == number
 
 
-def test_in_a_budget_a_path_costs_its_boundary_and_a_boundary_itself_alone() -> None:
-    blocks = {"full": 1, "state": 8}
-    tree = UnifiedTree([FULL, STATE], 1, policy="density", budget=BlockBudget(block_count=400, page_blocks=blocks))
-    reuse, worth, draw = tree.state.reuse, dict[int, list[float]](), Random(2)
-    assert reuse is not None
+OPTIONAL = Component(name="draft", coverage=Trailing(4), page_bytes=64, required=False)
+IN_BLOCKS = {"full": 1, "state": 8, "draft": 2}
+
+
+def budget_of(*kinds: Component) -> BlockBudget:
+    return BlockBudget(block_count=800, page_blocks={kind.name: IN_BLOCKS[kind.name] for kind in kinds})
+
+
+def worth_by_kind(tree: UnifiedTree, length: int, tier: Tier = Tier.DEVICE) -> dict[str, float]:
+    """What a new text's values would be worth on a tier, each a page, where hits are certain."""
+    names = [component.name for component in tree.components]
+    pages = {name: np.arange(length) + length for name in names if name != "state"}
+    found = tree.insert(Key(fresh(length, Random(length))), pages, states={"state": {length: length // 8}})
+    node, reuse = tree.state.nodes.get(found.boundary.node), tree.state.reuse
+    assert node is not None and node.line is not None and node.line.visit is not None and reuse is not None
+    reuse.mode = BY_AGE
+    reuse._sessions._worth = [[1.0] * AGES] * PACES
+    worth = {}
+    for name, value in zip(names, node.device, strict=True):
+        assert value is not None
+        value.tier = tier
+        worth[name] = reuse.worth(reuse._queue(node.line.visit, value), since(value))
+        value.tier = Tier.DEVICE
+    return worth
+
+
+def test_in_a_budget_a_path_costs_a_boundary_and_a_boundary_itself_alone() -> None:
+    tree = UnifiedTree([FULL, STATE], 1, policy="density", budget=budget_of(FULL, STATE))
+    of_state = IN_BLOCKS["state"]
     for length in (8, 56):
-        key, page = Key(fresh(length, draw)), np.arange(length) + length
-        found = tree.insert(key, {"full": page}, states={"state": {length: length // 8}})
-        node = tree.state.nodes.get(found.boundary.node)
-        assert node is not None
-        reuse.mode = BY_AGE
-        reuse._sessions._worth = [[1.0] * AGES] * PACES
-        for name, value in zip(blocks, node.device, strict=True):
-            assert value is not None
-            worth.setdefault(length, []).append(reuse.worth(queue_of(value), since(value)) / blocks[name])
-    assert worth[8] == [pytest.approx(8 / 16), pytest.approx(8 / 8)]
-    assert worth[56] == [pytest.approx(56 / 64, rel=0.2), pytest.approx(56 / 8, rel=0.2)]
+        worth = worth_by_kind(tree, length)
+        assert worth["full"] == pytest.approx(length / (length + of_state), rel=0.2)
+        assert worth["state"] / of_state == pytest.approx(length / of_state, rel=0.2)
+
+
+def test_in_a_budget_what_is_optional_goes_with_its_path_and_costs_it_nothing() -> None:
+    kinds = (FULL, STATE, OPTIONAL)
+    worth = worth_by_kind(UnifiedTree(kinds, 1, policy="density", budget=budget_of(*kinds)), 56)
+    assert worth["full"] == pytest.approx(56 / 64, rel=0.2)
+    assert worth["draft"] / IN_BLOCKS["draft"] == pytest.approx(worth["full"], rel=0.2)
+
+
+def test_tiers_go_each_by_the_room_that_its_own_pools_share() -> None:
+    counts = {"full": 800, "state": 100}
+    on_host = UnifiedTree([FULL, STATE], 1, policy="density", page_counts=counts, host_budget=budget_of(FULL, STATE))
+    for length in (8, 56):
+        assert list(worth_by_kind(on_host, length).values()) == [pytest.approx(1.0)] * 2, "device pools have room of their own"
+    assert worth_by_kind(on_host, 16, Tier.HOST)["full"] == pytest.approx(16 / 24, rel=0.2)
+
+
+def test_in_a_budget_a_boundary_that_is_resumed_from_rarely_is_worth_so_much_less() -> None:
+    tree = UnifiedTree([FULL, STATE], 1, policy="density", budget=budget_of(FULL, STATE))
+    worth_by_kind(tree, 8)
+    (visit,) = {node.line.visit for node in tree.state.nodes if node.line is not None and node.line.visit is not None}
+    (value,) = (value for value in tree.state.device_pools[1].order if isinstance(value, Value))
+    reuse = tree.state.reuse
+    assert reuse is not None
+    last = reuse.worth(reuse._queue(visit, value), since(value))
+    visit.saves = (8, 16)
+    assert reuse.worth(reuse._queue(visit, value), since(value)) == pytest.approx(last / 4), "as likely before all is learned"
+    visit.is_fork = True
+    assert reuse._density_of(visit, value) == reuse._density_of(fresh_visit(8), value), "a place is worth what the last one is"
+
+
+def fresh_visit(length: int) -> Visit:
+    return Visit(0, 0, length, None, is_fork=False)
 
 
 def test_what_a_session_saves_moves_what_it_saved_before_further_back() -> None:
