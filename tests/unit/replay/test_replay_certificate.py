@@ -109,6 +109,19 @@ def test_no_row_hits_more_than_is_possible_in_a_memory_that_pools_share(model: s
     assert rows[0].rejected or any(row.hit_tokens for row in rows)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_row_without_a_bound_hits_the_same_and_a_clairvoyant_one_has_its_bound_anyway(is_shared: bool) -> None:
+    plan, counts = plan_of(Random(3), MODELS[0])
+    spec = RowSpec(kind=RowKind.POLICY, policy="density", page_counts=counts, is_shared=is_shared)
+    bounded, alone = run_row(plan, spec), run_row(plan, replace(spec, is_bounded=False))
+    assert alone.hit_tokens == bounded.hit_tokens > 0
+    assert alone.optimum_high_tokens is None and bounded.optimum_high_tokens is not None
+    clairvoyant = replace(spec, kind=RowKind.CLAIRVOYANT, policy="lru")
+    found, wanted = run_row(plan, replace(clairvoyant, is_bounded=False)), run_row(plan, clairvoyant)
+    assert found.hit_tokens == wanted.hit_tokens
+    assert found.optimum_high_tokens == wanted.optimum_high_tokens is not None
+
+
 @pytest.mark.parametrize("model", SHARING)
 def test_what_fits_on_two_tiers_fits_into_both_budgets_together(model: str) -> None:
     rng = Random(SHARING.index(model))

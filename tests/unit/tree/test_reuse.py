@@ -757,7 +757,8 @@ def worth_by_kind(tree: UnifiedTree, length: int, tier: Tier = Tier.DEVICE) -> d
     """What a new text's values would be worth on a tier, each a page, where hits are certain."""
     names = [component.name for component in tree.components]
     pages = {name: np.arange(length) + length for name in names if name != "state"}
-    found = tree.insert(Key(fresh(length, Random(length))), pages, states={"state": {length: length // 8}})
+    states = {"state": {length: length // 8}} if "state" in names else {}
+    found = tree.insert(Key(fresh(length, Random(length))), pages, states=states)
     node, reuse = tree.state.nodes.get(found.boundary.node), tree.state.reuse
     assert node is not None and node.line is not None and node.line.visit is not None and reuse is not None
     reuse.mode = BY_AGE
@@ -785,6 +786,25 @@ def test_in_a_budget_what_is_optional_goes_with_its_path_and_costs_it_nothing() 
     worth = worth_by_kind(UnifiedTree(kinds, 1, policy="density", budget=budget_of(*kinds)), 56)
     assert worth["full"] == pytest.approx(56 / 64, rel=0.2)
     assert worth["draft"] / IN_BLOCKS["draft"] == pytest.approx(worth["full"], rel=0.2)
+
+
+WINDOW = Component(name="draft", coverage=Trailing(4), page_bytes=64)
+
+
+@pytest.mark.parametrize("kinds", [(FULL, STATE), (FULL, WINDOW), (FULL, STATE, WINDOW)])
+@pytest.mark.parametrize("length", [8, 56])
+def test_in_a_budget_a_path_goes_before_what_stands_on_it(kinds: tuple[Component, ...], length: int) -> None:
+    """And then that, for nothing can be resumed from it."""
+    tree = UnifiedTree(kinds, 1, policy="density", budget=budget_of(*kinds))
+    worth = worth_by_kind(tree, length)
+    assert len({round(worth[kind.name] / IN_BLOCKS[kind.name], 6) for kind in kinds[1:]}) == 1, "all of a boundary goes as one"
+    shared = tree.state.shared_pools[0]
+    assert shared is not None
+    first = shared.next_victim()
+    assert first is not None and first.component == 0
+    tree.evict_blocks(1)
+    following = shared.next_victim()
+    assert following is None or following.stranded
 
 
 def test_tiers_go_each_by_the_room_that_its_own_pools_share() -> None:
