@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -39,13 +38,16 @@ class Rates(NamedTuple):
 
 def rates(plan: Plan, policy: str, parts: int = PARTS, *, is_shared: bool = False, is_bounded: bool = False) -> Rates:
     """Those with `parts` sixteenths of the memory; 0 where no request runs in so little."""
-    spec = RowSpec(kind=RowKind.POLICY, policy=policy, page_counts={}, is_shared=is_shared, is_bounded=is_bounded)
+    size = plan.device_bytes * parts // PARTS
     try:
-        if is_shared:
-            spec = replace(spec, capacity=parts / PARTS)
-        else:
-            page_counts = split_for_server(plan.composition, plan.device_bytes * parts // PARTS, plan.settings)
-            spec = replace(spec, page_counts=page_counts)
+        spec = RowSpec(
+            kind=RowKind.POLICY,
+            policy=policy,
+            page_counts={} if is_shared else split_for_server(plan.composition, size, plan.settings),
+            is_shared=is_shared,
+            is_bounded=is_bounded,
+            capacity=parts / PARTS,
+        )
         row = run_row(plan, spec)
     except ConfigurationError:
         return Rates(0.0, 0.0)
@@ -77,7 +79,9 @@ def fewest(plan: Plan, wanted: float, *, is_shared: bool) -> tuple[float | None,
         return hits[parts] >= wanted
 
     enough = fewest_parts(is_enough) if is_enough(PARTS) else None
-    return (enough and enough / PARTS), hits[enough or PARTS]
+    if enough is None:
+        return None, hits[PARTS]
+    return enough / PARTS, hits[enough]
 
 
 def needed(cell: Cell, traces: Path) -> dict[str, Any]:

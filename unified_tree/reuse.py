@@ -370,10 +370,10 @@ class Reuse:
         """A length and a rank as one number, where pools have room of their own; else the bin of how many tokens a page hits.
 
         Where pools share room a path costs its own blocks and those of a boundary, without which it is of no use, and what is
-        optional goes with it. A boundary costs its own blocks alone, for its path is there: so it outlasts that, and so may one
-        of a place where sessions fork off, or one that is resumed from more rarely than the last. Where pools do not, and
-        boundaries run short before paths, both have a price; else length does not matter: windows and states should stay with
-        the sessions that paths stay with.
+        optional goes with it. A boundary costs its own blocks alone, for its path is there, and does not go before that. Nor
+        does one of a place where sessions fork off, or one before the last, if the text is long for what it takes. Where pools
+        do not, and boundaries run short before paths, both have a price; else length does not matter: windows and states should
+        stay with the sessions that paths stay with.
         """
         component = value.component
         is_path = self._state.is_path[component]

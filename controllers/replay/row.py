@@ -99,7 +99,6 @@ def _replay(
         situation = None
         if (spec.is_bounded or clairvoyance is not None) and row.storage is None and row.linker is None:
             situation = Situation(workload, counters, row)
-        if situation is not None:
             ceiling_tokens = situation.repeated_tokens
         result = RowResult(
             policy=spec.label,
