@@ -106,6 +106,7 @@ HOT = (
     "page_ids",
     "page_set",
     "page_source",
+    "place_memory",
     "policies",
     "pool",
     "queues",

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from unified_tree.node import Tier
+from unified_tree.place_memory import PlaceMemory
 from unified_tree.tuples import untracked
 from unified_tree.visit import Visit, behind, latest
 from unified_tree.visit_fit import (
+    ALIKE,
     BOUNDARY_SHARES,
     LENGTH_SIZES,
     LENGTHS,
     PACES,
     PACES_AN_OCTAVE,
     SHORTEST,
-    USUAL_PACE,
 )
 from unified_tree.visit_memory import VisitMemory
 
@@ -79,6 +80,8 @@ UNKNOWN: Final = 0
 SESSION: Final = 1
 FORK: Final = 2
 STEADY: Final = 3
+WAITED_FOR: Final = 0
+"""In place of the gap of a steady place: its request waits for room there."""
 PACE_BITS: Final = 5
 DENSITY_BITS: Final = 8
 PACE_MASK: Final = (1 << PACE_BITS) - 1
@@ -96,8 +99,6 @@ UNIT_DENSITY: Final = 32
 SHARED: Final = 1 << DENSITY_BITS - 1
 """Where pools share room a density is such a bin, from here on."""
 HITS_A_PAGE: Final[list[float]] = [2.0 ** ((i - UNIT_DENSITY) / DENSITIES_AN_OCTAVE) for i in range(DENSITIES)]
-STEADY_GAPS: Final[list[float]] = [2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
-"""A place that was used every so many ticks, and was not for some time, is used within both together again as likely as not."""
 
 
 class SharedRoom:
@@ -136,6 +137,7 @@ class Reuse:
         self.rankings = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
+        self._places = PlaceMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
@@ -265,6 +267,8 @@ class Reuse:
         visit = forks[length] = Visit(self.now, 0, length, before, is_fork=True)
         if visit.turns < KNOWN_GAPS:
             self._forks.enter(visit)
+        else:
+            self._places.enter(visit)
 
     def _answer(self, visit: Visit, length: int, *, is_whole: bool = True) -> None:
         """A request goes on from a visit, at some length."""
@@ -272,6 +276,8 @@ class Reuse:
             self._sessions.answered(visit, self.now - visit.at)
         elif visit.turns < KNOWN_GAPS:
             self._forks.answered(visit, self.now - visit.at)
+        else:
+            self._places.answered(visit, self.now - visit.at)
         if visit.saves and is_whole:
             self._resumed[min(RANKS - 1, behind(visit.saves, length))] += 1.0
             self._weigh_ranks()
@@ -281,6 +287,8 @@ class Reuse:
         held_tokens, boundaries = self._held()
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
+        yield
+        yield from self._places.learn(self.now)
         before = self.mode, self._boundary_price
         doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
         pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
@@ -357,13 +365,13 @@ class Reuse:
         """A queue is of one kind, one pace (or gap), and one density."""
         kind = SESSION
         if visit.is_open and not visit.is_fork and value.tier is Tier.DEVICE:
-            kind, pace = STEADY, 0  # its request waits for room there
+            kind, pace = STEADY, WAITED_FOR
         elif not visit.is_fork:
-            pace = self._sessions.pace(visit) if self.mode == BY_CLASS else USUAL_PACE
+            pace = self._sessions.pace(visit) if self.mode == BY_CLASS else ALIKE
         elif visit.turns < KNOWN_GAPS:
             kind, pace = FORK, self._forks.pace(visit)
         else:
-            kind, pace = STEADY, min(PACES - 1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5))
+            kind, pace = STEADY, min(PACES - 1, max(1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5)))
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:
@@ -404,12 +412,14 @@ class Reuse:
         age: i64 = self.now - at
         kind: i64 = queue >> KIND_SHIFT
         pace: i64 = queue >> DENSITY_BITS & PACE_MASK
-        if kind == STEADY:
-            worth = 1.0 / (STEADY_GAPS[pace] + float(age))
+        if kind == STEADY and pace == WAITED_FOR:
+            worth = 1.0 / (1.0 + float(age))
+        elif kind == STEADY:
+            worth = self._places.worth(pace, age)
         elif kind == FORK and self._forks.is_ready:
             worth = self._forks.worth(pace, age)
         else:
-            worth = self._sessions.worth(pace if self.mode == BY_CLASS else USUAL_PACE, age)
+            worth = self._sessions.worth(pace if self.mode == BY_CLASS else ALIKE, age)
         density: i64 = queue & DENSITY_MASK
         if density >= SHARED:
             hits = HITS_A_PAGE[density - SHARED]
@@ -427,7 +437,7 @@ class Reuse:
         pace: i64 = queue >> DENSITY_BITS & PACE_MASK
         if kind == FORK and self._forks.is_ready:
             return self._forks.lows(pace)
-        return self._sessions.lows(pace if self.mode == BY_CLASS else USUAL_PACE)
+        return self._sessions.lows(pace if self.mode == BY_CLASS else ALIKE)
 
 
 def rank_of(saves: tuple[int, ...], end: int, reach: int) -> int:

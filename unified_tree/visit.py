@@ -20,7 +20,7 @@ GONE_ON_SHARE: Final = 3
 """A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
 MEAN_GAPS: Final = 4
 """About so many gaps count for their mean."""
-FEATURES: Final = 5
+FEATURES: Final = 6
 BIN_BITS: Final = 5
 BINS: Final = 24
 UNJUDGED: Final = -1
@@ -50,7 +50,7 @@ class Visit:
         begin: how much of it the request shared.
         room: tokens that nobody keeps but this session.
         turns: how many visits it had before.
-        gap, gap_before: after how many ticks this one came, and the one before it; -1 for the first.
+        gap: after how many ticks this one came; -1 for the first.
         mean_gap: a moving mean of the gaps up to this one.
         growth: by how many tokens it is longer than the one before was in the end, less than none if it is shorter; -1 for the
             first.
@@ -71,7 +71,6 @@ class Visit:
         "end",
         "features",
         "gap",
-        "gap_before",
         "growth",
         "is_fork",
         "is_open",
@@ -99,14 +98,13 @@ class Visit:
         self.judged: i64 = UNJUDGED
         if before is None:
             self.turns = 0
-            self.gap = self.gap_before = self.growth = -1
+            self.gap = self.growth = -1
             self.mean_gap = 0.0
             self.room = end - start
         else:
             self.start = before.start
             self.turns = before.turns + 1
             self.gap = at - before.at
-            self.gap_before = before.gap
             weight = 1.0 / min(self.turns, MEAN_GAPS)
             self.mean_gap = before.mean_gap + weight * (self.gap - before.mean_gap)
             self.growth = end - before.end
@@ -143,11 +141,13 @@ class Visit:
         return self.saves != before
 
     def _describe(self) -> None:
-        features: i64 = octave(max(0, self.growth)) if self.turns else 0
-        features = features << BIN_BITS | octave(self.gap_before)
+        is_first = self.turns == 0
+        features: i64 = 0 if is_first else octave(max(0, self.growth))
+        features = features << BIN_BITS | (0 if is_first else octave(int(self.mean_gap)))
         features = features << BIN_BITS | octave(self.gap)
-        features = features << BIN_BITS | octave(self.end)
-        self.features = features << BIN_BITS | min(self.turns, BINS - 1)
+        features = features << BIN_BITS | (octave(self.start) if self.start else 0)
+        features = features << BIN_BITS | octave(max(0, self.end - self.start))
+        self.features = features << BIN_BITS | octave(self.turns)
         self.judged = UNJUDGED
 
 

@@ -3,7 +3,8 @@
 The share of visits with the same bin of a feature that were answered, beside that of all, gives the bin its weight; a visit's
 weights add up to its odds (naive Bayes). Visits of about the same odds form a class. How long each visit was idle, and whether
 an answer ended that, gives a hazard by age (Kaplan and Meier, 1958); a class has that of all, so many times as its visits are
-answered more often than the others at the same ages: its pace (proportional hazards, Cox, 1972).
+answered more often than the others at the same ages: its pace (proportional hazards, Cox, 1972). The old ones that are left are
+mostly the slow ones, so what is usual at an age is told from how many were left of each pace (Breslow, 1972).
 
 What a visit left is worth the chance of an answer up to some age, for the time for which it is held until then, at the age for
 which that is most (the index of Gittins, 1979, for one arrival).
@@ -36,6 +37,8 @@ BIN_MASK: Final = (1 << BIN_BITS) - 1
 PACES: Final = 21
 USUAL_PACE: Final = 10
 PACES_AN_OCTAVE: Final = 2
+ALIKE: Final = PACES
+"""In place of a pace: of visits that are not told apart."""
 PATIENCE: Final = 2.0
 """A visit without an answer counts as one once it is older than the median answer so many times."""
 LEAST_SHARE: Final = 0.001
@@ -69,7 +72,7 @@ class VisitFit:
         weights: of each bin, shape [FEATURES][BINS].
         cuts: the odds between the classes, ascending.
         paces: of the classes, in steps of which PACES_AN_OCTAVE double it, from USUAL_PACE.
-        chances: of an answer at each age, shape [AGES].
+        alike: the chance of an answer at each age, shape [AGES]; usual: that of a visit of USUAL_PACE, if they are told apart.
         gain, foresight, rise: as judged last.
         by_length: likewise, for each of BOUNDARY_SHARES; empty if boundaries are not scarce.
     """
@@ -81,7 +84,8 @@ class VisitFit:
         self.weights: list[list[float]] = []
         self.cuts: list[float] = []
         self.paces: list[int] = []
-        self.chances: list[float] = []
+        self.alike: list[float] = []
+        self.usual: list[float] = []
         self.gain = 1.0
         self.foresight = 0.0
         self.rise = inf
@@ -122,7 +126,10 @@ class VisitFit:
         paces = np.clip(np.rint(PACES_AN_OCTAVE * np.log2(ratio)) + USUAL_PACE, 0, PACES - 1)
         self.paces = paces.astype(np.int64).tolist()
         yield
-        self.chances = chances_by_age(came.sum(0).tolist(), there.sum(0).tolist())
+        self.alike = chances_by_age(came.sum(0).tolist(), there.sum(0).tolist())
+        yield
+        left = np.exp2((np.array(self.paces) - USUAL_PACE) / PACES_AN_OCTAVE) @ there
+        self.usual = chances_by_age(came.sum(0).tolist(), left.tolist())
 
     def _odds(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
         odds = np.zeros(len(features))
@@ -140,8 +147,12 @@ class VisitFit:
         """
         came, there = yield from came_and_there(cell, is_back, len(self.paces))
         times = np.exp2((np.array(self.paces) - USUAL_PACE) / PACES_AN_OCTAVE)
-        answers, due = came.sum(1), there @ np.array(self.chances)
-        self.foresight = float((answers * np.log(times) - (times - 1) * due).sum()) / max(1, int(answers.sum()))
+        usual, alike = np.array(self.usual), np.array(self.alike)
+        likelier = np.log(np.divide(usual, alike, out=np.ones(AGES), where=np.minimum(usual, alike) > 0))
+        yield
+        answers = float((came * (np.log(times)[:, np.newaxis] + likelier)).sum())
+        due = float(times @ (there @ usual) - there.sum(0) @ alike)
+        self.foresight = (answers - due) / max(1, int(came.sum()))
 
     def judge(
         self,
@@ -186,13 +197,15 @@ class VisitFit:
             self.gain = 1.0
             return
         by_pace: dict[int, list[float]] = {}
-        for pace in {*self.paces, USUAL_PACE}:
+        for pace in set(self.paces):
             yield
-            by_pace[pace] = worth_by_age(self.chances, pace)
+            by_pace[pace] = worth_by_age(self.usual, pace)
+        yield
+        any_worth = worth_by_age(self.alike, USUAL_PACE)
         yield
         told_apart = yield from hits_at(np.array([by_pace[pace] for pace in self.paces]), held, hit)
         yield
-        alike = yield from hits_at(np.array([by_pace[USUAL_PACE]] * classes), held, hit)
+        alike = yield from hits_at(np.array([any_worth] * classes), held, hit)
         doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
         self.gain = (told_apart + doubt) / (alike + doubt)
         by_time = float(np.interp(1.0, held.sum(1).max(0), hit.sum(0)))
@@ -205,7 +218,7 @@ class VisitFit:
         for share in BOUNDARY_SHARES:
             yield
             priced = LENGTH_SIZES / ((1 - share) * LENGTH_SIZES + share * memory / boundaries)
-            longer = yield from hits_at(priced[:, np.newaxis] * by_pace[USUAL_PACE], held, hit)
+            longer = yield from hits_at(priced[:, np.newaxis] * any_worth, held, hit)
             self.by_length.append((longer + doubt) / (alike + doubt))
 
 
@@ -227,8 +240,14 @@ def came_and_there(
     return came, there
 
 
-def chances_by_age(came: list[int], there: list[int]) -> list[float]:
-    """The chance of an answer at each age, from how many answers came and how many visits were there.
+def still_there(ages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many visits reached each age, from the bin of the age of each; shape [AGES]."""
+    return np.bincount(ages, minlength=AGES)[::-1].cumsum()[::-1]
+
+
+def chances_by_age(came: list[int], there: list[float]) -> list[float]:
+    """The chance of an answer at each age, from how many answers came and how many visits were there, or how many of the usual
+    pace would have had as many.
 
     That nobody was answered at an age that hardly any visit reached does not say that nobody is. In place of those that are
     missing there, an answer is half as likely as at the age before, and as likely at least as at all ages together. So while
@@ -238,7 +257,7 @@ def chances_by_age(came: list[int], there: list[int]) -> list[float]:
     least = (sum(came) + 1) / (sum(there) + 1)
     chance, chances = 0.0, []
     for answers, visits in zip(came, there, strict=True):
-        missing = max(0, REACHED - visits)
+        missing = max(0.0, REACHED - visits)
         chance = (answers + missing * max(least, STILL_DUE * chance)) / (visits + missing)
         chances.append(chance)
     return chances

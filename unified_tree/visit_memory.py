@@ -15,7 +15,17 @@ import numpy as np
 from mypy_extensions import i64
 
 from unified_tree.visit import BIN_BITS, BINS, FEATURES
-from unified_tree.visit_fit import AGE_BOUNDS, AGES, BIN_MASK, BOUNDARY_SHARES, PACES, USUAL_PACE, VisitFit, worth_by_age
+from unified_tree.visit_fit import (
+    AGE_BOUNDS,
+    AGES,
+    ALIKE,
+    BIN_MASK,
+    BOUNDARY_SHARES,
+    PACES,
+    USUAL_PACE,
+    VisitFit,
+    worth_by_age,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +70,9 @@ class VisitMemory:
         self._weights = [[0.0] * BINS for _ in range(FEATURES)]
         self._cuts: list[float] = []
         self._paces: list[int] = [USUAL_PACE]
-        self._chances: list[float] = []
-        self._worth: list[list[float] | None] = [None] * PACES
-        self._lows: list[list[int] | None] = [None] * PACES
+        self._alike: list[float] = []
+        self._usual: list[float] = []
+        self._forget()
         self.gain = 1.0
         self.by_length = [1.0] * len(BOUNDARY_SHARES)
         self.judged = 1
@@ -81,7 +91,7 @@ class VisitMemory:
     @property
     def is_ready(self) -> bool:
         """Whether `worth` knows something."""
-        return bool(self._chances)
+        return bool(self._alike)
 
     def judge(self, visit: Visit) -> None:
         """What a visit is like has changed. Cost: O(1)."""
@@ -119,7 +129,7 @@ class VisitMemory:
         """
         of_pace = self._worth[pace]
         if of_pace is None:
-            of_pace = worth_by_age(self._chances, pace)
+            of_pace = worth_by_age(self._alike, USUAL_PACE) if pace == ALIKE else worth_by_age(self._usual, pace)
             if not self._may_rise:
                 of_pace = list(accumulate(of_pace, min))
             self._worth[pace] = of_pace
@@ -172,10 +182,15 @@ class VisitMemory:
             self.judged = count // 2
             self.foresight = half.foresight
             self._may_rise = half.rise >= RISE_PAYS
-        self._weights, self._cuts, self._paces, self._chances = fit.weights, fit.cuts, fit.paces, fit.chances
-        self._worth = [None] * PACES
-        self._lows = [None] * PACES
+        self._weights, self._cuts, self._paces = fit.weights, fit.cuts, fit.paces
+        self._alike, self._usual = fit.alike, fit.usual
+        self._forget()
         self._epoch += 1
+
+    def _forget(self) -> None:
+        """What a visit is worth is to be settled anew: by pace, and for all alike."""
+        self._worth: list[list[float] | None] = [None] * (PACES + 1)
+        self._lows: list[list[int] | None] = [None] * (PACES + 1)
 
 
 def lows_of(worth: list[float]) -> list[int]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
 from unified_tree.node import Tier, Value
+from unified_tree.place_memory import GAPS, PlaceMemory
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
 from unified_tree.reuse import (
@@ -207,7 +208,7 @@ def test_a_turn_goes_on_from_the_one_before() -> None:
         server.serve(fresh(5, draw))
     server.serve(text + fresh(6, draw))
     answered = visit_of(server, text)
-    assert (answered.turns, answered.gap, answered.gap_before, answered.growth, answered.end) == (1, 4, -1, 6, 30)
+    assert (answered.turns, answered.gap, answered.mean_gap, answered.growth, answered.end) == (1, 4, 4.0, 6, 30)
 
 
 def test_a_turn_whose_answer_was_dropped_goes_on_from_the_session() -> None:
@@ -411,6 +412,89 @@ def test_a_visit_that_is_answered_more_often_has_a_higher_pace() -> None:
     assert paces[0] > USUAL_PACE > paces[1]
 
 
+def test_what_a_session_has_of_its_own_tells_it_from_others_of_the_same_length() -> None:
+    """A document that is asked about again, and questions behind documents, which nobody goes on from."""
+    memory = VisitMemory(1 << 10)
+    for now in range(600):
+        visit = Visit(now, 900 * (now % 2), 1_000, None, is_fork=False)
+        memory.enter(visit)
+        if now % 2 == 0:
+            memory.answered(visit, 10)
+    learn(memory, 1 << 12)
+    document, question = (memory.pace(Visit(0, start, 1_000, None, is_fork=False)) for start in (0, 900))
+    assert document > question + 2
+
+
+def test_the_old_ones_that_are_left_are_the_slow_ones() -> None:
+    """Two kinds of visits, answered at a constant rate each. Together they are answered the more rarely the older they are, and
+    told apart not nearly so.
+    """
+    draw = np.random.default_rng(5)
+    features = draw.integers(1, 3, 8_000)
+    rate = np.where(features == 2, 0.2, 0.0125)
+    came = draw.geometric(rate) - 1
+    fit = fitted(features, came < 40, np.minimum(came, 40))
+    slow, quick = (2.0 ** ((pace - USUAL_PACE) / 2) for pace in (fit.paces[0], fit.paces[-1]))
+    assert quick > 2 * slow
+    assert [fit.usual[age] * quick for age in range(1, 5)] == pytest.approx([0.2] * 4, rel=0.35)
+    assert fit.usual[10] / AGE_WIDTHS[10] > 0.25 * fit.usual[1], "ages from 16 on"
+    assert fit.alike[10] / AGE_WIDTHS[10] < 0.2 * fit.alike[1]
+
+
+def used(memory: PlaceMemory, gaps: list[float], draw: Random, dies: float) -> int:
+    """Places whose uses come at random, each with its mean gap, until it dies; returns the time in the end."""
+    now = 0
+    for gap in gaps:
+        at, before, now = now, None, now + 1
+        for turn in range(40):
+            visit = Visit(at, 0, 100, before, is_fork=True)
+            if turn >= 3:
+                memory.enter(visit)
+            if draw.random() < dies:
+                break
+            wait = max(1, round(draw.expovariate(1 / gap)))
+            if turn >= 3:
+                memory.answered(visit, wait)
+            before, at = visit, at + wait
+            now = max(now, at)
+    return now
+
+
+def test_before_anything_is_known_a_place_is_used_within_as_long_again() -> None:
+    memory = PlaceMemory(64)
+    for pace in (1, 8, 20):
+        for gaps in (0, 1, 5, 40):
+            age = round(gaps * GAPS[pace])
+            assert memory.worth(pace, age) == pytest.approx(1 / (GAPS[pace] + age), rel=0.25)
+
+
+@pytest.mark.parametrize("dies", [0.0, 0.5])
+def test_what_places_are_worth_is_learned_by_age_in_gaps(dies: float) -> None:
+    draw, memory = Random(3), PlaceMemory(4_096)
+    now = used(memory, [draw.choice([8, 64, 512]) for _ in range(600)], draw, dies)
+    for _ in memory.learn(now + 100_000):
+        pass
+    for pace in (6, 12, 18):  # gaps of 8, 64 and 512
+        gap = GAPS[pace]
+        worth = [memory.worth(pace, round(age * gap)) * gap for age in (0, 0.5, 1, 2, 4, 8, 16)]
+        assert worth == sorted(worth, reverse=True)
+        if dies:
+            assert worth[4] < 0.5 / (1 + 4), "most of those that wait for so long will not be used again"
+        else:
+            assert min(worth[:4]) > 0.5, "a use is as likely as ever, whatever the age"
+
+
+def test_only_the_last_uses_of_places_are_remembered() -> None:
+    memory = PlaceMemory(64)
+    first = Visit(0, 0, 100, None, is_fork=True)
+    memory.enter(first)
+    used(memory, [10.0] * 100, Random(1), 0.1)
+    memory.answered(first, 5)  # its slot is another's
+    for _ in memory.learn(10_000):
+        pass
+    assert memory.worth(8, 0) > 0
+
+
 def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
     """All that is learned of these visits."""
     fit = VisitFit(features, is_back, ages)
@@ -459,13 +543,14 @@ def test_foresight_is_how_much_likelier_the_answers_of_others_are(memory: str) -
         features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 1e9 if memory == "all are kept" else 1e5, 0.0
     ):
         pass
-    cuts, chances = np.array(fit.cuts), np.array(fit.chances)
+    cuts, usual, alike = np.array(fit.cuts), np.array(fit.usual), np.array(fit.alike)
     told = 0.0
     for of, answered, age in zip(features[1::2], is_back[1::2], ages[1::2], strict=True):
         odds = sum(fit.weights[i][int(of) >> 5 * i & 31] for i in range(len(fit.weights)))
         times = 2.0 ** ((fit.paces[int((odds >= cuts).sum())] - USUAL_PACE) / 2)
-        due = chances[: np.searchsorted(AGE_BOUNDS, age, "right")].sum()  # answers of a usual visit until then
-        told += answered * np.log(times) - (times - 1) * due
+        at = int(np.searchsorted(AGE_BOUNDS, age, "right"))
+        due, due_if_alike = times * usual[:at].sum(), alike[:at].sum()  # answers until then
+        told += due_if_alike - due + (np.log(times * usual[at - 1] / alike[at - 1]) if answered else 0.0)
     assert fit.foresight == pytest.approx(told / is_back[1::2].sum())
 
 
@@ -617,8 +702,8 @@ def test_visits_are_learned_of_after_every_few_at_first() -> None:
             epoch = reuse._sessions._epoch
             learned_after.append(count)
     starts = [64, 128, 192, 256, 512]
-    assert len(learned_after) == len(starts)
-    assert all(0 <= after - start < 64 for after, start in zip(learned_after, starts, strict=True))
+    assert len(learned_after) == len(starts), learned_after
+    assert all(0 <= after - start < 64 for after, start in zip(learned_after, starts, strict=True)), learned_after
 
 
 @pytest.mark.parametrize(
@@ -704,7 +789,7 @@ def test_where_classes_do_not_pay_what_was_used_first_goes_first() -> None:
     reuse = server.tree.state.reuse
     assert reuse is not None
     reuse.mode, reuse._state.clock = BY_AGE, 70_000
-    reuse._sessions._worth = [[1.0 / (1 + age) for age in range(AGES)]] * PACES
+    reuse._sessions._worth = [[1.0 / (1 + age) for age in range(AGES)]] * (PACES + 1)
     queues = [SESSION << KIND_SHIFT | pace << DENSITY_BITS | 32 for pace in range(PACES)]
     since_when = list(range(20_000, 60_000, 500))
     draw.shuffle(since_when)
@@ -763,7 +848,7 @@ def worth_by_kind(tree: UnifiedTree, length: int, tier: Tier = Tier.DEVICE) -> d
     node, reuse = tree.state.nodes.get(found.boundary.node), tree.state.reuse
     assert node is not None and node.line is not None and node.line.visit is not None and reuse is not None
     reuse.mode = BY_AGE
-    reuse._sessions._worth = [[1.0] * AGES] * PACES
+    reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
     worth = {}
     for name, value in zip(names, node.device, strict=True):
         assert value is not None
@@ -912,7 +997,7 @@ def test_a_place_where_sessions_fork_off_is_compared_at_the_age_at_which_values_
     node = server.tree.state.nodes.get(server.tree.match_prefix(Key(system), touch=False).device.node)
     assert reuse is not None and node is not None and node.device[1] is not None
     reuse.mode = BY_AGE
-    reuse._sessions._worth = [[100.0] * 4 + [1e-6] * (AGES - 4)] * PACES
+    reuse._sessions._worth = [[100.0] * 4 + [1e-6] * (AGES - 4)] * (PACES + 1)
     kinds = []
     for usual in (0.0, 200.0):
         reuse._usual_ages[Tier.DEVICE][1] = usual
@@ -996,7 +1081,7 @@ def test_what_waits_goes_by_the_prices_of_now() -> None:
         return victim.node.end
 
     reuse.mode = BY_AGE
-    reuse._sessions._worth = [[1.0] * AGES] * PACES
+    reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
     reuse._boundary_share = 0.5
     for first, length in ((0, 600), (600, 40)):
         pages = np.arange(first, first + length)
