@@ -23,9 +23,9 @@ from unified_tree.visit_fit import (
     REACHED,
     USUAL_PACE,
     ages_of,
-    still_there,
     worth_by_age,
 )
+from unified_tree.visit_memory import AGE_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,6 @@ A_GAP: Final = 64.0
 """A gap has so many units of age."""
 GAPS: Final[list[float]] = [2.0 ** (i / PACES_AN_OCTAVE) for i in range(PACES)]
 """Places are told apart by gaps of so many ticks."""
-LIMITS: Final[list[float]] = AGE_BOUNDS[1:].tolist()
 AT_FIRST: Final = np.diff(AGE_BOUNDS) / (A_GAP + AGE_BOUNDS[1:])
 """The chance of a use at each age, before anything is known."""
 
@@ -81,12 +80,13 @@ class PlaceMemory:
         ages = ages_of((np.where(is_back, after, now - at) * (A_GAP / gap)).astype(np.int64))
         yield
         came = np.bincount(ages[is_back], minlength=AGES)
-        self._worth = worth_of(((came + REACHED * AT_FIRST) / (still_there(ages) + REACHED)).tolist())
+        there = np.bincount(ages, minlength=AGES)[::-1].cumsum()[::-1]
+        self._worth = worth_of(((came + REACHED * AT_FIRST) / (there + REACHED)).tolist())
 
     def worth(self, pace: i64, age: i64) -> float:
         """What a hit at a place of some gap is worth after so many ticks, in hits a tick. Cost: O(log AGES)."""
         units = A_GAP / GAPS[pace]
-        return self._worth[min(AGES - 1, bisect_right(LIMITS, float(age) * units))] * units
+        return self._worth[min(AGES - 1, bisect_right(AGE_LIMITS, float(age) * units))] * units
 
 
 def worth_of(chances: list[float]) -> list[float]:

@@ -371,7 +371,8 @@ class Reuse:
         elif visit.turns < KNOWN_GAPS:
             kind, pace = FORK, self._forks.pace(visit)
         else:
-            kind, pace = STEADY, min(PACES - 1, max(1, int(PACES_AN_OCTAVE * log2(max(1.0, visit.mean_gap)) + 0.5)))
+            octaves = log2(max(1.0, visit.mean_gap))
+            kind, pace = STEADY, min(PACES - 1, max(WAITED_FOR + 1, int(PACES_AN_OCTAVE * octaves + 0.5)))
         return (kind << PACE_BITS | pace) << DENSITY_BITS | self._density_of(visit, value)
 
     def _density_of(self, visit: Visit, value: Value) -> i64:

@@ -145,7 +145,7 @@ class Visit:
         features: i64 = 0 if is_first else octave(max(0, self.growth))
         features = features << BIN_BITS | (0 if is_first else octave(int(self.mean_gap)))
         features = features << BIN_BITS | octave(self.gap)
-        features = features << BIN_BITS | (octave(self.start) if self.start else 0)
+        features = features << BIN_BITS | octave(self.start)
         features = features << BIN_BITS | octave(max(0, self.end - self.start))
         self.features = features << BIN_BITS | octave(self.turns)
         self.judged = UNJUDGED

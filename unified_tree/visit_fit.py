@@ -240,11 +240,6 @@ def came_and_there(
     return came, there
 
 
-def still_there(ages: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many visits reached each age, from the bin of the age of each; shape [AGES]."""
-    return np.bincount(ages, minlength=AGES)[::-1].cumsum()[::-1]
-
-
 def chances_by_age(came: list[int], there: list[float]) -> list[float]:
     """The chance of an answer at each age, from how many answers came and how many visits were there, or how many of the usual
     pace would have had as many.

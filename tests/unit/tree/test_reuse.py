@@ -485,14 +485,17 @@ def test_what_places_are_worth_is_learned_by_age_in_gaps(dies: float) -> None:
 
 
 def test_only_the_last_uses_of_places_are_remembered() -> None:
-    memory = PlaceMemory(64)
-    first = Visit(0, 0, 100, None, is_fork=True)
-    memory.enter(first)
-    used(memory, [10.0] * 100, Random(1), 0.1)
-    memory.answered(first, 5)  # its slot is another's
-    for _ in memory.learn(10_000):
-        pass
-    assert memory.worth(8, 0) > 0
+    worth = []
+    for is_late in (False, True):
+        memory, first = PlaceMemory(8), Visit(0, 0, 100, None, is_fork=True)
+        memory.enter(first)
+        used(memory, [10.0] * 100, Random(1), 0.1)
+        if is_late:
+            memory.answered(first, 100_000)  # its slot is another's
+        for _ in memory.learn(10_000):
+            pass
+        worth.append([memory.worth(8, age) for age in (0, 10, 100, 1_000)])
+    assert worth[0] == worth[1]
 
 
 def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
