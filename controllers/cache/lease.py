@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from unified_tree.arguments import integer
-from unified_tree.controllers.cache.decode_row import DecodeRow
+from unified_tree.controllers.cache.decode_row import NEVER, DecodeRow
 from unified_tree.controllers.cache.lease_locks import LeaseLocks
 from unified_tree.controllers.cache.lease_misses import LeaseMisses
 from unified_tree.controllers.cache.lease_tokens import LeaseTokens
@@ -155,9 +155,9 @@ class Lease:
     @property
     def save_at(self) -> tuple[int, ...]:
         """Lengths at which a state should be saved (into `save_pages`) and a window kept, ascending. Every run must stop
-        there.
+        there. None once its namespace was invalidated: nothing of it is published any more.
         """
-        return self._published.save_at
+        return () if self.generation.has_ended else self._published.save_at
 
     @property
     def saved(self) -> set[int]:
@@ -437,7 +437,7 @@ class Lease:
     @property
     def windows_kept_from(self) -> int:
         """The first length in `save_at` that still needs its windows."""
-        return self._published.windows_kept_from
+        return NEVER if self.generation.has_ended else self._published.windows_kept_from
 
     def _cut(self, length_tokens: int) -> None:
         """See PrefixCache.truncate."""

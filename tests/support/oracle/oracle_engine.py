@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,14 +70,18 @@ class OracleEngine(Engine):
         super().finish(request, running)
         served = self._served.pop(request)
         for said in served.said:
-            end = said.start + len(said.logits)
-            reference = self.reference.logits(said.runner.model, request.tokens)[said.start : end]
-            difference = self.tally.add(said.logits, reference)
+            run = slice(said.start, said.start + len(said.logits))
+            logits = self.reference.logits(said.runner.model, request.tokens)[run]
+            difference = self.tally.add(said.logits, logits, self.tolerance, partial(self._rounded, said, request))
             if difference > self.tolerance:
                 raise WrongLogitsError(
-                    f"tokens [{said.start}, {end}) of {len(request.tokens)} in {request.namespace!r} are {difference:.3g} off"
-                    f" after {served.leases}, {request.preemptions} preemptions"
+                    f"tokens [{run.start}, {run.stop}) of {len(request.tokens)} in {request.namespace!r} are {difference:.3g} "
+                    f"off after {served.leases}, {request.preemptions} preemptions"
                 )
+
+    def _rounded(self, said: Said, request: Request) -> list[torch.Tensor]:
+        run = slice(said.start, said.start + len(said.logits))
+        return [logits[run] for logits in self.reference.rounded(said.runner.model, request.tokens)]
 
     def grow(self, request: Request, end: int) -> bool:
         """Fill what is new."""
