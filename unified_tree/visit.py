@@ -20,7 +20,7 @@ GONE_ON_SHARE: Final = 3
 """A request goes on from a session if it shares at least one part in so many of its text; else it forks off."""
 MEAN_GAPS: Final = 4
 """About so many gaps count for their mean."""
-FEATURES: Final = 6
+FEATURES: Final = 7
 BIN_BITS: Final = 5
 BINS: Final = 24
 UNJUDGED: Final = -1
@@ -51,6 +51,7 @@ class Visit:
         room: tokens that nobody keeps but this session.
         turns: how many visits it had before.
         gap: after how many ticks this one came; -1 for the first.
+        gap_before: that of the visit before; -1 for the first two.
         mean_gap: a moving mean of the gaps up to this one.
         growth: by how many tokens it is longer than the one before was in the end, less than none if it is shorter; -1 for the
             first.
@@ -71,6 +72,7 @@ class Visit:
         "end",
         "features",
         "gap",
+        "gap_before",
         "growth",
         "is_fork",
         "is_open",
@@ -98,13 +100,14 @@ class Visit:
         self.judged: i64 = UNJUDGED
         if before is None:
             self.turns = 0
-            self.gap = self.growth = -1
+            self.gap = self.gap_before = self.growth = -1
             self.mean_gap = 0.0
             self.room = end - start
         else:
             self.start = before.start
             self.turns = before.turns + 1
             self.gap = at - before.at
+            self.gap_before = before.gap
             weight = 1.0 / min(self.turns, MEAN_GAPS)
             self.mean_gap = before.mean_gap + weight * (self.gap - before.mean_gap)
             self.growth = end - before.end
@@ -143,6 +146,7 @@ class Visit:
     def _describe(self) -> None:
         is_first = self.turns == 0
         features: i64 = 0 if is_first else octave(max(0, self.growth))
+        features = features << BIN_BITS | octave(self.gap_before)
         features = features << BIN_BITS | (0 if is_first else octave(int(self.mean_gap)))
         features = features << BIN_BITS | octave(self.gap)
         features = features << BIN_BITS | octave(self.start)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-CLASSES: Final = 16
+CLASSES: Final = 48
 VISITS_A_CLASS: Final = 64
 AGE_BOUNDS: Final = np.unique(np.rint(2.0 ** (np.arange(-6, 58) / 3)))
 """Ages are told apart in ticks up to 6, then in thirds of octaves: 0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, …, 524,288."""

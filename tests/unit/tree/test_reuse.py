@@ -209,6 +209,12 @@ def test_a_turn_goes_on_from_the_one_before() -> None:
     server.serve(text + fresh(6, draw))
     answered = visit_of(server, text)
     assert (answered.turns, answered.gap, answered.mean_gap, answered.growth, answered.end) == (1, 4, 4.0, 6, 30)
+    for _ in range(5):
+        server.serve(fresh(5, draw))
+    server.serve(text + fresh(6, draw))
+    server.serve(text + fresh(8, draw))
+    answered = visit_of(server, text)
+    assert (answered.turns, answered.gap_before, answered.gap, round(3 * answered.mean_gap)) == (3, 6, 1, 4 + 6 + 1)
 
 
 def test_a_turn_whose_answer_was_dropped_goes_on_from_the_session() -> None:
