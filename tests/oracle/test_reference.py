@@ -45,16 +45,12 @@ def test_another_choice_where_experts_tie_is_rounding(undecided: Any) -> None:
     said = Reference().logits(other, TOKENS)
     assert (said - Reference().logits(undecided, TOKENS)).abs().max() > 10 * SINGLE.tolerance
     tally, difference = _tally(said, undecided)
-    assert difference <= SINGLE.tolerance
-    assert tally.ties == 1
-    assert tally.largest == difference
+    assert tally.largest == difference <= SINGLE.tolerance
 
 
 def test_a_token_that_was_read_wrong_is_not(undecided: Any) -> None:
     wrong = [*TOKENS[:4], 1, *TOKENS[5:]]
-    tally, difference = _tally(Reference().logits(undecided, wrong), undecided)
-    assert difference > 10 * SINGLE.tolerance
-    assert tally.ties == 0
+    assert _tally(Reference().logits(undecided, wrong), undecided)[1] > 10 * SINGLE.tolerance
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -27,6 +27,11 @@ class Said:
     start: int
     logits: torch.Tensor
 
+    @property
+    def tokens(self) -> slice:
+        """Which of the request's."""
+        return slice(self.start, self.start + len(self.logits))
+
 
 @dataclass
 class Served:
@@ -70,18 +75,16 @@ class OracleEngine(Engine):
         super().finish(request, running)
         served = self._served.pop(request)
         for said in served.said:
-            run = slice(said.start, said.start + len(said.logits))
-            logits = self.reference.logits(said.runner.model, request.tokens)[run]
+            logits = self.reference.logits(said.runner.model, request.tokens)[said.tokens]
             difference = self.tally.add(said.logits, logits, self.tolerance, partial(self._rounded, said, request))
             if difference > self.tolerance:
                 raise WrongLogitsError(
-                    f"tokens [{run.start}, {run.stop}) of {len(request.tokens)} in {request.namespace!r} are {difference:.3g} "
-                    f"off after {served.leases}, {request.preemptions} preemptions"
+                    f"tokens [{said.start}, {said.tokens.stop}) of {len(request.tokens)} in {request.namespace!r} are "
+                    f"{difference:.3g} off after {served.leases}, {request.preemptions} preemptions"
                 )
 
     def _rounded(self, said: Said, request: Request) -> list[torch.Tensor]:
-        run = slice(said.start, said.start + len(said.logits))
-        return [logits[run] for logits in self.reference.rounded(said.runner.model, request.tokens)]
+        return [logits[said.tokens] for logits in self.reference.rounded(said.runner.model, request.tokens)]
 
     def grow(self, request: Request, end: int) -> bool:
         """Fill what is new."""

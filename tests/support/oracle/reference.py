@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 INFINITY = float("inf")
+DRAWS = 8
+"""So many other roundings are tried."""
 Rounded = Callable[[], list[torch.Tensor]]
 """The same logits by other roundings, each [token, vocabulary]."""
 
@@ -23,7 +25,6 @@ class Tally:
         tokens: logits compared, a token each.
         largest: the largest difference; infinite where either was no number.
         deviation: the standard deviation of the logits last compared: how much there is to differ in.
-        ties: runs where two experts were as good as one another, and how a sum was rounded decided between them.
     """
 
     runs: int = 0
@@ -31,7 +32,6 @@ class Tally:
     largest: float = 0.0
     deviation: float = 0.0
     hits: dict[str, int] = field(default_factory=dict)
-    ties: int = 0
 
     def add(self, said: torch.Tensor, reference: torch.Tensor, tolerance: float, rounded: Rounded) -> float:
         """Compare the logits of one run, [token, vocabulary]; returns their difference.
@@ -41,7 +41,6 @@ class Tally:
         difference = _difference(said, [reference])
         if difference > tolerance:
             difference = _difference(said, [reference, *rounded()])
-            self.ties += difference <= tolerance
         self.runs += 1
         self.tokens += len(said)
         self.largest = max(self.largest, difference)
@@ -54,7 +53,6 @@ class Tally:
         self.tokens += other.tokens
         self.largest = max(self.largest, other.largest)
         self.deviation = other.deviation
-        self.ties += other.ties
         self.hits = {name: count + self.hits.get(name, 0) for name, count in other.hits.items()}
         return self
 
@@ -74,7 +72,7 @@ class Reference:
     """The logits of whole sequences, each computed in one run without a cache."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, tuple[int, ...]], torch.Tensor] = {}  # keeps the models, or another had its hash
+        self._known: dict[tuple[Any, tuple[int, ...]], torch.Tensor] = {}  # a model is kept, or a later one had its place
 
     def logits(self, model: Any, tokens: list[int]) -> torch.Tensor:
         """[token, vocabulary]. Cost: a run, once a sequence."""
@@ -84,14 +82,14 @@ class Reference:
         return self._known[key]
 
     @torch.no_grad()
-    def rounded(self, model: Any, tokens: list[int], draws: int = 8) -> list[torch.Tensor]:
+    def rounded(self, model: Any, tokens: list[int]) -> list[torch.Tensor]:
         """What the model says after all its weights were rounded a little differently, some ulps, at random.
 
         Logits hardly move, unless a router's choice hangs on a rounding. Then a run in other pieces may choose the other
-        expert, and is as right. What a cache gets wrong is like none of them. Cost: `draws` runs.
+        expert, and is as right. What a cache gets wrong is like none of them. Cost: DRAWS runs.
         """
         found = []
-        for seed in range(draws):
+        for seed in range(DRAWS):
             generator = torch.Generator().manual_seed(seed)
             near = copy.deepcopy(model)
             for weight in near.parameters():
