@@ -1,7 +1,7 @@
-"""`python -m benches.transfers`: how fast pages move between device and host pools on this CPU.
+"""`python -m benches.transfers`: how fast pages move between device and host pools, on this CPU or a GPU (`--device cuda`).
 
 Question: what share of the speed of one contiguous copy is left when the same bytes are pages, in each host layout?
-Not: what a GPU does, what queueing costs, or what a first touch of fresh memory costs; every page was touched before.
+Not: what queueing costs, or what a first touch of fresh memory costs; every page was touched before.
 
 The rivals are one copy of as many bytes from one buffer to another, in memory of the same kind as the pools: by torch on all
 its threads, which is the peer, as ours takes as many (up to four), and by numpy on one. All three take turns, a pause before
@@ -21,8 +21,9 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns, sleep
@@ -45,17 +46,24 @@ from unified_tree.controllers.pools import (
     mla_format,
     state_format,
 )
+from unified_tree.controllers.pools.copier import CopyPages
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
-from unified_tree.controllers.transfer_engines import CpuEngine, Transfer
+from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
+from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, Transfer, TransferEngine, cuda_lanes
+from unified_tree.controllers.transfer_engines.schedule import step_blocks
+from unified_tree.controllers.vllm.block_group import BlockGroup
+from unified_tree.controllers.vllm.block_pages import BlockPages
+from unified_tree.controllers.vllm.step_plan import PageCopies
 from unified_tree.effect import Copy, EffectKind
 
 PAGE_SIZE = 64
 QUICK_LAYERS = 2
 PAUSE_S = 0.015
 OPERATIONS = ("backup", "load", "load_layers")
+OTHERS = {"numpy": "one thread's copy by numpy", "index": "torch's index kernels"}
 HEAD = (
     f"{'composition':<12}{'layout':<18}{'operation':<12}{'pages':<10}{'MiB':>6}{'GB/s':>7}"
-    f"{'of torch':>10}{'min':>6}{'max':>6}{'of numpy':>10}{'1st layer':>11}{'load':>6}  answers"
+    f"{'of torch':>10}{'min':>6}{'max':>6}{'of {}':>10}{'1st layer':>11}{'load':>6}{'call µs':>9}  answers"
 )
 
 
@@ -72,41 +80,61 @@ class Composition:
         return sum(page_format.page_bytes * pages for page_format, pages in self.pages.items())
 
 
-def compositions(quick: bool) -> list[Composition]:
-    """Llama-3.1-8B's KV, DeepSeek-V3's latents, and Qwen3-Next's KV with two of its states; few of all in quick mode."""
+def compositions(quick: bool, device: str) -> list[Composition]:
+    """Llama-3.1-8B's KV, DeepSeek-V3's latents, and Qwen3-Next's KV with two of its states; few of all in quick mode. On a GPU
+    the first in pages of a token, too.
+    """
 
     def layers(ids: range) -> tuple[int, ...]:
         return tuple(ids)[:QUICK_LAYERS] if quick else tuple(ids)
 
-    mha = mha_format("full", layer_ids=layers(range(32)), page_size=PAGE_SIZE, kv_heads=8, head_dim=128)
+    mha, tokens = (
+        mha_format("full", layer_ids=layers(range(32)), page_size=size, kv_heads=8, head_dim=128) for size in (PAGE_SIZE, 1)
+    )
     mla = mla_format("full", layer_ids=layers(range(61)), page_size=PAGE_SIZE, latent_dim=576)
     full = mha_format("full", layer_ids=layers(range(3, 48, 4)), page_size=PAGE_SIZE, kv_heads=2, head_dim=256)
     linear = tuple(layer for layer in range(48) if layer % 4 != 3)[: QUICK_LAYERS if quick else None]
     state = state_format("mamba", layer_ids=linear, conv_shape=(8192, 3), state_shape=(32, 128, 128))
-    return [
+    found = [
         Composition(name="mha-32", pages={mha: 8 if quick else 32}),
         Composition(name="mla-61", pages={mla: 15 if quick else 60}),
         Composition(name="mamba", pages={full: 16 if quick else 64, state: 2}),
     ]
+    if device != "cpu":
+        found.append(Composition(name="mha-32/1", pages={tokens: 512 if quick else 2048}))
+    return found
 
 
 class Subject:
-    """The pools of one composition in one layout, twice as many pages as are moved, filled from a seed."""
+    """The pools of one composition in one layout, twice as many pages as are moved, filled from a seed.
 
-    def __init__(self, composition: Composition, layout: HostLayout) -> None:
+    Args:
+        copy_pages: what copies; None for the library's choice.
+    """
+
+    def __init__(
+        self, composition: Composition, layout: HostLayout, device: str = "cpu", copy_pages: CopyPages | None = None
+    ) -> None:
         self.counts = composition.pages
+        self.device = device
+        pin = device != "cpu"
         self.pairs = [
-            PagePair(DevicePool(page_format, 2 * pages), HostPool(page_format, 2 * pages, layout))
+            PagePair(DevicePool(page_format, 2 * pages, device), HostPool(page_format, 2 * pages, layout, pin), copy_pages)
             for page_format, pages in composition.pages.items()
         ]
         random = np.random.default_rng(0)
         for pair in self.pairs:
             for part in pair.device.format.parts:
                 words = pair.device.words(part.name)
-                words.copy_(torch.from_numpy(random.integers(0, 256, words.nbytes, np.uint8)).view(words.dtype).view_as(words))
+                words.copy_(
+                    torch.from_numpy(random.integers(0, 256, words.nbytes, np.uint8)).view(words.dtype).view(words.shape)
+                )
             every = np.arange(pair.device.page_count)
             pair.backup(every, random.permutation(every))
-        self.engine = CpuEngine({pair.device.format.component: pair for pair in self.pairs})
+        movers = {pair.device.format.component: pair for pair in self.pairs}
+        self.engine: TransferEngine = CpuEngine(movers)
+        if pin:
+            self.engine = CudaEngine(movers, cuda_lanes(device), chunk_blocks=step_blocks(composition.pages))
         self.layer_ids = sorted({layer_id for pair in self.pairs for layer_id in pair.layer_ids})
         self.first_layer_ns: list[int] = []
         self._tickets = count()
@@ -141,8 +169,11 @@ class Subject:
             start, ticket = perf_counter_ns(), next(self._tickets)
             self.engine.submit([Transfer(ticket=ticket, kind=EffectKind.LOAD, copies=copies)])
             self.engine.wait_layer(ticket, self.layer_ids[0])
+            if self.device != "cpu":
+                torch.cuda.current_stream().synchronize()
             self.first_layer_ns.append(perf_counter_ns() - start)
             self.engine.wait_layer(ticket, self.layer_ids[-1])
+            wait(self.device)
             self.engine.poll()
 
         return {"backup": backup, "load": load, "load_layers": load_layers}[name]
@@ -155,45 +186,72 @@ class Subject:
             for part in pair.device.format.parts:
                 (pair.host if backup else pair.device).words(part.name)[:, target] = 0
         self.operation(operation, pages)()
+        wait(self.device)
         for pair, (source, target) in zip(self.pairs, self.ids(pages), strict=True):
             for part in pair.device.format.parts:
                 device, host = pair.device.words(part.name), pair.host.words(part.name)
-                sources.update((device if backup else host)[:, source].contiguous().numpy().data)
-                targets.update((host if backup else device)[:, target].contiguous().numpy().data)
+                sources.update((device if backup else host)[:, source].cpu().contiguous().numpy().data)
+                targets.update((host if backup else device)[:, target].cpu().contiguous().numpy().data)
         return sources.hexdigest()[:12], targets.hexdigest()[:12]
 
 
-def measure(moved_bytes: int, ours: Callable[[], None], rounds: int) -> dict[str, list[int]]:
-    """Nanoseconds of ours and of the two contiguous copies, in turns after a warm-up."""
-    source, target = cpu_memory(moved_bytes).fill_(1), cpu_memory(moved_bytes).fill_(0)
-    rivals: dict[str, Callable[[], Any]] = {
-        "ours": ours,
-        "torch": lambda: target.copy_(source),
-        "numpy": lambda: np.copyto(target.numpy(), source.numpy()),
-    }
-    times: dict[str, list[int]] = {name: [] for name in rivals}
-    for run in rivals.values():
+def wait(device: str) -> None:
+    """Until all that a GPU was given is done."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def rivals(
+    composition: Composition, operation: str, pages: str, layout: HostLayout, device: str
+) -> dict[str, Callable[[], Any]]:
+    """What ours is compared with, by name: first one contiguous copy."""
+    size = composition.moved_bytes
+    if device == "cpu":
+        source, target = cpu_memory(size).fill_(1), cpu_memory(size).fill_(0)
+        return {"torch": lambda: target.copy_(source), "numpy": lambda: np.copyto(target.numpy(), source.numpy())}
+    host, held = torch.ones(size, dtype=torch.uint8).pin_memory(), torch.zeros(size, dtype=torch.uint8, device=device)
+    into, out_of = (host, held) if operation == "backup" else (held, host)
+    gathers = Subject(composition, layout, device, copy_by_kernels).operation(operation, pages)
+    return {"torch": lambda: into.copy_(out_of, non_blocking=True), "index": gathers}
+
+
+def measure(
+    ours: Callable[[], None], others: dict[str, Callable[[], Any]], rounds: int, device: str
+) -> tuple[dict[str, list[int]], list[int]]:
+    """Nanoseconds of ours and of the others, in turns after a warm-up; and those that a call of ours held the thread."""
+    contestants = {"ours": ours, **others}
+    times: dict[str, list[int]] = {name: [] for name in contestants}
+    calls = []
+    for run in contestants.values():
         run()
+        wait(device)
     for turn in range(rounds):
-        for name in rivals if turn % 2 == 0 else reversed(rivals):
+        for name in contestants if turn % 2 == 0 else reversed(contestants):
             sleep(PAUSE_S)
             start = perf_counter_ns()
-            rivals[name]()
+            contestants[name]()
+            called = perf_counter_ns()
+            wait(device)
             times[name].append(perf_counter_ns() - start)
-    return times
+            if name == "ours":
+                calls.append(called - start)
+    return times, calls
 
 
-def rows(quick: bool, rounds: int) -> list[dict[str, Any]]:
+def rows(quick: bool, rounds: int, device: str) -> list[dict[str, Any]]:
     """Measure everything, printing a line each."""
     found = []
-    for composition in compositions(quick):
+    for composition in compositions(quick, device):
         for layout in HostLayout:
-            subject = Subject(composition, layout)
+            subject = Subject(composition, layout, device)
             for operation in OPERATIONS:
                 for pages in ("scattered", "fresh"):
                     subject.first_layer_ns.clear()
-                    times = measure(composition.moved_bytes, subject.operation(operation, pages), rounds)
+                    others = rivals(composition, operation, pages, layout, device)
+                    times, calls = measure(subject.operation(operation, pages), others, rounds, device)
                     row = row_of(composition, layout, operation, pages, times)
+                    if operation != "load_layers":
+                        row["call_us"] = round(statistics.median(calls) / 1000)
                     if subject.first_layer_ns:
                         row["first_layer"] = round(
                             statistics.median(subject.first_layer_ns) / statistics.median(times["ours"]), 4
@@ -209,7 +267,9 @@ def rows(quick: bool, rounds: int) -> list[dict[str, Any]]:
 def row_of(
     composition: Composition, layout: HostLayout, operation: str, pages: str, times: dict[str, list[int]]
 ) -> dict[str, Any]:
-    """One object of the JSON file. `ratio` is ours to torch's contiguous copy, `ratio_numpy` to numpy's; more is faster."""
+    """One object of the JSON file. `ratio` is ours to torch's contiguous copy, `ratio_numpy` and `ratio_index` to that of
+    others; more is faster.
+    """
     medians = {name: statistics.median(samples) for name, samples in times.items()}
     by_round = [theirs / ours for ours, theirs in zip(times["ours"], times["torch"], strict=True)]
     return {
@@ -222,7 +282,7 @@ def row_of(
         "ratio": round(medians["torch"] / medians["ours"], 4),
         "ratio_min": round(min(by_round), 4),
         "ratio_max": round(max(by_round), 4),
-        "ratio_numpy": round(medians["numpy"] / medians["ours"], 4),
+        **{f"ratio_{name}": round(medians[name] / medians["ours"], 4) for name in OTHERS if name in medians},
         "rounds": len(by_round),
         "load": round(os.getloadavg()[0], 2),
     }
@@ -233,9 +293,28 @@ def line_of(row: dict[str, Any]) -> str:
     return (
         f"{row['composition']:<12}{row['layout']:<18}{row['operation']:<12}{row['pages']:<10}{row['moved_bytes'] >> 20:>6}"
         f"{row['ours_gb_per_s']:>7.1f}{row['ratio']:>10.2f}{row['ratio_min']:>6.2f}{row['ratio_max']:>6.2f}"
-        f"{row['ratio_numpy']:>10.2f}{row.get('first_layer', ''):>11}{row['load']:>6.1f}"
+        f"{row.get('ratio_numpy', row.get('ratio_index', 0)):>10.2f}{row.get('first_layer', ''):>11}{row['load']:>6.1f}"
+        f"{row.get('call_us', ''):>9}"
         f"  {row['hash']}{'' if row['right'] else ' WRONG'}"
     )
+
+
+def block_lines(device: str, rounds: int) -> Iterator[str]:
+    """vLLM's blocks of 16 tokens, 128 at a time, of 32 layers with a tensor each; by the GPU and by the processor."""
+    caches = {f"layer {i}": torch.randn(512, 2, 16, 8, 128, dtype=torch.bfloat16, device=device) for i in range(32)}
+    size = sum(cache[0].nbytes for cache in caches.values())
+    group = BlockGroup(index=0, coverage=ComponentPath(), layer_names=tuple(caches), block_bytes=size)
+    pages = BlockPages(group, caches, 256, verify=False)
+    random = np.random.default_rng(0)
+    copies = PageCopies(
+        group=0, blocks=tuple(random.permutation(512)[:128].tolist()), pages=tuple(random.permutation(256)[:128].tolist())
+    )
+    for by in ("GPU", "processor"):
+        if by == "processor":
+            pages._bus = None
+        for name, run in (("save", pages.save), ("load", pages.load)):
+            times, _ = measure(partial(run, copies), {}, rounds, device)
+            yield f"vLLM's blocks, {name} by the {by}: {len(copies.pages) * size / statistics.median(times['ours']):.1f} GB/s"
 
 
 def idle_tick_us(write_policy: WritePolicy, rounds: int) -> float:
@@ -264,10 +343,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few layers and pages and one round, to see that it runs")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of turns")
     parser.add_argument("--json", type=Path, help="file to write the rows to")
+    parser.add_argument("--device", default="cpu", help="where the device pools are: cpu or cuda")
     options = parser.parse_args(arguments)
-    where = {"machine": f"{machine()}, torch {torch.__version__} on {torch.get_num_threads()} threads", "commit": commit()}
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
-    found = rows(options.quick, 1 if options.quick else options.rounds)
+    on = f"{machine()}, torch {torch.__version__} on {torch.get_num_threads()} threads"
+    if options.device != "cpu":
+        on += f", {torch.cuda.get_device_name(options.device)}"
+    where = {"machine": on, "commit": commit()}
+    head = HEAD.format("numpy" if options.device == "cpu" else "index")
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{head}")
+    found = rows(options.quick, 1 if options.quick else options.rounds, options.device)
+    if options.device != "cpu":
+        for line in block_lines(options.device, 1 if options.quick else options.rounds):
+            print(line, flush=True)
     for policy in WritePolicy:
         print(f"a tick with nothing to move, {policy.value}: {idle_tick_us(policy, options.rounds):.2f} µs")
     if options.json is not None:

@@ -16,6 +16,7 @@ from unified_tree.controllers.pools.page_pair import PagePair
 from unified_tree.controllers.pools.staged_pair import StagedPair
 from unified_tree.controllers.tensors import torch
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine, TransferEngine
+from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def tensor_tiers(
     if on_gpu:
         from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
-        engine = CudaEngine(movers, cuda_lanes(place))
+        engine = CudaEngine(movers, cuda_lanes(place), chunk_blocks=step_blocks(every.values()))
     else:
         engine = CpuEngine(movers)
     return TensorTiers(

@@ -14,11 +14,10 @@ import numpy as np
 
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools.block_tables import BlockTables
-from unified_tree.controllers.pools.core_copy import CoreCopy
+from unified_tree.controllers.pools.copier import copiers
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_memory import check_host_memory
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.pools.page_moves import PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import torch_dtype, word_dtype
@@ -157,15 +156,15 @@ class ArenaPair:
         self._component = component
         self._host = host
         self._page_count = len(arena.table(component))
-        device = arena.memory.device
-        self._copy = CoreCopy() if device.type == "cpu" else copy_by_kernels
-        host_memory = device_view(host.memory, device)
+        host_memory = device_view(host.memory, arena.memory.device)
         self._pieces: dict[int, list[tuple[int, torch.Tensor, torch.Tensor]]] = {}
         for part in host.format.parts:
             rows = host.words(part.name, host_memory)
             for index, layer_id in enumerate(self.layer_ids):
                 piece = (layer_id, arena.words(component, layer_id, part.name)[None], rows[index : index + 1])
                 self._pieces.setdefault(arena.part_group(component, layer_id, part.name), []).append(piece)
+        every = [piece for pieces in self._pieces.values() for piece in pieces]
+        self._copiers = copiers([of_layer for _, of_layer, _ in every], [rows for _, _, rows in every], host.memory)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -179,7 +178,7 @@ class ArenaPair:
         for group, pieces in self._pieces.items():
             blocks = self._arena.group_blocks(self._component, group, source)
             moves = PageMoves(self._component, blocks, target, source_pages=self._block_count, target_pages=host_pages)
-            self._copy([rows for _, _, rows in pieces], [of_layer for _, of_layer, _ in pieces], moves)
+            self._copiers.back_up([rows for _, _, rows in pieces], [of_layer for _, of_layer, _ in pieces], moves)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Raises as `PagePair`."""
@@ -191,7 +190,7 @@ class ArenaPair:
             if pieces:
                 blocks = self._arena.group_blocks(self._component, group, target)
                 moves = PageMoves(self._component, source, blocks, source_pages=host_pages, target_pages=self._block_count)
-                self._copy([of_layer for _, of_layer, _ in pieces], [rows for _, _, rows in pieces], moves)
+                self._copiers.load([of_layer for _, of_layer, _ in pieces], [rows for _, _, rows in pieces], moves)
 
     @property
     def _block_count(self) -> int:

@@ -6,23 +6,18 @@ views, one for a CPU and one for a GPU, and all that is left to do here is to ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.core_copy import CoreCopy
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
+from unified_tree.controllers.pools.copier import Copiers, copiers
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import torch
-
+    from unified_tree.controllers.pools.copier import CopyPages
     from unified_tree.controllers.pools.device_pool import DevicePool
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.staged_pages import StagedPages
-
-    CopyPages = Callable[[list[torch.Tensor], list[torch.Tensor], PageMoves], None]
 
 
 class PagePair:
@@ -36,7 +31,7 @@ class PagePair:
     Args:
         device: on a CPU or a GPU.
         host: of the same format; pinned if the device pool is on a GPU.
-        copy_pages: what copies; None for `CoreCopy()` on a CPU and `copy_by_kernels` on a GPU. Those run on a CPU too.
+        copy_pages: what copies; None for what `copiers` finds.
 
     Raises ConfigurationError for pools of different formats, and for host memory that the device cannot address.
     """
@@ -46,10 +41,13 @@ class PagePair:
             raise ConfigurationError(f"pools of different formats: the device's is {device.format}, the host's {host.format}")
         self.device = device
         self.host = host
-        self._copy_pages = copy_pages or (CoreCopy() if device.device.type == "cpu" else copy_by_kernels)
         host_memory = device_view(host.memory, device.device)
         self._device_words = [device.words(part.name) for part in device.format.parts]
         self._host_words = [host.words(part.name, host_memory) for part in host.format.parts]
+        if copy_pages is None:
+            self._copiers = copiers(self._device_words, self._host_words, host.memory)
+        else:
+            self._copiers = Copiers(copy_pages, copy_pages)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -59,7 +57,7 @@ class PagePair:
     def backup(self, source: Ids, target: Ids) -> None:
         """Copy device pages `source` to host pages `target`, all layers. Cost: O(bytes), and O(n log n) for the ids."""
         moves = self._moves(source, target, source_pages=self.device.page_count, target_pages=self.host.page_count)
-        self._copy_pages(self._host_words, self._device_words, moves)
+        self._copiers.back_up(self._host_words, self._device_words, moves)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Cost: O(bytes), and O(n log n) for the ids.
@@ -68,7 +66,7 @@ class PagePair:
         """
         some = self.device.format.layer_slice(layer_ids)
         moves = self._moves(source, target, source_pages=self.host.page_count, target_pages=self.device.page_count)
-        self._copy_pages([words[some] for words in self._device_words], [words[some] for words in self._host_words], moves)
+        self._copiers.load([words[some] for words in self._device_words], [words[some] for words in self._host_words], moves)
 
     def _moves(self, source: Ids, target: Ids, *, source_pages: int, target_pages: int) -> PageMoves:
         name = self.device.format.component

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.pools.core_copy import CoreCopy
+from unified_tree.controllers.pools.copier import copiers
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import HostLayout, place
 from unified_tree.controllers.pools.host_pool import part_rows
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 from unified_tree.controllers.pools.page_moves import PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
@@ -58,9 +57,9 @@ class StagedPages:
         size_bytes = self._placement.size_bytes
         on_cpu = device.type == "cpu"
         self.memory = cpu_memory(size_bytes) if on_cpu else torch.empty(size_bytes, dtype=torch.uint8, device=device)
-        self._copy = CoreCopy() if on_cpu else copy_by_kernels
         self._here = _blocks(self.memory, block_bytes)
         self._there = _blocks(device_view(arena.memory.view(-1), device), block_bytes)
+        self._copiers = copiers([self._here], [self._there], arena.memory)
 
     def words(self, part: str, memory: torch.Tensor | None = None) -> torch.Tensor:
         """See HostPool.words."""
@@ -77,12 +76,12 @@ class StagedPages:
         for words, columns in self._spans(layers).items():
             some, of_page = slice(*words), sorted(columns)
             moves = self._moves(there[:, of_page], here[:, of_page], self._there, self._here)
-            self._copy([self._here[..., some]], [self._there[..., some]], moves)
+            self._copiers.load([self._here[..., some]], [self._there[..., some]], moves)
 
     def write(self, pages: Ids) -> None:
         """Copy the first pages here to these of the arena, all layers. Cost: O(bytes)."""
         there, here = self._arena.blocks(self.format.component, pages), self._numbers(pages.size)
-        self._copy([self._there], [self._here], self._moves(here, there, self._here, self._there))
+        self._copiers.back_up([self._there], [self._here], self._moves(here, there, self._here, self._there))
 
     def _numbers(self, page_count: int) -> Ids:
         """The blocks of the first pages here, [page, block of the page]."""

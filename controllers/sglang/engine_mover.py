@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.core_copy import CoreCopy
+from unified_tree.controllers.pools import bus_copy
+from unified_tree.controllers.pools.copier import copiers
 from unified_tree.controllers.pools.device_index import device_index
-from unified_tree.controllers.pools.kernel_copy import copy_indexed_pages
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
@@ -49,7 +49,7 @@ class EngineMover:
                 host_rows.append(words[layer : layer + 1])
             self._device_words.append(device)
             self._host_words.append(host_rows)
-        self._copy = CoreCopy()
+        self._copiers = copiers(_flat(self._device_words), _flat(self._host_words), host.memory)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -62,10 +62,10 @@ class EngineMover:
         moves = PageMoves(component, source, target, source_pages=names.capacity, target_pages=self._host_page_count)
         into, out_of = _flat(self._host_words), _flat(self._device_words)
         if isinstance(names, PageNumbers):
-            self._copy(into, out_of, moves)
+            self._copiers.back_up(into, out_of, moves)
         else:
             pages = names.pages(moves.source)
-            copy_indexed_pages(into, out_of, device_index(moves.target, pages.device), pages)
+            bus_copy.back_up.copy(into, out_of, device_index(moves.target, pages.device), pages)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some layers of host pages to device pages, by name. Cost: O(bytes of those layers)."""
@@ -74,10 +74,10 @@ class EngineMover:
         moves = PageMoves(component, source, target, source_pages=self._host_page_count, target_pages=names.capacity)
         into, out_of = _flat(self._device_words[some]), _flat(self._host_words[some])
         if isinstance(names, PageNumbers):
-            self._copy(into, out_of, moves)
+            self._copiers.load(into, out_of, moves)
         else:
             pages = names.pages(moves.target)
-            copy_indexed_pages(into, out_of, pages, device_index(moves.source, pages.device))
+            bus_copy.load.copy(into, out_of, pages, device_index(moves.source, pages.device))
 
 
 def _flat(by_layer: list[list[torch.Tensor]]) -> list[torch.Tensor]:

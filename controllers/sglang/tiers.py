@@ -21,7 +21,7 @@ from unified_tree.controllers.ranks.rank_agreement import SingleRank
 from unified_tree.controllers.sglang.device_pools import STATE
 from unified_tree.controllers.sglang.engine_mover import EngineMover
 from unified_tree.controllers.transfer_engines import CpuEngine, CudaEngine
-from unified_tree.controllers.transfer_engines.schedule import CHUNK_BLOCKS
+from unified_tree.controllers.transfer_engines.schedule import step_blocks
 from unified_tree.errors import OutOfPagesError, StaleBoundaryError, TransferError
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ TOO_LITTLE_MEMORY = (
     "or on CPU a smaller --max-total-tokens"
 )
 """What to do if the host pages do not fit."""
-STEP_BYTES = 256 << 20
-"""A step of copies on a stream moves about so much; a cancelled one ends with the steps that have begun."""
 LAUNCHES = 800
 """Kernels that are on a stream at a time: about a thousand fit into its queue before launching blocks."""
 
@@ -68,15 +66,14 @@ def stream_engine(
 ) -> CudaEngine:
     """The engine of copies on streams, whose steps are large enough for pages of one token, and few enough for many layers.
 
-    SGLang has a tensor for each layer and part, so a step of all layers launches two kernels for each.
+    SGLang has a tensor for each layer and part, so a step of all layers launches up to two kernels for each.
     """
     launches = max(2 * len(found.layer_ids) * len(found.parts) for found in formats.values())
-    block_bytes = min(found.page_bytes // len(found.layer_ids) for found in formats.values())
     return CudaEngine(
         movers,
         lanes,
         window_steps=max(2, LAUNCHES // launches),
-        chunk_blocks=max(CHUNK_BLOCKS, STEP_BYTES // max(1, block_bytes)),
+        chunk_blocks=step_blocks(formats.values()),
     )
 
 

@@ -10,7 +10,7 @@ cancel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.arguments import integer
@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.page_mover import PageMover
     from unified_tree.controllers.transfer_engines.progress import Progress
     from unified_tree.controllers.transfer_engines.step import Step
+    from unified_tree.page_format import PageFormat
 
 CHUNK_BLOCKS = 1024
 """Blocks a step: 256 MiB, some 15 ms of two cores, where 64 tokens of 8 KV heads of 128 in bfloat16 are a page."""
+
+STEP_BYTES = 256 << 20
+"""What a step on a GPU moves about, however small the blocks; a cancelled transfer ends with the steps that have begun."""
+
+
+def step_blocks(formats: Iterable[PageFormat]) -> int:
+    """Blocks of a GPU's step: CHUNK_BLOCKS, or more where pages are so small that launching would take longer than moving."""
+    smallest = min(found.page_bytes // len(found.layer_ids) for found in formats)
+    return max(CHUNK_BLOCKS, STEP_BYTES // max(1, smallest))
 
 
 class Schedule:

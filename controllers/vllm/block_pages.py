@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools import HostLayout, bus_copy
 from unified_tree.controllers.pools.host_pool import HostPool
+from unified_tree.controllers.pools.pinning import device_view
+from unified_tree.controllers.pools.words import word_dtype
 from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import WHOLE, PageFormat, Part, Shard
 
@@ -41,8 +43,21 @@ def block_format(group: BlockGroup, caches: Sequence[torch.Tensor], shard: Shard
     return PageFormat(component=group.name, layer_ids=(0,), parts=parts, slots_per_page=1, shard=shard)
 
 
+def block_words(cache: torch.Tensor, part: Part) -> torch.Tensor | None:
+    """[1, block, slot, word]: a layer's blocks as integers of `Part.word_bytes`, a view; None if a block lies in more pieces
+    than its first dimension has.
+    """
+    for dimension in (1, 2):
+        if cache.ndim > dimension and cache[(0,) * dimension].is_contiguous():
+            rows = cache.flatten(dimension).view(word_dtype(part))
+            return rows.view(1, len(cache), 1, -1) if dimension == 1 else rows[None]
+    return None
+
+
 class BlockPages:
     """Host pages of one group, and the copies between them and vLLM's blocks.
+
+    On a GPU a kernel copies, on the current stream; where a layer's blocks are strewn, and on a CPU, the processor does.
 
     Args:
         group: the layers.
@@ -74,6 +89,7 @@ class BlockPages:
             self.pool.tensor(part.name)[:, 0, 0]  # of one layer and slot, as each of vLLM's layers is a part
             for part in self.pool.format.parts
         ]
+        self._bus = self._over_bus()
         self._sums: dict[int, int] | None = {} if verify else None
         self.block_bytes = group.block_bytes
 
@@ -84,17 +100,26 @@ class BlockPages:
 
     def save(self, copies: PageCopies) -> None:
         """Copy blocks to host pages; done when this returns."""
-        pages = torch.tensor(copies.pages)
-        for cache, host in zip(self._caches, self._hosts, strict=True):
-            host.index_copy_(0, pages, cache.index_select(0, torch.tensor(copies.blocks, device=cache.device)).cpu())
+        if self._bus is not None:
+            blocks, pages = self._bus
+            bus_copy.back_up.copy(pages, blocks, self._on_device(copies.pages), self._on_device(copies.blocks))
+            torch.cuda.current_stream(self._caches[0].device).synchronize()
+        else:
+            numbers = torch.tensor(copies.pages)
+            for cache, host in zip(self._caches, self._hosts, strict=True):
+                host.index_copy_(0, numbers, cache.index_select(0, torch.tensor(copies.blocks, device=cache.device)).cpu())
         self.written(copies.pages)
 
     def load(self, copies: PageCopies) -> None:
         """Copy host pages to blocks; done, or in order on the current stream, when this returns."""
-        pages = torch.tensor(copies.pages)
+        if self._bus is not None:
+            blocks, pages = self._bus
+            bus_copy.load.copy(blocks, pages, self._on_device(copies.blocks), self._on_device(copies.pages))
+            return
+        numbers = torch.tensor(copies.pages)
         for cache, host in zip(self._caches, self._hosts, strict=True):
-            blocks = torch.tensor(copies.blocks, device=cache.device)
-            cache.index_copy_(0, blocks, host.index_select(0, pages).to(cache.device))
+            target = torch.tensor(copies.blocks, device=cache.device)
+            cache.index_copy_(0, target, host.index_select(0, numbers).to(cache.device))
 
     def written(self, pages: Sequence[int]) -> None:
         """Remember the checksums of pages that were just written."""
@@ -106,6 +131,22 @@ class BlockPages:
         if self._sums is None:
             return []
         return [page for page in pages if self._sums.get(page) != self._sum(page)]
+
+    def _over_bus(self) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+        """The words of blocks and of pages, a pair a layer, for a GPU's kernel; None where the processor copies."""
+        parts, device = self.pool.format.parts, self._caches[0].device
+        blocks = [block_words(cache, part) for cache, part in zip(self._caches, parts, strict=True)]
+        found = [words for words in blocks if words is not None]
+        if device.type != "cuda" or len(found) < len(blocks):
+            return None
+        memory = device_view(self.pool.memory, device)
+        pages = [self.pool.words(part.name, memory) for part in parts]
+        pages = [rows.view(*rows.shape[:2], *words.shape[2:]) for rows, words in zip(pages, found, strict=True)]
+        bus_copy.warm_up(found, pages)
+        return found, pages
+
+    def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu").pin_memory().to(self._caches[0].device, non_blocking=True)
 
     def _sum(self, page: int) -> int:
         return zlib.crc32(self.pool.page_memory(page)[: self.pool.payload_bytes])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from oracle.families import FAMILIES
+from oracle.gpu import gpu
 from oracle.mix import EVENTS, Bench, Tiers, serve_mix
 from oracle.reference import Tally
 from oracle.tiny_model import DOUBLE, SINGLE, Family, Precision, tiny_composition
@@ -60,6 +61,16 @@ def test_a_mix_over_a_store_that_outlives_servers(name: str, tmp_path: Path, rec
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_mix_in_f64(name: str, record_property: Any) -> None:
     tally = serve(FAMILIES[name], DOUBLE, 5, LONG.get(name, 16))
+    record_property("operations", tally.runs)
+    assert tally.hits["device"] + tally.hits["host"]
+
+
+@pytest.mark.parametrize("precision", [SINGLE, DOUBLE], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_mix_on_a_gpu(name: str, precision: Precision, record_property: Any) -> None:
+    """Copies run on streams beside the model, whose own stream waits for each layer."""
+    with gpu():
+        tally = serve(FAMILIES[name], precision, 5, LONG.get(name, 16))
     record_property("operations", tally.runs)
     assert tally.hits["device"] + tally.hits["host"]
 

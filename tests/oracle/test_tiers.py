@@ -14,6 +14,7 @@ import mooncake_server
 import pytest
 import torch
 from oracle.families import FAMILIES
+from oracle.gpu import gpu
 from oracle.mix import Bench, Tiers
 from oracle.oracle_engine import OracleEngine
 from oracle.stock import stock_logits
@@ -66,6 +67,12 @@ MOVES: dict[str, Callable[[Bench], None]] = {"device": stay, "host": to_host, "s
 @pytest.mark.parametrize("name", FAMILIES)
 def test_only_the_tier_changed(name: str, tier: str, policy: WritePolicy) -> None:
     go_through(name, tier, Tiers(write_policy=policy))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_only_the_tier_changed_on_a_gpu(name: str) -> None:
+    with gpu():
+        go_through(name, "host", Tiers())
 
 
 @pytest.mark.parametrize("name", FAMILIES)

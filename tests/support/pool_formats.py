@@ -31,9 +31,9 @@ FORMATS = {
 }
 
 
-def filled(page_format: PageFormat, page_count: int, seed: int = 0) -> DevicePool:
+def filled(page_format: PageFormat, page_count: int, seed: int = 0, device: str = "cpu") -> DevicePool:
     """A device pool of random bytes, NaN patterns included."""
-    pool = DevicePool(page_format, page_count)
+    pool = DevicePool(page_format, page_count, device)
     random = np.random.default_rng(seed)
     for part in page_format.parts:
         words = pool.words(part.name)
@@ -45,7 +45,7 @@ def rows_of(pool: DevicePool) -> dict[tuple[str, int], np.ndarray]:
     """Bytes [page, slot, row] by part and model layer, copied out through the public tensors."""
     shape = (pool.page_count, pool.format.slots_per_page, -1)
     return {
-        (part.name, layer): pool.tensor(layer, part.name).clone().flatten(2).view(torch.uint8).numpy().reshape(shape)
+        (part.name, layer): pool.tensor(layer, part.name).cpu().clone().flatten(2).view(torch.uint8).numpy().reshape(shape)
         for part in pool.format.parts
         for layer in pool.format.layer_ids
     }

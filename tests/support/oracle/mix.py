@@ -55,7 +55,7 @@ class Tiers:
 
 
 class Bench:
-    """A family's model over real pools, ready to serve.
+    """A family's model over real pools, ready to serve; on torch's default device.
 
     Args:
         family: whose model.
@@ -145,6 +145,7 @@ class Bench:
             self.composition.with_formats(self._formats(model)),
             device_page_counts={c.name: counts[c.name] for c in self.composition.components if c.shares is None},
             host_page_counts={name: 3 * count for name, count in counts.items()},
+            device=torch.get_default_device(),
         )
 
     def _formats(self, model: Any) -> dict[str, PageFormat]:

@@ -90,7 +90,7 @@ class Reference:
         """
         found = []
         for seed in range(DRAWS):
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
             near = copy.deepcopy(model)
             for weight in near.parameters():
                 ulps = 8 * torch.finfo(weight.dtype).eps

@@ -28,6 +28,7 @@ from unified_tree.controllers.pools import (
     staged_pages,
     state_format,
 )
+from unified_tree.controllers.pools.copier import Copiers
 from unified_tree.controllers.pools.host_arena import suitable_block_bytes
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 
@@ -57,11 +58,11 @@ def hybrid() -> Composition:
 class Device:
     """Device memory of either kind, written and read by hand."""
 
-    def __init__(self, model: Composition, *, arena: bool) -> None:
+    def __init__(self, model: Composition, *, arena: bool, place: str = "cpu") -> None:
         self.formats = formats_of(model)
         self.owners = {c.name: c.shares or c.name for c in model.components}
-        self.arena = BlockArena(model, BlockLayout.of(model, 40_000)) if arena else None
-        self.pools = {} if arena else {name: DevicePool(kept, DEVICE_PAGES, "cpu") for name, kept in self.formats.items()}
+        self.arena = BlockArena(model, BlockLayout.of(model, 40_000), place) if arena else None
+        self.pools = {} if arena else {name: DevicePool(kept, DEVICE_PAGES, place) for name, kept in self.formats.items()}
         if self.arena is not None:
             for name in self.arena.tables.tables:
                 self.arena.tables.assign(name, np.arange(DEVICE_PAGES))
@@ -103,7 +104,7 @@ def groups(layer_ids: tuple[int, ...], rng: Random) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("copy", ["by cores", "by kernels"])
+@pytest.mark.parametrize("copy", ["by cores", "by kernels", "on a GPU"])
 @pytest.mark.parametrize("staging_bytes", [1, 3000, 1 << 20])
 @pytest.mark.parametrize("block_bytes", [64, 192, 1024, 8192, None])
 @pytest.mark.parametrize("arena", [False, True])
@@ -113,10 +114,13 @@ def test_pages_come_back_through_blocks_that_others_had(
     """Pages are backed up, freed and loaded in any order, layer by layer; their blocks pass from one kind to another."""
     monkeypatch.setattr(staged_pages, "STAGING_BYTES", staging_bytes)
     if copy == "by kernels":
-        monkeypatch.setattr(staged_pages, "CoreCopy", lambda: copy_by_kernels)
+        monkeypatch.setattr(staged_pages, "copiers", lambda *_: Copiers(copy_by_kernels, copy_by_kernels))
+    place = "cuda" if copy == "on a GPU" else "cpu"
+    if place == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
     rng, model = Random(f"{arena} {block_bytes} {staging_bytes}"), hybrid()
-    device = Device(model, arena=arena)
-    host = HostArena(model, max(20_000, 8 * (block_bytes or 0)), block_bytes=block_bytes)
+    device = Device(model, arena=arena, place=place)
+    host = HostArena(model, max(20_000, 8 * (block_bytes or 0)), block_bytes=block_bytes, pin=place == "cuda")
     pairs = {name: StagedPair(device.memory(name), name, host) for name in device.formats}
     kept: dict[tuple[str, int], Bytes] = {}
     unused = {name: list(range(count)) for name, count in host.budget.page_counts.items()}

@@ -19,6 +19,7 @@ from unified_tree.controllers.pools import (
     HostPool,
     PageMover,
     PagePair,
+    bus_copy,
     core_copy,
     kernel_copy,
     mha_format,
@@ -26,11 +27,14 @@ from unified_tree.controllers.pools import (
 )
 from unified_tree.controllers.pools.core_copy import CoreCopy, numpy_shares
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
+from unified_tree.controllers.pools.host_memory import host_memory_available
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 
 PAGES = 12
 COPIES: dict[str, Callable[[], Any]] = {
     "default": lambda: None,
+    "on a GPU": lambda: None,
+    "on a GPU, by torch": lambda: copy_by_kernels,
     "one core": lambda: CoreCopy(1),
     "three cores": lambda: CoreCopy(3),
     "numpy": lambda: CoreCopy(3, numpy_shares),
@@ -46,12 +50,20 @@ IDS = {
 }
 
 
+def device_of(copy: str) -> str:
+    """Where the device pages of a way of copying lie."""
+    if "GPU" in copy and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return "cuda" if "GPU" in copy else "cpu"
+
+
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages are shared between cores and cut often, too."""
     monkeypatch.setattr(core_copy, "SHARE_BYTES", 1)
     monkeypatch.setattr(core_copy, "STAGING_BYTES", 100)
     monkeypatch.setattr(kernel_copy, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(bus_copy, "MAX_ROWS", 10)
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -62,11 +74,13 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_and_back(name: str, layout: HostLayout, copy: str, ids: str) -> None:
     page_format = FORMATS[name]
     source, target = (np.array(pages, np.int64) for pages in IDS[ids])
-    first, second = filled(page_format, PAGES, seed=1), filled(page_format, PAGES, seed=2)
-    host = HostPool(page_format, PAGES, layout)
+    device = device_of(copy)
+    first, second = filled(page_format, PAGES, 1, device), filled(page_format, PAGES, 2, device)
+    host = HostPool(page_format, PAGES, layout, pin=device != "cpu")
     host.memory.fill_(0xEE)
     given = rows_of(first)
     PagePair(first, host, COPIES[copy]()).backup(source, target)
+    wait(device)
     untouched = np.setdiff1d(np.arange(PAGES), target)
     for part in page_format.parts:
         rows = host.words(part.name).contiguous().view(torch.uint8).numpy()
@@ -89,19 +103,53 @@ def test_there_and_back(name: str, layout: HostLayout, copy: str, ids: str) -> N
 @pytest.mark.parametrize("name", FORMATS)
 def test_loading_some_layers(name: str, layout: HostLayout, copy: str) -> None:
     page_format = FORMATS[name]
-    first = filled(page_format, 6, seed=1)
-    host = HostPool(page_format, 6, layout)
+    device = device_of(copy)
+    first = filled(page_format, 6, 1, device)
+    host = HostPool(page_format, 6, layout, pin=device != "cpu")
     PagePair(first, host).backup(np.arange(6), np.arange(6)[::-1].copy())
     kept = page_format.layer_ids
     for begin in range(len(kept)):
         for end in range(begin + 1, len(kept) + 1):
-            second = filled(page_format, 9, seed=2)
+            second = filled(page_format, 9, 2, device)
             expected = rows_of(second)
             PagePair(second, host, COPIES[copy]()).load_layers(kept[begin:end], np.array([5, 1, 2]), np.array([4, 7, 8]))
             for (part, layer), rows in rows_of(first).items():
                 if layer in kept[begin:end]:
                     expected[part, layer][[4, 7, 8]] = rows[[0, 4, 3]]
             assert_rows(second, expected)
+
+
+def wait(device: str) -> None:
+    """Until copies to host have arrived."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def test_more_words_on_a_gpu_than_32_bits_count() -> None:
+    """Both pools have 20 GiB and few pages, so that offsets exceed 2**31 words and 2**34 bytes."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    page_format = state_format("m", layer_ids=(0, 1), conv_shape=(64, 3), state_shape=(8, 2048, 2048))
+    pages = (20 << 30) // page_format.page_bytes
+    if torch.cuda.mem_get_info()[0] < 24 << 30 or host_memory_available() < 40 << 30:
+        pytest.skip("too little memory")
+    for layout in HostLayout:
+        device, host = DevicePool(page_format, pages, "cuda"), HostPool(page_format, pages, layout, pin=True)
+        ends = np.array([0, 1, pages // 2, pages - 2, pages - 1])
+        pair = PagePair(device, host)
+        for part in page_format.parts:
+            device.words(part.name)[:, ends] = torch.randint(
+                1 << 62, (2, ends.size, *device.words(part.name).shape[2:]), device="cuda"
+            ).to(device.words(part.name).dtype)
+        given = {part.name: device.words(part.name)[:, ends].cpu() for part in page_format.parts}
+        pair.backup(ends, ends[::-1].copy())
+        for part in page_format.parts:
+            device.words(part.name)[:, ends] = 0
+        pair.load_layers((0, 1), ends[::-1].copy(), ends)
+        torch.cuda.synchronize()
+        for part in page_format.parts:
+            assert torch.equal(host.words(part.name)[:, ends[::-1].copy()], given[part.name])
+            assert torch.equal(device.words(part.name)[:, ends].cpu(), given[part.name])
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])

@@ -383,7 +383,8 @@ engine = CpuEngine({"full": Slow()})
 
 
 def run_script(rest: str) -> str:
-    result = subprocess.run([sys.executable, "-c", SCRIPT + rest], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT + rest]  # newer Pythons warn of forks
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 
