@@ -134,7 +134,9 @@ class Subject:
         movers = {pair.device.format.component: pair for pair in self.pairs}
         self.engine: TransferEngine = CpuEngine(movers)
         if pin:
-            self.engine = CudaEngine(movers, cuda_lanes(device), chunk_blocks=step_blocks(composition.pages))
+            self.engine = CudaEngine(
+                movers, cuda_lanes(device), chunk_blocks=step_blocks({kept.component: kept for kept in composition.pages})
+            )
         self.layer_ids = sorted({layer_id for pair in self.pairs for layer_id in pair.layer_ids})
         self.first_layer_ns: list[int] = []
         self._tickets = count()

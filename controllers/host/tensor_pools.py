@@ -129,7 +129,7 @@ def tensor_tiers(
     if on_gpu:
         from unified_tree.controllers.transfer_engines.cuda_lane import cuda_lanes
 
-        engine = CudaEngine(movers, cuda_lanes(place), chunk_blocks=step_blocks(every.values()))
+        engine = CudaEngine(movers, cuda_lanes(place), chunk_blocks=step_blocks(every))
     else:
         engine = CpuEngine(movers)
     return TensorTiers(

@@ -11,11 +11,13 @@ Rejected: the copy engine. It needs pieces of a quarter of a MiB, so staging, an
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.kernel_copy import copy_indexed_pages
 from unified_tree.controllers.tensors import torch
+from unified_tree.errors import words_of
 
 copy_rows: Any
 try:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unified_tree.controllers.pools.page_moves import PageMoves
+
+logger = logging.getLogger(__name__)
 
 PROGRAMS = 2
 """On a multiprocessor each."""
@@ -52,6 +56,11 @@ class BusCopy:
 
     def __init__(self, tile_bytes: int) -> None:
         self._tile_bytes = tile_bytes
+        self._kernel: Any = copy_rows
+
+    def do_without_kernel(self) -> None:
+        """From now on torch gathers and scatters."""
+        self._kernel = None
 
     def __call__(self, into: list[torch.Tensor], out_of: list[torch.Tensor], moves: PageMoves) -> None:
         """Copy pages of every part, as `copy`."""
@@ -70,7 +79,7 @@ class BusCopy:
                 row lie side by side. One side may be a GPU's view of pinned host memory.
             target, source: page ids of each, int64 [n], there too; no target is named twice.
         """
-        if copy_rows is None or not target.is_cuda:
+        if self._kernel is None or not target.is_cuda:
             copy_indexed_pages(into, out_of, target, source)
             return
         with torch.cuda.device(target.device):
@@ -85,7 +94,7 @@ class BusCopy:
         step = max(1, MAX_ROWS // (layers * slots))
         for begin in range(0, max(1, target.numel()), step):
             some = slice(begin, begin + step)
-            copy_rows[(PROGRAMS,)](
+            self._kernel[(PROGRAMS,)](
                 written,
                 read,
                 target[some],
@@ -103,10 +112,18 @@ class BusCopy:
 
 
 def warm_up(device_words: Sequence[torch.Tensor], host_words: Sequence[torch.Tensor]) -> None:
-    """Copy nothing in both directions: the kernel is compiled now, not under the first request. Cost: about a second, once."""
+    """Copy nothing in both directions: the kernel is compiled now, not under the first request. Cost: about a second, once.
+
+    Triton builds with a C compiler and Python's headers. Where it cannot, a warning says so, and torch gathers and scatters.
+    """
     nothing = torch.empty(0, dtype=torch.int64, device=device_words[0].device)
-    back_up.copy(host_words, device_words, nothing, nothing)
-    load.copy(device_words, host_words, nothing, nothing)
+    try:
+        back_up.copy(host_words, device_words, nothing, nothing)
+        load.copy(device_words, host_words, nothing, nothing)
+    except Exception as error:  # what it raises depends on what is missing
+        logger.warning("Triton cannot build here, so copies will slow down the model beside them: %s", words_of(error))
+        back_up.do_without_kernel()
+        load.do_without_kernel()
 
 
 def in_order(written: torch.Tensor, read: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

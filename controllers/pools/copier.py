@@ -27,7 +27,7 @@ class Copiers(NamedTuple):
 
 
 def copiers(device_words: Sequence[torch.Tensor], host_words: Sequence[torch.Tensor], host_memory: torch.Tensor) -> Copiers:
-    """What copies pages between these words, [layer, page, slot, word], one a part; ready for its first copy.
+    """What copies pages between these words, [layer, page, slot, word], one a part; the kernel for them is built now.
 
     Args:
         device_words: of the device's memory.

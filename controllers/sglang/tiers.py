@@ -73,7 +73,7 @@ def stream_engine(
         movers,
         lanes,
         window_steps=max(2, LAUNCHES // launches),
-        chunk_blocks=step_blocks(formats.values()),
+        chunk_blocks=step_blocks(formats),
     )
 
 

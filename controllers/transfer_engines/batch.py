@@ -29,13 +29,15 @@ class Batch:
     Args:
         kind: of all transfers in it.
         movers: by component.
-        chunk_blocks: blocks a step, a block being one layer of one page; a step is one page at least.
+        chunk_blocks: blocks a step by component, a block being one layer of one page; a step is one page at least.
         after: passed on in every step.
     """
 
     __slots__ = ("_after", "_chunk_blocks", "_copies", "_kind", "_movers")
 
-    def __init__(self, kind: EffectKind, movers: Mapping[str, PageMover], chunk_blocks: int, after: object) -> None:
+    def __init__(
+        self, kind: EffectKind, movers: Mapping[str, PageMover], chunk_blocks: Mapping[str, int], after: object
+    ) -> None:
         self._kind = kind
         self._movers = movers
         self._chunk_blocks = chunk_blocks
@@ -54,8 +56,9 @@ class Batch:
             yield from self._stage(dict.fromkeys(self._copies), None)
             return
         layer_ids = sorted({layer_id for component in self._copies for layer_id in self._movers[component].layer_ids})
-        max_pages = max((sum(piece.source.size for piece in pieces) for pieces in self._copies.values()), default=1)
-        for group in _groups(layer_ids, max(1, self._chunk_blocks // max_pages)):
+        pages = {name: sum(piece.source.size for piece in pieces) for name, pieces in self._copies.items()}
+        max_layers = min((self._chunk_blocks[name] // count for name, count in pages.items()), default=1)
+        for group in _groups(layer_ids, max(1, max_layers)):
             kept = {name: tuple(i for i in self._movers[name].layer_ids if group[0] <= i <= group[-1]) for name in self._copies}
             yield from self._stage({name: layers for name, layers in kept.items() if layers}, group[-1])
 
@@ -66,7 +69,7 @@ class Batch:
         for component, layer_ids in components.items():
             mover = self._movers[component]
             layer_count = len(mover.layer_ids if layer_ids is None else layer_ids)
-            for pieces in _cut(living[component], max(1, self._chunk_blocks // layer_count)):
+            for pieces in _cut(living[component], max(1, self._chunk_blocks[component] // layer_count)):
                 lands = [piece.progress for piece in pieces if piece.is_last and last[piece.progress] == component]
                 yield Step(component, mover, layer_ids, through, pieces, lands, self._after)
 

@@ -46,7 +46,7 @@ class CudaEngine(GuardedEngine):
         movers: by component; they put their copies on the current stream.
         lanes: one a direction, from `cuda_lanes`.
         window_steps: maximum number of steps on a lane.
-        chunk_blocks: maximum number of blocks of one step; see CpuEngine.
+        chunk_blocks: maximum number of blocks of one step, for all components or by component; see CpuEngine.
         remembered: see CpuEngine.
 
     Raises ConfigurationError for numbers that are not positive integers.
@@ -57,7 +57,7 @@ class CudaEngine(GuardedEngine):
         movers: Mapping[str, PageMover],
         lanes: Mapping[EffectKind, Lane],
         window_steps: int = WINDOW_STEPS,
-        chunk_blocks: int = CHUNK_BLOCKS,
+        chunk_blocks: int | Mapping[str, int] = CHUNK_BLOCKS,
         remembered: int = REMEMBERED,
     ) -> None:
         self._schedule = Schedule(movers, chunk_blocks, remembered)

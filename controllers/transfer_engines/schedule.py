@@ -10,7 +10,7 @@ cancel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unified_tree.arguments import integer
@@ -30,13 +30,15 @@ CHUNK_BLOCKS = 1024
 """Blocks a step: 256 MiB, some 15 ms of two cores, where 64 tokens of 8 KV heads of 128 in bfloat16 are a page."""
 
 STEP_BYTES = 256 << 20
-"""What a step on a GPU moves about, however small the blocks; a cancelled transfer ends with the steps that have begun."""
+"""What a step on a GPU moves of small blocks; a cancelled transfer ends with the steps that have begun."""
 
 
-def step_blocks(formats: Iterable[PageFormat]) -> int:
-    """Blocks of a GPU's step: CHUNK_BLOCKS, or more where pages are so small that launching would take longer than moving."""
-    smallest = min(found.page_bytes // len(found.layer_ids) for found in formats)
-    return max(CHUNK_BLOCKS, STEP_BYTES // max(1, smallest))
+def step_blocks(formats: Mapping[str, PageFormat]) -> dict[str, int]:
+    """Blocks of a GPU's step by component: CHUNK_BLOCKS, or more where they are so small that launching would take longer than
+    moving.
+    """
+    sizes = {name: max(1, found.page_bytes // len(found.layer_ids)) for name, found in formats.items()}
+    return {name: max(CHUNK_BLOCKS, STEP_BYTES // size) for name, size in sizes.items()}
 
 
 class Schedule:
@@ -44,7 +46,7 @@ class Schedule:
 
     Args:
         movers: by component.
-        chunk_blocks: blocks a step, a block being one layer of one page.
+        chunk_blocks: blocks a step, a block being one layer of one page; one number for all, or one by component.
         remembered: see Ledger.
 
     Raises ConfigurationError for numbers that are not positive integers.
@@ -52,10 +54,14 @@ class Schedule:
 
     __slots__ = ("_chunk_blocks", "_layer_ids", "_movers", "_queues", "ledger")
 
-    def __init__(self, movers: Mapping[str, PageMover], chunk_blocks: int, remembered: int = REMEMBERED) -> None:
+    def __init__(
+        self, movers: Mapping[str, PageMover], chunk_blocks: int | Mapping[str, int], remembered: int = REMEMBERED
+    ) -> None:
         self.ledger = Ledger(remembered)
         self._movers = dict(movers)
-        self._chunk_blocks = integer(chunk_blocks, "chunk_blocks", ConfigurationError, minimum=1)
+        given = chunk_blocks if isinstance(chunk_blocks, Mapping) else {"": chunk_blocks}
+        checked = {name: integer(blocks, "chunk_blocks", ConfigurationError, minimum=1) for name, blocks in given.items()}
+        self._chunk_blocks = checked if isinstance(chunk_blocks, Mapping) else dict.fromkeys(movers, checked[""])
         self._queues: dict[EffectKind, deque[Iterator[Step]]] = {kind: deque() for kind in EffectKind}
         self._layer_ids: dict[tuple[str, ...], tuple[int, ...]] = {}
 

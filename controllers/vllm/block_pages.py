@@ -45,12 +45,16 @@ def block_format(group: BlockGroup, caches: Sequence[torch.Tensor], shard: Shard
 
 def block_words(cache: torch.Tensor, part: Part) -> torch.Tensor | None:
     """[1, block, slot, word]: a layer's blocks as integers of `Part.word_bytes`, a view; None if a block lies in more pieces
-    than its first dimension has.
+    than its first dimension has, or where no such integer begins.
     """
+    items = part.word_bytes // cache.element_size()
     for dimension in (1, 2):
         if cache.ndim > dimension and cache[(0,) * dimension].is_contiguous():
-            rows = cache.flatten(dimension).view(word_dtype(part))
-            return rows.view(1, len(cache), 1, -1) if dimension == 1 else rows[None]
+            rows = cache.flatten(dimension)
+            if any(number % items for number in (*rows.stride()[:-1], rows.shape[-1], rows.storage_offset())):
+                return None
+            words = rows.view(word_dtype(part))
+            return words.view(1, len(cache), 1, -1) if dimension == 1 else words[None]
     return None
 
 
@@ -135,9 +139,11 @@ class BlockPages:
     def _over_bus(self) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
         """The words of blocks and of pages, a pair a layer, for a GPU's kernel; None where the processor copies."""
         parts, device = self.pool.format.parts, self._caches[0].device
+        if device.type != "cuda":
+            return None
         blocks = [block_words(cache, part) for cache, part in zip(self._caches, parts, strict=True)]
         found = [words for words in blocks if words is not None]
-        if device.type != "cuda" or len(found) < len(blocks):
+        if len(found) < len(blocks):
             return None
         memory = device_view(self.pool.memory, device)
         pages = [self.pool.words(part.name, memory) for part in parts]

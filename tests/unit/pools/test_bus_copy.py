@@ -93,3 +93,18 @@ def test_tiles_waste_little(words: int) -> None:
     assert wasted <= 1 / 8 or all(
         wasted <= 1 - words / (-(-words // narrower) * narrower) for narrower in (16, 32, 64, 128) if narrower < columns
     )
+
+
+def test_where_triton_cannot_build_torch_copies(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    directions = [BusCopy(1 << 10), BusCopy(1 << 10)]
+    monkeypatch.setattr(bus_copy, "back_up", directions[0])
+    monkeypatch.setattr(bus_copy, "load", directions[1])
+
+    def copy(*_: Any) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(directions[1], "copy", copy)
+    device, host = filled(FORMATS["mha"], PAGES), HostPool(FORMATS["mha"], PAGES, HostLayout.PAGE_FIRST)
+    bus_copy.warm_up([device.words("k")], [host.words("k")])
+    assert "Triton cannot build here" in caplog.text and "C compiler" in caplog.text
+    assert all(direction._kernel is None for direction in directions)

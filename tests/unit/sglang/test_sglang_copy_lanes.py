@@ -44,4 +44,4 @@ def test_steps_move_as_much_for_any_page_size(page_size: int, layers: int, windo
     mover: Any = SimpleNamespace(layer_ids=kept.layer_ids)
     engine = stream_engine({"full": mover}, {"full": kept}, FakeDevice().lanes)
     assert engine._window_steps == window_steps
-    assert engine._schedule._chunk_blocks == chunk_blocks
+    assert engine._schedule._chunk_blocks == {"full": chunk_blocks}
