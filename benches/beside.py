@@ -59,22 +59,22 @@ class Products:
         return float(begin.elapsed_time(end))
 
 
-def beside(products: Products, lane: Any, copy: Callable[[], Any], moved_bytes: int, calls: int) -> tuple[float, float]:
-    """The time of the products, to that alone, and GB/s of the copies, which begin first and end last."""
+def beside(products: Products, lane: Any, copy: Callable[[], Any], moved_bytes: int) -> tuple[float, float]:
+    """The time of the products, to that alone, and GB/s of the copies, which begin first; if they end first, a line says so."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     with lane.entered():
         copy()  # memory that it takes for the first time would wait for all work
         torch.cuda.synchronize()
         begin.record()
-        for _ in range(calls):
+        for _ in range(CALLS):
             copy()
         end.record()
     taken = products.milliseconds() / products.alone
     if end.query():
         print("the copies ended before the products", file=sys.stderr)
     torch.cuda.synchronize()
-    return taken, calls * moved_bytes / begin.elapsed_time(end) / 1e6
+    return taken, CALLS * moved_bytes / begin.elapsed_time(end) / 1e6
 
 
 def rows(rounds: int) -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def rows(rounds: int) -> Iterator[dict[str, Any]]:
                 contestants = {"ours": subject.operation(operation, "scattered"), **others}
                 for name, products in work.items():
                     for contestant, copy in contestants.items():
-                        found = [beside(products, lanes[kind], copy, composition.moved_bytes, CALLS) for _ in range(rounds)]
+                        found = [beside(products, lanes[kind], copy, composition.moved_bytes) for _ in range(rounds)]
                         yield {
                             "composition": composition.name,
                             "layout": layout.value,

@@ -11,6 +11,10 @@ compared. `backup` and `load` are calls of a pair of pools for whole pages; `loa
 system's load average, this process included: beyond the number of cores others were at work, and a row says little.
 `scattered` pages are random on both sides; of `fresh` ones the targets are consecutive, as a free list gives them out that
 nothing came back to. Last comes what a cache's `poll` costs when nothing moves.
+
+On a GPU the rivals are one copy of pinned memory by the GPU's copy engine (`torch`), and torch's index kernels, which gather
+and scatter the same pages (`other`, which is numpy on a CPU); a load goes through a CudaEngine. `call µs` is how long a call
+holds the calling thread. `benches.beside` measures what a model pays meanwhile.
 """
 
 from __future__ import annotations
@@ -60,10 +64,10 @@ PAGE_SIZE = 64
 QUICK_LAYERS = 2
 PAUSE_S = 0.015
 OPERATIONS = ("backup", "load", "load_layers")
-OTHERS = {"numpy": "one thread's copy by numpy", "index": "torch's index kernels"}
+OTHERS = ("numpy", "index")
 HEAD = (
     f"{'composition':<12}{'layout':<18}{'operation':<12}{'pages':<10}{'MiB':>6}{'GB/s':>7}"
-    f"{'of torch':>10}{'min':>6}{'max':>6}{'of {}':>10}{'1st layer':>11}{'load':>6}{'call µs':>9}  answers"
+    f"{'of torch':>10}{'min':>6}{'max':>6}{'of other':>10}{'1st layer':>11}{'load':>6}{'call µs':>9}  answers"
 )
 
 
@@ -351,8 +355,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device != "cpu":
         on += f", {torch.cuda.get_device_name(options.device)}"
     where = {"machine": on, "commit": commit()}
-    head = HEAD.format("numpy" if options.device == "cpu" else "index")
-    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{head}")
+    print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
     found = rows(options.quick, 1 if options.quick else options.rounds, options.device)
     if options.device != "cpu":
         for line in block_lines(options.device, 1 if options.quick else options.rounds):

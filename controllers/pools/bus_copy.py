@@ -42,7 +42,8 @@ LOAD_TILE_BYTES = 64 << 10
 """And from there."""
 WASTE = 1 / 8
 """The share of a tile's columns that may hold nothing, if narrower tiles do with that."""
-MIN_COLUMNS = 16
+MIN_EXPONENT = 4
+"""Of the narrowest tile: 16 columns."""
 MAX_ROWS = 1 << 30
 """Of one launch: rows are counted in 32 bits."""
 
@@ -148,12 +149,8 @@ def tile_columns(words: int, tile_words: int) -> int:
     >>> [tile_columns(words, 8192) for words in (16384, 9216, 256, 144, 3)]
     [8192, 2048, 256, 32, 16]
     """
-    choices = []
-    columns = tile_words
-    while columns >= MIN_COLUMNS:
-        choices.append((max(WASTE, 1 - words / (-(-words // columns) * columns)), -columns))
-        columns //= 2
-    return -min(choices)[1] if choices else tile_words
+    widths = [1 << exponent for exponent in range(MIN_EXPONENT, tile_words.bit_length())]
+    return min(widths, key=lambda columns: (max(WASTE, 1 - words / (-(-words // columns) * columns)), -columns))
 
 
 back_up, load = BusCopy(BACKUP_TILE_BYTES), BusCopy(LOAD_TILE_BYTES)

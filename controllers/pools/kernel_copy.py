@@ -1,8 +1,8 @@
 """Copies pages on a GPU: a gather and a scatter per part instead of a call per page.
 
-Kernels gather the source pages and scatter them to the targets, over the bus to pinned host memory that the GPU addresses
-directly. So thousands of scattered pages cost two launches per part and staging buffer, whatever the layout. The index logic is
-that of ordinary tensors, so it runs on a CPU too.
+Torch's kernels gather the source pages and scatter them to the targets, within the device; and to and from pinned host memory
+where Triton is missing, at the model's cost (`bus_copy`). So thousands of scattered pages cost two launches per part and
+staging buffer, whatever the layout. The index logic is that of ordinary tensors, so it runs on a CPU too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def copy_indexed_pages(
 ) -> None:
     """Copy pages of every part on the current stream.
 
-    Waits for nothing. Cost: O(bytes) over the bus, two launches a part and staging buffer.
+    Waits for nothing. Cost: O(bytes), two launches a part and staging buffer.
 
     Args:
         into, out_of: [layer, page, slot, word], one a part, all on one device.

@@ -59,9 +59,11 @@ class Schedule:
     ) -> None:
         self.ledger = Ledger(remembered)
         self._movers = dict(movers)
-        given = chunk_blocks if isinstance(chunk_blocks, Mapping) else {"": chunk_blocks}
-        checked = {name: integer(blocks, "chunk_blocks", ConfigurationError, minimum=1) for name, blocks in given.items()}
-        self._chunk_blocks = checked if isinstance(chunk_blocks, Mapping) else dict.fromkeys(movers, checked[""])
+        if not isinstance(chunk_blocks, Mapping):
+            chunk_blocks = dict.fromkeys(movers, integer(chunk_blocks, "chunk_blocks", ConfigurationError, minimum=1))
+        self._chunk_blocks = {
+            name: integer(chunk_blocks.get(name), "chunk_blocks", ConfigurationError, minimum=1) for name in movers
+        }
         self._queues: dict[EffectKind, deque[Iterator[Step]]] = {kind: deque() for kind in EffectKind}
         self._layer_ids: dict[tuple[str, ...], tuple[int, ...]] = {}
 

@@ -10,9 +10,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from unified_tree.controllers.pools import HostLayout, bus_copy
+from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.controllers.pools.words import word_dtype
@@ -152,7 +154,7 @@ class BlockPages:
         return found, pages
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device="cpu").pin_memory().to(self._caches[0].device, non_blocking=True)
+        return device_index(np.array(numbers, np.int64), self._caches[0].device)
 
     def _sum(self, page: int) -> int:
         return zlib.crc32(self.pool.page_memory(page)[: self.pool.payload_bytes])

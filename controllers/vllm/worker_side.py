@@ -185,7 +185,7 @@ class WorkerSide:
         try:
             for copies in job.copies:
                 copy(copies)
-        except Exception:
+        except (RuntimeError, IndexError):
             logger.exception("the copies of request %s failed", job.request_id)
             return False
         return True

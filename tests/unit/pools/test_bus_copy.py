@@ -96,7 +96,9 @@ def test_tiles_waste_little(words: int) -> None:
 
 
 def test_where_triton_cannot_build_torch_copies(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(bus_copy, "copy_rows", Kernel())
     directions = [BusCopy(1 << 10), BusCopy(1 << 10)]
+    assert all(direction._kernel is not None for direction in directions)
     monkeypatch.setattr(bus_copy, "back_up", directions[0])
     monkeypatch.setattr(bus_copy, "load", directions[1])
 

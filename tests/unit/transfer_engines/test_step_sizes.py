@@ -46,7 +46,7 @@ def test_large_states_beside_small_pages_do_not_make_steps_of_many_gib() -> None
     assert blocks == {"full": STEP_BYTES // 4096, "mamba": CHUNK_BLOCKS}
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, None])
 def test_every_size_is_checked(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="chunk_blocks"):
         Schedule(MOVERS, {"full": 8, "mamba": wrong})
