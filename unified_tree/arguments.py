@@ -19,6 +19,8 @@ from unified_tree.node import NodeId, Tier
 from unified_tree.receipt import Boundary
 
 MAX_INTEGER: Final = (1 << 63) - 1
+MAX_AT_HAND: Final = (1 << 62) - 1
+"""What compiled code compares without an object."""
 
 
 def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: int = 0) -> int:
@@ -27,9 +29,14 @@ def integer(value: Any, name: str, error: type[UnifiedTreeError], *, minimum: in
     >>> integer(np.int32(3), "length_tokens", UnifiedTreeError)
     3
     """
-    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+    if type(value) is int:
+        found = value
+        if minimum <= found <= MAX_AT_HAND:
+            return found
+    elif isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise error(f"{name} must be an integer, not {value!r}")
-    found = int(value)
+    else:
+        found = int(value)
     if found < minimum:
         raise error(f"{name} must be {minimum} or more, not {_shown(found)}")
     if found > MAX_INTEGER:

@@ -12,7 +12,8 @@ there, whose id and tokens never change; if that is gone, the walk begins at the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from array import array
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from unified_tree.receipt import Boundary
 
     Walked = tuple[object, Boundary]
+
+
+NO_TOKENS: Final = array("q")
 
 
 class Key:
@@ -54,12 +58,14 @@ class Key:
     def __init__(
         self,
         tokens: NDArray[np.integer[Any]] | Sequence[int],
-        namespace: str = "",
+        namespace: str | Any = "",  # compiled code would refuse another type in its own words
         *,
         bigram: bool = False,
         copy: bool = True,
     ) -> None:
-        data = as_bytes(tokens) if copy or bigram else as_view(tokens)
+        data: bytes | memoryview = b""
+        if tokens is not NO_TOKENS:
+            data = as_bytes(tokens) if copy or bigram else as_view(tokens)
         if not isinstance(namespace, str):
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
@@ -68,7 +74,7 @@ class Key:
         self.is_checked = False  # whether it is known that no id is negative
         self.walked: Walked | None = None
         self.width_bytes = INT64_BYTES
-        self.data: bytes | memoryview = data
+        self.data = data
         self.length = len(data) // INT64_BYTES
         if bigram:
             ids = np.frombuffer(data, np.int64)
@@ -83,24 +89,22 @@ class Key:
         kind = "bigrams" if self.bigram else "tokens"
         return f"Key({self.length} {kind}, namespace={self.namespace!r})"
 
-    def prefix(self, length: int) -> Key:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled it has a copy of its own elements, and remembers no walk: engines send prompts to other processes."""
+        elements = bytes(self.data[: (self.length - self.begin) * self.width_bytes])
+        return unpickled, (elements, self.namespace, self.bigram, self.begin, self.is_checked)
+
+    def prefix(self, length: int | Any) -> Key:
         """The first `length` elements of this key, sharing its bytes. Cost: O(1)."""
         if not self.begin <= length <= self.length:
             raise InvalidKeyError(f"a prefix of {length} elements was asked of {self}")
-        key = Key.__new__(Key)
-        key.namespace, key.bigram, key.width_bytes, key.data, key.begin, key.length, key.is_checked, key.walked = (
-            self.namespace,
-            self.bigram,
-            self.width_bytes,
-            self.data,
-            self.begin,
-            int(length),
-            self.is_checked,
-            self.walked,
-        )
+        key = Key(NO_TOKENS, self.namespace)
+        key.bigram, key.width_bytes, key.data = self.bigram, self.width_bytes, self.data
+        key.begin, key.length = self.begin, int(length)
+        key.is_checked, key.walked = self.is_checked, self.walked
         return key
 
-    def tail(self, begin: int) -> Key:
+    def tail(self, begin: int | Any) -> Key:
         """The elements from `begin` on, as an insert takes them after a boundary there; nothing else takes a tail.
 
         Cost: one copy of these elements.
@@ -121,9 +125,9 @@ class Key:
         if not self.is_checked:
             require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
 
-    @classmethod
+    @staticmethod
     def from_elements(
-        cls, data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0, is_checked: bool = False
+        data: bytes | memoryview, namespace: str, *, bigram: bool, begin: int = 0, is_checked: bool = False
     ) -> Key:
         """A key over elements as the tree keeps them: native int64, pairs of them for bigrams; a tail if they are those from
         `begin` on. Cost: O(1).
@@ -131,9 +135,15 @@ class Key:
         Args:
             is_checked: no id is negative, which is known.
         """
-        key = cls.__new__(cls)
-        key.namespace, key.bigram, key.data, key.is_checked, key.walked = namespace, bigram, data, is_checked, None
-        key.width_bytes = 2 * INT64_BYTES if bigram else INT64_BYTES
+        key = Key(NO_TOKENS, namespace)
+        key.bigram, key.data, key.is_checked = bigram, data, is_checked
+        if bigram:
+            key.width_bytes = 2 * INT64_BYTES
         key.begin = begin
         key.length = begin + len(data) // key.width_bytes
         return key
+
+
+def unpickled(data: bytes, namespace: str, bigram: bool, begin: int, is_checked: bool) -> Key:
+    """A key from what `Key.__reduce__` gave."""
+    return Key.from_elements(data, namespace, bigram=bigram, begin=begin, is_checked=is_checked)

@@ -67,6 +67,7 @@ class VisitFit:
         features: of each visit, int64, shape [visits].
         is_back: whether it was answered.
         age: when that was, or how long it waits; ticks.
+        ages: the bin of that (`ages_of`).
 
     Attributes:
         weights: of each bin, shape [FEATURES][BINS].
@@ -77,10 +78,13 @@ class VisitFit:
         by_length: likewise, for each of BOUNDARY_SHARES; empty if boundaries are not scarce.
     """
 
-    def __init__(self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64]) -> None:
+    def __init__(
+        self, features: NDArray[np.int64], is_back: NDArray[np.bool_], age: NDArray[np.int64], ages: NDArray[np.int64]
+    ) -> None:
         self._features = features
         self._is_back = is_back
         self._age = age
+        self._ages = ages
         self.weights: list[list[float]] = []
         self.cuts: list[float] = []
         self.paces: list[int] = []
@@ -114,9 +118,9 @@ class VisitFit:
         classes = min(CLASSES, max(1, count // VISITS_A_CLASS))
         self.cuts = np.sort(odds)[[count * i // classes for i in range(1, classes)]].tolist()
         yield
-        cell = self._first_cells(odds)
+        cell = reached(odds, np.array(self.cuts))
         yield
-        cell += ages_of(age)
+        cell = cell * AGES + self._ages
         came, there = yield from came_and_there(cell, is_back, classes)
         # What still waits at an age says nothing of its pace there: the answers of a whole class may be about to come.
         passed = there - np.bincount(cell[~is_back], minlength=there.size).reshape(there.shape)
@@ -137,16 +141,15 @@ class VisitFit:
             odds += np.array(weights)[bins_of(features, i)]
         return odds
 
-    def _first_cells(self, odds: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The cell of the class of each visit, and of the least age: classes and ages as one number."""
-        return reached(odds, np.array(self.cuts)) * AGES
-
-    def _foresee(self, cell: NDArray[np.int64], is_back: NDArray[np.bool_]) -> Iterator[None]:
+    def _foresee(self, cell: NDArray[np.int64], is_back: NDArray[np.bool_], times: NDArray[np.float64]) -> Iterator[None]:
         """Settle the `foresight`, in slices: by which factor (as a logarithm) an answer of other visits is likelier if their
         classes are told apart than if they are not; what did not happen counts, too.
+
+        Args:
+            cell: of each visit its pace, by place, and age as one number.
+            times: how many times as often as the usual one is answered, by pace.
         """
-        came, there = yield from came_and_there(cell, is_back, len(self.paces))
-        times = np.exp2((np.array(self.paces) - USUAL_PACE) / PACES_AN_OCTAVE)
+        came, there = yield from came_and_there(cell, is_back, len(times))
         usual, alike = np.array(self.usual), np.array(self.alike)
         likelier = np.log(np.divide(usual, alike, out=np.ones(AGES), where=np.minimum(usual, alike) > 0))
         yield
@@ -159,6 +162,7 @@ class VisitFit:
         features: NDArray[np.int64],
         is_back: NDArray[np.bool_],
         age: NDArray[np.int64],
+        ages: NDArray[np.int64],
         tokens: NDArray[np.int64],
         memory: float,
         boundaries: float,
@@ -173,44 +177,47 @@ class VisitFit:
         fit as well, and whichever runs short sets the price.
 
         Args:
-            features, is_back, age: of the others.
+            features, is_back, age, ages: of the others.
             tokens: of their texts.
             memory: what can be held of texts: tokens times ticks.
             boundaries: of boundaries: their number times ticks; 0 if they need no room of their own.
 
-        Cost of a slice: a few passes over them, or O(classes x PRICES x AGES) in numpy.
+        Cost of a slice: a few passes over them, or O(PACES x PRICES x AGES) in numpy.
         """
-        classes = len(self.paces)
         odds = self._odds(features)
         yield
-        of = reached(odds, np.array(self.cuts))
+        paces, of_class, counts = np.unique(self.paces, return_inverse=True, return_counts=True)
+        rows = len(paces)
+        of = of_class[reached(odds, np.array(self.cuts))]
         yield
-        ages = ages_of(age)
         cell = of * AGES + ages
-        yield from self._foresee(cell, is_back)
+        yield from self._foresee(cell, is_back, np.exp2((paces - USUAL_PACE) / PACES_AN_OCTAVE))
         answered = tokens * is_back
         rooms = [tokens / memory, np.full(len(age), 1 / boundaries)] if boundaries else [tokens / memory]
-        held, hit = yield from kept_up_to(cell, classes, rooms, age, answered)
+        held, hit = yield from kept_up_to(cell, rows, rooms, age, answered)
         most = float(hit[:, -1].sum())
         self.by_length = []
         if (held[:, :, -1].sum(1) <= 1).all() or most <= 0:
             self.gain = 1.0
             return
-        by_pace: dict[int, list[float]] = {}
-        for pace in set(self.paces):
+        by_pace = []
+        for pace in paces.tolist():
             yield
-            by_pace[pace] = worth_by_age(self.usual, pace)
+            by_pace.append(worth_by_age(self.usual, pace))
         yield
         any_worth = worth_by_age(self.alike, USUAL_PACE)
         yield
-        told_apart = yield from hits_at(np.array([by_pace[pace] for pace in self.paces]), held, hit)
+        told_apart = yield from hits_at(np.array(by_pace), counts, held, hit)
         yield
-        alike = yield from hits_at(np.array([any_worth] * classes), held, hit)
+        held_by_all, hit_by_all = held.sum(1), hit.sum(0)
+        alike = yield from hits_at(
+            np.array([any_worth]), counts.sum(keepdims=True), held_by_all[:, np.newaxis], hit_by_all[np.newaxis]
+        )
         doubt = DOUBTED_ANSWERS * most / int(is_back.sum())
         self.gain = (told_apart + doubt) / (alike + doubt)
-        by_time = float(np.interp(1.0, held.sum(1).max(0), hit.sum(0)))
+        by_time = float(np.interp(1.0, held_by_all.max(0), hit_by_all))
         self.rise = (alike + doubt) / (by_time + doubt)
-        if not boundaries or held[1, :, -1].sum() <= 1:
+        if not boundaries or held_by_all[1, -1] <= 1:
             return
         yield
         of = np.log2(tokens.clip(1 << SHORTEST, (1 << SHORTEST + LENGTHS) - 1)).astype(np.int64) - SHORTEST
@@ -218,7 +225,7 @@ class VisitFit:
         for share in BOUNDARY_SHARES:
             yield
             priced = LENGTH_SIZES / ((1 - share) * LENGTH_SIZES + share * memory / boundaries)
-            longer = yield from hits_at(priced[:, np.newaxis] * any_worth, held, hit)
+            longer = yield from hits_at(priced[:, np.newaxis] * any_worth, np.ones(LENGTHS, np.int64), held, hit)
             self.by_length.append((longer + doubt) / (alike + doubt))
 
 
@@ -282,18 +289,24 @@ def kept_up_to(
     return held, np.hstack([np.zeros((rows, 1)), hits])
 
 
-def hits_at(worth: NDArray[np.float64], held: NDArray[np.float64], hit: NDArray[np.float64]) -> Generator[None, None, float]:
+def hits_at(
+    worth: NDArray[np.float64], counts: NDArray[np.int64], held: NDArray[np.float64], hit: NDArray[np.float64]
+) -> Generator[None, None, float]:
     """What is hit if each row is kept while it is worth some price, at the price at which that fits into each memory; in
     slices.
 
     Args:
         worth: of each row at each age, shape [rows, AGES].
+        counts: how many classes a row is; the prices that are tried are worths of as many.
         held: share of each memory that a row takes if it is kept up to each bound of ages, shape [memories, rows, AGES + 1].
         hit: what is hit of it, shape [rows, AGES + 1].
     """
     least = np.minimum.accumulate(worth, 1)
     yield
-    prices = np.sort(least, axis=None)[np.linspace(least.size - 1, 0, PRICES).astype(np.int64)]
+    order = np.argsort(least, axis=None)
+    up_to = counts[order // AGES].cumsum()
+    tried = np.linspace(up_to[-1] - 1, 0, PRICES).astype(np.int64)
+    prices = least.reshape(-1)[order[np.searchsorted(up_to, tried, "right")]]
     yield
     is_kept = (least >= prices[:, np.newaxis, np.newaxis]).view(np.uint8)
     yield

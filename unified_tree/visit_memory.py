@@ -24,6 +24,7 @@ from unified_tree.visit_fit import (
     PACES,
     USUAL_PACE,
     VisitFit,
+    ages_of,
     worth_by_age,
 )
 
@@ -167,15 +168,19 @@ class VisitMemory:
         yield
         is_back = after >= 0
         age = np.where(is_back, after, now - at)
-        fit = VisitFit(features, is_back, age)
+        ages = ages_of(age)
+        fit = VisitFit(features, is_back, age, ages)
         yield from fit.steps()
         time = float(now - at.min()) / 2
         if held_tokens * time > 0 and count > 1:
             yield
-            half = VisitFit(features[::2], is_back[::2], age[::2])
+            half = VisitFit(features[::2], is_back[::2], age[::2], ages[::2])
             yield from half.steps()
             yield
-            yield from half.judge(features[1::2], is_back[1::2], age[1::2], tokens[1::2], held_tokens * time, boundaries * time)
+            odd = slice(1, None, 2)
+            yield from half.judge(
+                features[odd], is_back[odd], age[odd], ages[odd], tokens[odd], held_tokens * time, boundaries * time
+            )
             self.gain += (half.gain - self.gain) / JUDGEMENTS
             by_length = half.by_length or [1.0] * len(self.by_length)
             self.by_length = [mean + (last - mean) / JUDGEMENTS for mean, last in zip(self.by_length, by_length, strict=True)]

@@ -13,7 +13,7 @@ TWO, FOUR, SIX = np.int64(2), np.int32(4), np.int64(6)
 
 def test_a_tree_takes_them() -> None:
     tree = UnifiedTree([FULL, MAMBA], 2)
-    key = Key(np.arange(6)).prefix(SIX)  # type: ignore[arg-type]
+    key = Key(np.arange(6)).prefix(SIX)
     tree.insert(key, {"full": np.arange(3, dtype=np.int32)}, {"mamba": {FOUR: TWO}}, priority=TWO)  # type: ignore[dict-item, arg-type]
     match = tree.match_prefix(key, limit=FOUR)  # type: ignore[arg-type]
     assert match.device.length == 4

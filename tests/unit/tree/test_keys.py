@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,18 @@ def test_a_prefix_of_a_key() -> None:
     for length in (-1, 5):
         with pytest.raises(InvalidKeyError, match="prefix"):
             whole.prefix(length)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("bigram", [False, True])
+def test_a_key_can_be_sent_to_another_process(copied: bool, bigram: bool) -> None:
+    whole = Key(np.arange(100, 106), "tenant", bigram=bigram, copy=copied)
+    UnifiedTree([FULL], 2).match_prefix(whole)
+    for sent in (whole, whole.prefix(4), whole.tail(2)):
+        got = pickle.loads(pickle.dumps(sent))
+        assert (len(got), got.begin, got.namespace, got.bigram) == (len(sent), sent.begin, "tenant", bigram)
+        assert got.data == bytes(sent.data)[: len(got.data)]
+        assert len(got.data) == (len(sent) - sent.begin) * (16 if bigram else 8)
 
 
 def test_equal_tokens_in_different_namespaces_never_meet() -> None:

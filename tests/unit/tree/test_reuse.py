@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from math import inf, nan
 from random import Random
 from typing import Any
@@ -35,7 +36,9 @@ from unified_tree.visit_fit import (
     PACES,
     USUAL_PACE,
     VisitFit,
+    ages_of,
     chances_by_age,
+    hits_at,
     worth_by_age,
 )
 from unified_tree.visit_memory import DEEP, VisitMemory, lows_of
@@ -506,7 +509,7 @@ def test_only_the_last_uses_of_places_are_remembered() -> None:
 
 def fitted(features: Ints, is_back: Bools, ages: Ints) -> VisitFit:
     """All that is learned of these visits."""
-    fit = VisitFit(features, is_back, ages)
+    fit = VisitFit(features, is_back, ages, ages_of(ages))
     for _ in fit.steps():
         pass
     return fit
@@ -516,7 +519,7 @@ def gain(
     fit: VisitFit, features: Ints, is_back: Bools, ages: Ints, tokens: Ints, memory: float, boundaries: float = 0.0
 ) -> float:
     """What these visits say of it."""
-    for _ in fit.judge(features, is_back, ages, tokens, memory, boundaries):
+    for _ in fit.judge(features, is_back, ages, ages_of(ages), tokens, memory, boundaries):
         pass
     return fit.gain
 
@@ -548,10 +551,7 @@ def test_foresight_is_how_much_likelier_the_answers_of_others_are(memory: str) -
     is_back = draw.random(2_000) < features / 10
     ages = np.where(is_back, 1 + draw.integers(0, 3, 2_000), 1_000)
     fit = fitted(features[::2], is_back[::2], ages[::2])
-    for _ in fit.judge(
-        features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 1e9 if memory == "all are kept" else 1e5, 0.0
-    ):
-        pass
+    gain(fit, features[1::2], is_back[1::2], ages[1::2], np.full(1_000, 10), 1e9 if memory == "all are kept" else 1e5)
     cuts, usual, alike = np.array(fit.cuts), np.array(fit.usual), np.array(fit.alike)
     told = 0.0
     for of, answered, age in zip(features[1::2], is_back[1::2], ages[1::2], strict=True):
@@ -561,6 +561,30 @@ def test_foresight_is_how_much_likelier_the_answers_of_others_are(memory: str) -
         due, due_if_alike = times * usual[:at].sum(), alike[:at].sum()  # answers until then
         told += due_if_alike - due + (np.log(times * usual[at - 1] / alike[at - 1]) if answered else 0.0)
     assert fit.foresight == pytest.approx(told / is_back[1::2].sum())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_classes_of_one_pace_are_judged_as_each_on_its_own(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    classes, memories = int(draw.integers(1, 49)), int(draw.integers(1, 3))
+    of = draw.integers(0, min(classes, 8), classes)
+    worth = draw.random((8, AGES)).round(2)
+    held, hit = draw.random((memories, classes, AGES + 1)).cumsum(2), draw.random((classes, AGES + 1)).cumsum(1)
+    held *= draw.random() * 4 / held[:, :, -1].sum(1).max()
+    rows, counts = np.unique(of, return_counts=True)
+    held_by_row = np.stack([held[:, of == row].sum(1) for row in rows], 1)
+    hit_by_row = np.stack([hit[of == row].sum(0) for row in rows])
+    each = ended(hits_at(worth[of], np.ones(classes, np.int64), held, hit))
+    assert ended(hits_at(worth[rows], counts, held_by_row, hit_by_row)) == pytest.approx(each)
+
+
+def ended(steps: Generator[None, None, float]) -> float:
+    """What they come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return float(end.value)
 
 
 @pytest.mark.parametrize("which", ["all alike", "short ones"])
