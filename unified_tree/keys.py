@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Walked = tuple[object, Boundary]
 
 
-NO_TOKENS: Final = array("q")
+_NO_TOKENS: Final = array("q")
 
 
 class Key:
@@ -58,18 +58,18 @@ class Key:
     def __init__(
         self,
         tokens: NDArray[np.integer[Any]] | Sequence[int],
-        namespace: str | Any = "",  # compiled code would refuse another type in its own words
+        namespace: str | Any = "",  # compiled code would refuse another type in its own words, and numpy's bools
         *,
-        bigram: bool = False,
-        copy: bool = True,
+        bigram: bool | Any = False,
+        copy: bool | Any = True,
     ) -> None:
         data: bytes | memoryview = b""
-        if tokens is not NO_TOKENS:
+        if tokens is not _NO_TOKENS:
             data = as_bytes(tokens) if copy or bigram else as_view(tokens)
         if not isinstance(namespace, str):
             raise InvalidKeyError(f"a namespace must be a string, not {namespace!r}")
         self.namespace = namespace
-        self.bigram = bigram
+        self.bigram = bool(bigram)
         self.begin = 0
         self.is_checked = False  # whether it is known that no id is negative
         self.walked: Walked | None = None
@@ -94,17 +94,17 @@ class Key:
         elements = bytes(self.data[: (self.length - self.begin) * self.width_bytes])
         return unpickled, (elements, self.namespace, self.bigram, self.begin, self.is_checked)
 
-    def prefix(self, length: int | Any) -> Key:
+    def prefix(self, length: int | Any) -> Key:  # an integer of numpy's, too
         """The first `length` elements of this key, sharing its bytes. Cost: O(1)."""
         if not self.begin <= length <= self.length:
             raise InvalidKeyError(f"a prefix of {length} elements was asked of {self}")
-        key = Key(NO_TOKENS, self.namespace)
+        key = Key(_NO_TOKENS, self.namespace)
         key.bigram, key.width_bytes, key.data = self.bigram, self.width_bytes, self.data
         key.begin, key.length = self.begin, int(length)
         key.is_checked, key.walked = self.is_checked, self.walked
         return key
 
-    def tail(self, begin: int | Any) -> Key:
+    def tail(self, begin: int | Any) -> Key:  # likewise
         """The elements from `begin` on, as an insert takes them after a boundary there; nothing else takes a tail.
 
         Cost: one copy of these elements.
@@ -112,7 +112,7 @@ class Key:
         if not self.begin <= begin <= self.length:
             raise InvalidKeyError(f"a tail from element {begin} on was asked of {self}")
         first, last = ((at - self.begin) * self.width_bytes for at in (begin, self.length))
-        return Key.from_elements(bytes(self.data[first:last]), self.namespace, bigram=self.bigram, begin=begin)
+        return Key.from_elements(bytes(self.data[first:last]), self.namespace, bigram=self.bigram, begin=int(begin))
 
     def owned(self) -> Key:
         """A key that stays as it is whatever its caller does: itself, or a copy of one that was not copied."""
@@ -120,10 +120,10 @@ class Key:
             return self
         return Key.from_elements(bytes(self.data), self.namespace, bigram=self.bigram, begin=self.begin).prefix(self.length)
 
-    def require_tokens(self, start: int = 0) -> None:
+    def require_tokens(self, start: int | Any = 0) -> None:
         """Raise InvalidKeyError if an id from element `start` on is negative. Cost: one pass over those elements."""
         if not self.is_checked:
-            require_tokens(self.data, (min(start, self.length) - self.begin) * self.width_bytes)
+            require_tokens(self.data, (min(int(start), self.length) - self.begin) * self.width_bytes)
 
     @staticmethod
     def from_elements(
@@ -135,7 +135,7 @@ class Key:
         Args:
             is_checked: no id is negative, which is known.
         """
-        key = Key(NO_TOKENS, namespace)
+        key = Key(_NO_TOKENS, namespace)
         key.bigram, key.data, key.is_checked = bigram, data, is_checked
         if bigram:
             key.width_bytes = 2 * INT64_BYTES

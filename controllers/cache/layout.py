@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CacheLayout:
-    """What follows from the components of a cache.
+    """What follows from the components of a cache; never changed.
 
     Args:
         components: all of them.
@@ -31,7 +31,7 @@ class CacheLayout:
     Raises ConfigurationError for two `Point` components with pages of their own.
     """
 
-    def __init__(self, components: Sequence[Component], page_size: int, save_grid_tokens: int) -> None:
+    def __init__(self, components: Sequence[Component], *, page_size: int, save_grid_tokens: int) -> None:
         owners = [c for c in components if c.shares is None]
         indexed = [(i, c.coverage) for i, c in enumerate(components) if c.shares is None]
         points = [c.name for c in owners if c.coverage.is_exact]

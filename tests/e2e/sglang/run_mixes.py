@@ -1,7 +1,7 @@
 """Compares caches on the same mixes of requests: `python run_mixes.py --caches none,builtin,ours --requests 200`.
 
 Each pair of a case and a cache is an engine of its own. Every output token must equal that of the engine without a cache (if
-that one runs out of memory, of the next), and with a draft model the number of verified drafts too. No request may reuse more
+that one fails, of the next), and with a draft model the number of verified drafts too. No request may reuse more
 tokens than its namespace has seen, and no mix may have fewer hits than with SGLang's own cache. The engine's python runs it. It
 ends with a table, and with status 1 if anything differs.
 """
@@ -60,7 +60,7 @@ class Run:
     cache: Cache
     mixes: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
-    equal: int = 0
+    equal: int | None = None
 
     @property
     def requests(self) -> list[dict[str, Any]]:
@@ -142,6 +142,7 @@ def last_error(log: Path) -> str:
 
 def compare(run: Run, reference: Run, builtin: Run | None) -> None:
     """Note what differs from the engine without a cache, or the next if that one failed; and hits below SGLang's own cache."""
+    equal = 0
     for index, (mine, theirs) in enumerate(zip(run.mixes, reference.mixes, strict=False)):
         for got, wanted in zip(mine["requests"], theirs["requests"], strict=False):
             where = f"mix {mine['seed']}, request {got['number']}"
@@ -153,13 +154,14 @@ def compare(run: Run, reference: Run, builtin: Run | None) -> None:
             elif got["abort"] == "no" and not got["retractions"] and got["verifications"] != wanted["verifications"]:
                 run.trouble.append(f"{where}: {got['verifications']} verified drafts instead of {wanted['verifications']}")
             else:
-                run.equal += 1
+                equal += 1
             if got["cached_tokens"] > got["known_tokens"] and not run.cache.restarts and not got["retractions"]:
                 run.trouble.append(f"{where}: {got['cached_tokens']} cached of {got['known_tokens']} tokens ever seen")
         if builtin is not None and run.cache.is_ours and index < len(builtin.mixes):
             mine_hits, their_hits = (sum(r["cached_tokens"] for r in mix["requests"]) for mix in (mine, builtin.mixes[index]))
             if mine_hits < their_hits:
                 run.trouble.append(f"mix {mine['seed']}: {mine_hits} cached tokens, {their_hits} with SGLang's cache")
+    run.equal = equal
 
 
 def table(runs: list[Run]) -> str:
@@ -177,7 +179,7 @@ def table(runs: list[Run]) -> str:
                 f"{len(requests):,}",
                 str(sum(request["abort"] != "no" for request in requests)),
                 *(f"{each:,}" for each in sums),
-                f"{run.equal:,}",
+                "-" if run.equal is None else f"{run.equal:,}",
                 f"{sum(mix['seconds'] for mix in run.mixes):.0f}",
                 str(len(run.trouble)),
             )
@@ -223,7 +225,7 @@ def main() -> int:
             run = of_case[cache.name] = served(case, cache, seeds, work, options, imported)
             runs.append(run)
             reference = next((each for each in of_case.values() if each.mixes), None)
-            if "none" in of_case and reference is not None:
+            if "none" in of_case and reference is not None and run is not reference:
                 compare(run, reference, of_case.get("builtin"))
             print(f"{case.name}, {cache.name}: {len(run.requests)} requests in {time.monotonic() - start:.0f} s", flush=True)
             for line in run.trouble[:5]:

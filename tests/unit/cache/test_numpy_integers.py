@@ -13,7 +13,10 @@ TWO, FOUR, SIX = np.int64(2), np.int32(4), np.int64(6)
 
 def test_a_tree_takes_them() -> None:
     tree = UnifiedTree([FULL, MAMBA], 2)
-    key = Key(np.arange(6)).prefix(SIX)
+    key = Key(np.arange(6), bigram=np.False_, copy=np.True_).prefix(SIX)
+    key.require_tokens(TWO)
+    tail = key.tail(FOUR)
+    assert (len(tail), tail.begin, type(tail.begin), type(key.bigram)) == (6, 4, int, bool)
     tree.insert(key, {"full": np.arange(3, dtype=np.int32)}, {"mamba": {FOUR: TWO}}, priority=TWO)  # type: ignore[dict-item, arg-type]
     match = tree.match_prefix(key, limit=FOUR)  # type: ignore[arg-type]
     assert match.device.length == 4
