@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _NO_TOKENS: Final = array("q")
+"""Of a key that is filled afterwards: compiled code makes none but by the constructor."""
 
 
 class Key:
