@@ -113,6 +113,7 @@ HOT = (
     "pool",
     "queues",
     "receipt",
+    "recency",
     "resumability",
     "retiring",
     "reuse",

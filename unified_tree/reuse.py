@@ -21,6 +21,7 @@ from mypy_extensions import i64
 
 from unified_tree.node import Tier
 from unified_tree.place_memory import PlaceMemory
+from unified_tree.recency import Recency
 from unified_tree.tuples import untracked
 from unified_tree.visit import Visit, behind, latest
 from unified_tree.visit_fit import (
@@ -136,9 +137,11 @@ class Reuse:
         self.mode = BY_RECENCY
         self.rankings = 0
         self._sessions = VisitMemory(settings.remembered_visits)
+        self._recency = Recency(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._places = PlaceMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
+        self._unbooked = 0  # tokens of a leaf that stands in the tree, but whose pages do not yet
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
@@ -165,7 +168,7 @@ class Reuse:
         if not visit.is_gone_on_from(length):
             self._fork(line, length)
         elif not visit.is_open:  # else it tries again
-            self._go_on(visit, length)
+            self._go_on(visit, length, length, length)
             line.kept = length
 
     def grew(self, node: Node) -> None:
@@ -174,12 +177,13 @@ class Reuse:
         if line is None or parent is None:
             return
         start, visit = parent.end, latest(line)
+        self._unbooked = node.end - start
         if visit is None:
             fork, above = max(0, line.fork), line.parent
             before = None if above is None else latest(above)
             if before is not None and before.is_gone_on_from(fork):
                 # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
-                visit = before if before.is_open or before.end == start else self._go_on(before, fork)
+                visit = before if before.is_open or before.end == start else self._go_on(before, fork, start, fork)
                 if above is not None:
                     above.kept = fork
             else:
@@ -188,17 +192,22 @@ class Reuse:
                 visit = self._begin(Visit(self.now, fork, fork, None, is_fork=False))
             line.visit = visit
         elif not visit.is_open and start < visit.end:  # evicted text comes back
-            visit = self._go_on(visit, start, is_whole=False)
+            visit = self._go_on(visit, start, start, min(node.end, visit.end), is_whole=False)
         line.kept = node.end
-        visit.went_on(node.end, self.now)
-        self._sessions.judge(visit)
+        self._unbooked = 0
+        self._went_on(visit, node.end)
 
     def published(self, node: Node, length: int) -> None:
         """A request has published a text that the tree had, which ends in a node. Cost: O(1)."""
         visit = None if node.line is None else latest(node.line)
         if visit is not None and visit.is_open:
-            visit.went_on(max(length, visit.end), self.now)
-            self._sessions.judge(visit)
+            self._went_on(visit, max(length, visit.end))
+
+    def _went_on(self, visit: Visit, end: int) -> None:
+        """A session's request has published more. Cost: O(1)."""
+        visit.went_on(end, self.now)
+        self._sessions.judge(visit)
+        self._recency.grew(visit.serial, visit.room)
 
     def saved(self, node: Node) -> None:
         """A window or a state was saved at a node's end. Cost: O(log n) for each value behind which that is, of some nodes."""
@@ -231,9 +240,15 @@ class Reuse:
         if pool.learns and self.place(value)[0] != queue_of(value):
             pool.reorder(value)
 
-    def _go_on(self, before: Visit, length: int, *, is_whole: bool = True) -> Visit:
-        """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known."""
+    def _go_on(self, before: Visit, length: int, hit: int, shared: int, *, is_whole: bool = True) -> Visit:
+        """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known.
+
+        Args:
+            hit, shared: so much of the whole text is still there, and the request has so much in common with it.
+        """
         self._answer(before, length, is_whole=is_whole)
+        could = before.own_tokens(shared)
+        self._sessions.compare(min(could, before.own_tokens(hit)), self._recency.answered(before.serial, could))
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
         saves = before.saves
         visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
@@ -242,6 +257,7 @@ class Reuse:
     def _begin(self, visit: Visit) -> Visit:
         """A session has a new visit."""
         self._sessions.enter(visit)
+        self._recency.enter(visit.room)
         self.visits += 1
         count, every = self.visits, self._settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
@@ -285,6 +301,8 @@ class Reuse:
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
         held_tokens, boundaries = self._held()
+        if held_tokens > 0:
+            self._recency.has_room_for(int(held_tokens))
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
         yield
@@ -329,6 +347,7 @@ class Reuse:
         state = self._state
         tiers = state.device_pools, state.host_pools
         on_tier = [max([0, *[pool.used_pages for pool in pools if pool.is_path]]) for pools in tiers]
+        on_tier[0] += self._unbooked // state.page_size
         held = max(on_tier)
         tier = on_tier.index(held)
         pools = tiers[tier]

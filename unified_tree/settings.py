@@ -24,7 +24,7 @@ class TreeSettings:
         faded_ghosts: how many evicted prefixes beyond that are still known to have been there, some 400 bytes each; 0 or more.
         remembered_visits: from how many of the last requests the `density` policy learns, some 600 bytes each.
         remembered_forks: likewise from how many uses of places where sessions fork off, of new and of known ones each.
-        revise_every: after so many requests the `density` policy learns anew, and first after 64, 128, 256, … of them.
+        revise_every: after so many requests the `density` policy learns anew, and before that after every 64.
         listed_forks: how many places of one text are known where sessions fork off; the one unused for longest is forgotten.
         listed_saves: how many places of one session are known where windows or states were saved; the first are forgotten.
     """

@@ -121,6 +121,10 @@ class Visit:
         is_same = self.is_open or length >= self.begin
         return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
 
+    def own_tokens(self, length: int) -> int:
+        """How many tokens of the session's own text a request shares that shares so much of the whole. Cost: O(1)."""
+        return max(0, self.room - max(0, self.end - length))
+
     def went_on(self, end: int, now: int) -> None:
         """The same request has published more."""
         self.at = now

@@ -41,6 +41,13 @@ JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
+BEHIND: Final = 0.95
+"""It does not go on to be where so many times as many tokens were hit as would have been otherwise."""
+WATCHED: Final = 64
+"""That is looked at after so many answers, of which about twice as many count; not after the first."""
+BARRED: Final = 1024
+MOST_BARRED: Final = 8192
+"""For so many visits; for twice as many each time that it comes again, unless it was worth it for BARRED answers between."""
 DEEP: Final = 1.4
 """So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
@@ -79,6 +86,9 @@ class VisitMemory:
         self.judged = 1
         self.foresight = 0.0
         self._may_rise = True
+        self._risen = 0
+        self._hit = self._by_recency = 0.0
+        self._barred, self._barred_until = BARRED, 0
 
     def enter(self, visit: Visit) -> None:
         """Remember a new visit. Cost: O(1)."""
@@ -105,6 +115,22 @@ class VisitMemory:
         slot = visit.serial % self._size
         if self._visits[slot] is visit:
             self._after[slot] = age
+
+    def compare(self, hit: i64, by_recency: i64) -> None:
+        """So many tokens of a visit that was answered were hit, and would have been by recency. Cost: O(1)."""
+        if not self._may_rise:
+            return
+        self._risen += 1
+        self._hit += float(hit)
+        self._by_recency += float(by_recency)
+        if self._risen % WATCHED == 0:
+            if self._risen > WATCHED and self._hit < BEHIND * self._by_recency:
+                self._may_rise = False
+                self._barred_until = self._entered + self._barred
+                self._barred = min(MOST_BARRED, 2 * self._barred)
+                self._forget()
+            self._hit /= 2
+            self._by_recency /= 2
 
     def pace(self, visit: Visit) -> i64:
         """How much sooner than others visits like this one are answered; `USUAL_PACE` for no sooner. Cost: O(1)."""
@@ -186,11 +212,20 @@ class VisitMemory:
             self.by_length = [mean + (last - mean) / JUDGEMENTS for mean, last in zip(self.by_length, by_length, strict=True)]
             self.judged = count // 2
             self.foresight = half.foresight
-            self._may_rise = half.rise >= RISE_PAYS
+            self._let_rise(half.rise >= RISE_PAYS and self._entered >= self._barred_until)
         self._weights, self._cuts, self._paces = fit.weights, fit.cuts, fit.paces
         self._alike, self._usual = fit.alike, fit.usual
         self._forget()
         self._epoch += 1
+
+    def _let_rise(self, may_rise: bool) -> None:
+        """Whether what was used last may be worth less from now on."""
+        if may_rise and not self._may_rise:
+            self._risen = 0
+            self._hit = self._by_recency = 0.0
+        elif may_rise and self._risen >= BARRED:
+            self._barred = BARRED
+        self._may_rise = may_rise
 
     def _forget(self) -> None:
         """What a visit is worth is to be settled anew: by pace, and for all alike."""

@@ -16,6 +16,7 @@ from unified_tree.node import Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
+from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
     BY_CLASS,
@@ -59,6 +60,7 @@ class Server:
         self._free = {name: list(range(size)) for name, size in self.sizes.items()}
         self.tree = UnifiedTree(kinds, 1, policy=policy, page_counts=self.sizes, settings=TreeSettings(**settings))
         self.victims: list[int] = []
+        self.cut_pages: int | None = None
 
     def serve(self, tokens: list[int], ends: tuple[int, ...] = ()) -> int:
         """How many tokens of a prompt are hit. Windows and states are left at `ends`, too."""
@@ -85,7 +87,7 @@ class Server:
 
     def _take(self, name: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         if len(self._free[name]) < count:
-            for each, ids in self.tree.evict({name: count - len(self._free[name])}).freed.items():
+            for each, ids in self.tree.evict({name: count - len(self._free[name])}, cut_pages=self.cut_pages).freed.items():
                 self._free[each] += ids.tolist()
                 self.victims += ids.tolist()
         free = self._free[name]
@@ -627,19 +629,94 @@ def test_keeping_what_is_older_pays_where_answers_take_their_time(is_round: bool
 
 @pytest.mark.parametrize("is_round", [True, False], ids=["all after the same time", "soon or late"])
 def test_worth_rises_with_age_only_where_that_pays(is_round: bool) -> None:
-    memory, draw, due = VisitMemory(1 << 12), Random(4), dict[int, list[Visit]]()
-    for now in range(4_000):
+    memory = VisitMemory(1 << 12)
+    answered_late(memory, range(4_000), 90 if is_round else 0)
+    worth = [memory.worth(USUAL_PACE, age) for age in range(0, 90, 5)]
+    assert (worth[-1] > 2 * worth[0]) if is_round else worth == sorted(worth, reverse=True)
+
+
+def answered_late(memory: VisitMemory, times: range, after: int) -> None:
+    """One visit each time, answered that much later at least or, for 0, soon or late; then it learns. There is memory for four
+    tenths of what waits.
+    """
+    draw, due = Random(4), dict[int, list[Visit]]()
+    for now in times:
         for before in due.pop(now, []):
             memory.answered(before, now - before.at)
         visit = Visit(now, 0, 100, None, is_fork=False)
         memory.enter(visit)
-        due.setdefault(
-            now + (draw.randrange(90, 110) if is_round else min(3_000, int(10 * draw.paretovariate(0.8)))), []
-        ).append(visit)
-    for _ in memory.learn(4_000, 4_000.0, 0.0):  # memory for four tenths of what waits
+        age = draw.randrange(after, after + 20) if after else min(3_000, int(10 * draw.paretovariate(0.8)))
+        due.setdefault(now + age, []).append(visit)
+    for _ in memory.learn(times.stop, 4_000.0, 0.0):
         pass
-    worth = [memory.worth(USUAL_PACE, age) for age in range(0, 90, 5)]
-    assert (worth[-1] > 2 * worth[0]) if is_round else worth == sorted(worth, reverse=True)
+
+
+def rises(memory: VisitMemory) -> bool:
+    return memory.worth(USUAL_PACE, 80) > 2 * memory.worth(USUAL_PACE, 0)
+
+
+def test_worth_no_longer_rises_with_age_where_recency_would_have_hit_more() -> None:
+    memory = VisitMemory(1 << 12)
+    answered_late(memory, range(4_000), 90)
+    for hit in (100, 96, 96, 0):
+        for _ in range(64):
+            assert rises(memory)  # the answers that end it are the last ones
+            memory.compare(hit, 100)
+    assert not rises(memory)
+    assert [memory.worth(USUAL_PACE, age) for age in range(90)] == [memory.worth(USUAL_PACE, 0)] * 90
+    answered_late(memory, range(4_000, 5_000), 90)
+    assert not rises(memory)
+    answered_late(memory, range(5_000, 5_100), 90)
+    assert rises(memory)
+
+
+def test_it_waits_twice_as_long_each_time_that_worth_rises_in_vain() -> None:
+    memory, at, waited = VisitMemory(1 << 12), 4_000, []
+    answered_late(memory, range(at), 90)
+    for useful in (0, 0, 0, 0, 0, 1_100, 0):
+        for _ in range(useful):
+            memory.compare(100, 100)
+        if useful:
+            answered_late(memory, range(at, at := at + 1), 90)
+        while rises(memory):
+            memory.compare(0, 100)
+        waited.append(0)
+        while not rises(memory):
+            answered_late(memory, range(at, at := at + 512), 90)
+            waited[-1] += 512
+    assert waited == [1_024, 2_048, 4_096, 8_192, 8_192, 1_024, 2_048]
+
+
+@pytest.mark.parametrize("pages", [40, 200, 1_000])
+def test_it_hits_what_a_tree_hits_that_evicts_by_recency(pages: int) -> None:
+    server, recency, draw = Server("lru", pages), Recency(1 << 12), Random(pages)
+    server.cut_pages = 1
+    recency.has_room_for(pages)
+    last: list[tuple[int, list[int]]] = []
+    hits = 0
+    for serial in range(2_000):
+        at = len(last) - 1 - int(len(last) * draw.random() ** 3)
+        text, by_recency = list[int](), 0
+        if at >= 0 and draw.random() < 0.8:
+            before, text = last.pop(at)
+            if len(text) > pages // 2:
+                text = []  # nobody goes on from it
+            else:
+                by_recency = int(recency.answered(before, len(text)))
+        turn = text + fresh(draw.randrange(1, 12), draw)
+        recency.enter(len(turn))
+        last.append((serial, turn))
+        assert server.serve(turn) == by_recency, serial
+        hits += by_recency
+    assert hits > 0
+
+
+def test_where_recency_hits_as_little_it_does_not_matter_how_little() -> None:
+    memory = VisitMemory(1 << 12)
+    answered_late(memory, range(4_000), 90)
+    for _ in range(1_000):
+        memory.compare(0, 0)
+    assert rises(memory)
 
 
 def test_visits_without_an_answer_say_nothing() -> None:
@@ -737,6 +814,17 @@ def test_visits_are_learned_of_after_every_few_at_first() -> None:
     starts = [64, 128, 192, 256, 512]
     assert len(learned_after) == len(starts), learned_after
     assert all(0 <= after - start < 64 for after, start in zip(learned_after, starts, strict=True)), learned_after
+
+
+def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small() -> None:
+    """It is learned as its leaf comes, whose pages the tree does not have yet."""
+    server, draw = Server("density", 300), Random(5)
+    server.cut_pages = 1
+    for length in [9] * 63 + [250]:
+        server.serve(fresh(length, draw))
+    reuse = server.tree.state.reuse
+    assert reuse is not None and reuse.visits == 64
+    assert reuse._recency._room == 300
 
 
 @pytest.mark.parametrize(
