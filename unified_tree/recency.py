@@ -35,6 +35,11 @@ class Recency:
         self._room: i64 = UNBOUNDED
         self.held: i64 = 0
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is known for how many there is room."""
+        return self._room < UNBOUNDED
+
     def has_room_for(self, tokens: i64) -> None:
         """There is room for so many tokens from now on. Cost: as `grew`."""
         self._room = tokens
@@ -54,23 +59,26 @@ class Recency:
         self.grew(serial, tokens)
 
     def grew(self, serial: i64, tokens: i64) -> None:
-        """A visit that nobody answered has so many tokens now. Cost: O(1), amortized over visits."""
+        """A visit that nobody answered has so many tokens now; one that has lost its end does not grow. Cost: O(1), amortized
+        over visits.
+        """
         if serial >= self._first:
             slot = serial % self._size
             self.held += tokens - i64(self._tokens[slot])
             self._tokens[slot] = int(tokens)
             self._evict()
 
-    def answered(self, serial: i64, tokens: i64) -> i64:
-        """How many tokens it hits of a visit that is answered now, by a request that shares so many of it; 0 before it is known
-        for how many there is room. Cost: O(1).
+    def answered(self, serial: i64) -> i64:
+        """How many tokens it holds of a visit that is answered now; all, before it is known for how many there is room. Cost:
+        O(1).
         """
         if serial >= self._first:
             slot = serial % self._size
-            self.held -= i64(self._tokens[slot])
+            tokens = i64(self._tokens[slot])
+            self.held -= tokens
             self._tokens[slot] = 0
-            return 0 if self._room == UNBOUNDED else tokens
-        return min(tokens, self._left) if serial == self._first - 1 else 0
+            return tokens
+        return self._left if serial == self._first - 1 else 0
 
     def _evict(self) -> None:
         while self.held > self._room:

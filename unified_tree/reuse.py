@@ -128,6 +128,7 @@ class Reuse:
         visits: how many visits sessions had.
         mode: BY_RECENCY, BY_AGE or BY_CLASS.
         rankings: how often values came to be ranked in another way.
+        entering: tokens that an insert adds leaves for, whose pages the tree does not have yet.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -136,12 +137,12 @@ class Reuse:
         self.visits = 0
         self.mode = BY_RECENCY
         self.rankings = 0
+        self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         self._recency = Recency(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._places = PlaceMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
-        self._unbooked = 0  # tokens of a leaf that stands in the tree, but whose pages do not yet
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
@@ -168,7 +169,7 @@ class Reuse:
         if not visit.is_gone_on_from(length):
             self._fork(line, length)
         elif not visit.is_open:  # else it tries again
-            self._go_on(visit, length, length, length)
+            self._go_on(visit, length, length, visit.end)
             line.kept = length
 
     def grew(self, node: Node) -> None:
@@ -177,13 +178,13 @@ class Reuse:
         if line is None or parent is None:
             return
         start, visit = parent.end, latest(line)
-        self._unbooked = node.end - start
         if visit is None:
             fork, above = max(0, line.fork), line.parent
             before = None if above is None else latest(above)
             if before is not None and before.is_gone_on_from(fork):
                 # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
                 visit = before if before.is_open or before.end == start else self._go_on(before, fork, start, fork)
+                visit.recency_end = min(visit.recency_end, fork)
                 if above is not None:
                     above.kept = fork
             else:
@@ -192,9 +193,10 @@ class Reuse:
                 visit = self._begin(Visit(self.now, fork, fork, None, is_fork=False))
             line.visit = visit
         elif not visit.is_open and start < visit.end:  # evicted text comes back
-            visit = self._go_on(visit, start, start, min(node.end, visit.end), is_whole=False)
+            visit = self._go_on(visit, start, start, visit.end, is_whole=False)
+        if visit.recency_end > start:
+            self._sessions.missed(min(node.end, visit.recency_end) - start)
         line.kept = node.end
-        self._unbooked = 0
         self._went_on(visit, node.end)
 
     def published(self, node: Node, length: int) -> None:
@@ -240,16 +242,20 @@ class Reuse:
         if pool.learns and self.place(value)[0] != queue_of(value):
             pool.reorder(value)
 
-    def _go_on(self, before: Visit, length: int, hit: int, shared: int, *, is_whole: bool = True) -> Visit:
+    def _go_on(self, before: Visit, length: int, hit: int, most: int, *, is_whole: bool = True) -> Visit:
         """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known.
 
         Args:
-            hit, shared: so much of the whole text is still there, and the request has so much in common with it.
+            hit: how much of the whole text is still there, of its path at least.
+            most: how much of it the request can have in common with the visit.
         """
         self._answer(before, length, is_whole=is_whole)
-        could = before.own_tokens(shared)
-        self._sessions.compare(min(could, before.own_tokens(hit)), self._recency.answered(before.serial, could))
+        own = before.end - before.room  # where what only the session has begins
+        by_recency = own + self._recency.answered(before.serial)
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
+        if self._recency.is_bounded and not self._state.is_gated:  # else what comes back may have been out of reach
+            self._sessions.compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
+            visit.recency_end = min(most, by_recency)
         saves = before.saves
         visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
         return self._begin(visit)
@@ -301,7 +307,7 @@ class Reuse:
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
         held_tokens, boundaries = self._held()
-        if held_tokens > 0:
+        if self._has_evicted():
             self._recency.has_room_for(int(held_tokens))
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
@@ -340,14 +346,18 @@ class Reuse:
             ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
 
+    def _has_evicted(self) -> bool:
+        """Whether some of what paths held had to go: before that, what they hold does not say for how much there is room."""
+        return any(p.evicted_pages > 0 for p in self._state.device_pools if p.is_path)
+
     def _held(self) -> tuple[float, float]:
-        """How many tokens of path the tree holds on the tier that holds more, and for how many boundaries there is room; 0 if
-        these need none of their own.
+        """How many tokens of path the tree holds on the tier that holds more, with those that enter just now, and for how many
+        boundaries there is room; 0 if these need none of their own.
         """
         state = self._state
         tiers = state.device_pools, state.host_pools
         on_tier = [max([0, *[pool.used_pages for pool in pools if pool.is_path]]) for pools in tiers]
-        on_tier[0] += self._unbooked // state.page_size
+        on_tier[0] += self.entering // state.page_size
         held = max(on_tier)
         tier = on_tier.index(held)
         pools = tiers[tier]

@@ -62,6 +62,7 @@ class Visit:
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
         by: the visit of the request that went on from it; None while nobody has, and for places where sessions fork off.
+        recency_end: up to where its request would have hit if recency had evicted, as far as it is known to have that text.
         saves: lengths at which windows or states of the session were saved, the last of them, ascending.
     """
 
@@ -79,6 +80,7 @@ class Visit:
         "judged",
         "mean_gap",
         "pace",
+        "recency_end",
         "room",
         "saves",
         "serial",
@@ -95,6 +97,7 @@ class Visit:
         self.is_open = True
         self.saves: tuple[int, ...] = ()
         self.serial = 0
+        self.recency_end = 0
         self.features: i64 = 0
         self.pace: i64 = 0
         self.judged: i64 = UNJUDGED
@@ -120,10 +123,6 @@ class Visit:
         """
         is_same = self.is_open or length >= self.begin
         return is_same and GONE_ON_SHARE * (length - self.start) >= self.end - self.start
-
-    def own_tokens(self, length: int) -> int:
-        """How many tokens of the session's own text a request shares that shares so much of the whole. Cost: O(1)."""
-        return max(0, self.room - max(0, self.end - length))
 
     def went_on(self, end: int, now: int) -> None:
         """The same request has published more."""

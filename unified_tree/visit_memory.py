@@ -42,12 +42,12 @@ JUDGEMENTS: Final = 2
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
 BEHIND: Final = 0.95
-"""It does not go on to be where so many times as many tokens were hit as would have been otherwise."""
+"""It does not go on to be where fewer than so many times as many tokens are hit as recency would hit."""
 WATCHED: Final = 64
-"""That is looked at after so many answers, of which about twice as many count; not after the first."""
+"""That is looked at after each so many answers but the first, and the last ones count most: twice as many, about."""
 BARRED: Final = 1024
 MOST_BARRED: Final = 8192
-"""For so many visits; for twice as many each time that it comes again, unless it was worth it for BARRED answers between."""
+"""For so many visits; for twice as many each time that it comes again, unless it paid for BARRED answers between."""
 DEEP: Final = 1.4
 """So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
@@ -117,13 +117,17 @@ class VisitMemory:
             self._after[slot] = age
 
     def compare(self, hit: i64, by_recency: i64) -> None:
-        """So many tokens of a visit that was answered were hit, and would have been by recency. Cost: O(1)."""
-        if not self._may_rise:
+        """Of the text of a visit that was answered so many tokens were there, and so many of these would be by recency. Cost:
+        O(1).
+        """
+        if not (self._may_rise and self._alike):
             return
         self._risen += 1
         self._hit += float(hit)
         self._by_recency += float(by_recency)
         if self._risen % WATCHED == 0:
+            if self._risen >= BARRED:
+                self._barred = BARRED
             if self._risen > WATCHED and self._hit < BEHIND * self._by_recency:
                 self._may_rise = False
                 self._barred_until = self._entered + self._barred
@@ -131,6 +135,11 @@ class VisitMemory:
                 self._forget()
             self._hit /= 2
             self._by_recency /= 2
+
+    def missed(self, tokens: i64) -> None:
+        """So many tokens of such a text come back that would have been there by recency. Cost: O(1)."""
+        if self._may_rise and self._alike:
+            self._by_recency += float(tokens)
 
     def pace(self, visit: Visit) -> i64:
         """How much sooner than others visits like this one are answered; `USUAL_PACE` for no sooner. Cost: O(1)."""
@@ -223,8 +232,6 @@ class VisitMemory:
         if may_rise and not self._may_rise:
             self._risen = 0
             self._hit = self._by_recency = 0.0
-        elif may_rise and self._risen >= BARRED:
-            self._barred = BARRED
         self._may_rise = may_rise
 
     def _forget(self) -> None:

@@ -131,6 +131,14 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert (tmp_path / "rows.json").exists()
 
 
+def test_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "20"))
+    monkeypatch.setitem(foreseen.TOKENS, "built-in agents", (512 << 12, 512 << 12))
+    assert main([str(tmp_path), "--only", "built-in agents", "--sweep"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1]  # all fits
+    assert row == "| built-in agents | 1,048,576 to 4,194,304 | +0.00 | +0.00 | +0.00 | 0 |"
+
+
 def test_a_line_says_what_is_needed() -> None:
     row = {"workload": "w", "tokens": 1000, "lru": 0.1, "density": 0.2, "foreseen": 0.21, "best": 0.5, "density_needs": 8}
     shown = line(row | {"learned": 0.19, "foreseen_needs": None})

@@ -59,12 +59,15 @@ def test_it_holds_what_is_left_of_a_list_of_visits(room: int, size: int) -> None
                 naive.evict()
             while waiting and draw.random() < 0.45:
                 serial = waiting.pop(draw.randrange(len(waiting)) if draw.random() < 0.5 else -1)
-                shared = draw.randrange(naive.tokens[serial] + 1)
-                found = min(shared, naive.left.pop(serial, 0))
-                assert recency.answered(serial, shared) == found, (seed, serial)
+                assert recency.answered(serial) == naive.left.pop(serial, 0), (seed, serial)
 
 
-def test_before_it_is_known_for_how_much_there_is_room_it_hits_nothing() -> None:
+def test_before_it_is_known_for_how_much_there_is_room_it_holds_all() -> None:
     recency = Recency(8)
     recency.enter(5)
-    assert recency.answered(0, 5) == 0
+    recency.enter(7)
+    before = recency.is_bounded
+    assert recency.answered(0) == 5
+    recency.has_room_for(6)
+    assert (before, recency.is_bounded) == (False, True)
+    assert recency.answered(1) == 6

@@ -702,7 +702,7 @@ def test_it_hits_what_a_tree_hits_that_evicts_by_recency(pages: int) -> None:
             if len(text) > pages // 2:
                 text = []  # nobody goes on from it
             else:
-                by_recency = int(recency.answered(before, len(text)))
+                by_recency = int(recency.answered(before))
         turn = text + fresh(draw.randrange(1, 12), draw)
         recency.enter(len(turn))
         last.append((serial, turn))
@@ -816,15 +816,97 @@ def test_visits_are_learned_of_after_every_few_at_first() -> None:
     assert all(0 <= after - start < 64 for after, start in zip(learned_after, starts, strict=True)), learned_after
 
 
-def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small() -> None:
-    """It is learned as its leaf comes, whose pages the tree does not have yet."""
-    server, draw = Server("density", 300), Random(5)
-    server.cut_pages = 1
-    for length in [9] * 63 + [250]:
-        server.serve(fresh(length, draw))
+@pytest.mark.parametrize("ends", [(250,), (10, 250), (10, 200, 250)], ids=["one leaf", "two", "three"])
+def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small(ends: tuple[int, ...]) -> None:
+    """It is learned as its first leaf comes, whose pages the tree does not have yet, nor those of the others."""
+    server, draw = Server("density", 300, 100), Random(5)
+    for _ in range(63):
+        server.serve(fresh(9, draw))
     reuse = server.tree.state.reuse
-    assert reuse is not None and reuse.visits == 64
-    assert reuse._recency._room == 300
+    assert reuse is not None and not reuse._recency.is_bounded
+    states = {"state": {end: int(server._take("state", 1)[0]) for end in ends}}
+    server.tree.insert(Key(fresh(250, draw)), {"full": server._take("full", 250)}, states=states)
+    assert reuse.visits == 64 and reuse.entering == 0
+    assert reuse._recency._room == server.tree.state.device_pools[0].used_pages > 290
+
+
+def test_a_tree_that_fills_does_not_say_how_much_fits() -> None:
+    server, draw = Server("density", 1_000_000), Random(5)
+    texts = [fresh(5, draw) for _ in range(100)]
+    for _ in range(7):
+        texts = [text + fresh(5, draw) for text in texts]
+        for text in texts:
+            server.serve(text)
+    reuse = server.tree.state.reuse
+    assert reuse is not None and reuse._sessions.is_ready and not reuse._recency.is_bounded
+
+
+def compared(server: Server) -> tuple[float, float]:
+    """What was hit since, and would have been by recency."""
+    reuse = server.tree.state.reuse
+    assert reuse is not None and reuse._recency.is_bounded
+    hit, by_recency = reuse._sessions._hit, reuse._sessions._by_recency
+    reuse._sessions._hit = reuse._sessions._by_recency = 0.0
+    return hit, by_recency
+
+
+def bounded(pages: int, boundaries: int = 0) -> tuple[Server, Random]:
+    """A server that has learned for how much there is room, and where nobody has come back yet."""
+    server, draw = Server("density", pages, boundaries), Random(5)
+    server.cut_pages = 1
+    for _ in range(70):
+        server.serve(fresh(pages // 50, draw))
+    assert compared(server) == (0.0, 0.0)
+    return server, draw
+
+
+def evict(server: Server, pages: int) -> None:
+    """The order takes what recency would not."""
+    if pages:
+        server._free["full"] += server.tree.evict({"full": pages}, cut_pages=1).freed["full"].tolist()
+
+
+@pytest.mark.parametrize("ends", [(), (300,), (120, 250, 330)], ids=["one leaf", "two", "four"])
+@pytest.mark.parametrize("gone", [0, 1, 100, 190, 270, 300])
+def test_what_recency_would_hit_is_known_where_text_comes_back(gone: int, ends: tuple[int, ...]) -> None:
+    """The pool holds 400 tokens; while nobody has come back the order takes the end of what was used last."""
+    server, draw = bounded(400)
+    text = fresh(300, draw)
+    server.serve(text)
+    evict(server, gone)
+    assert server.serve(text + fresh(50, draw), ends) == 300 - gone
+    assert compared(server) == (300.0 - gone, 300.0)
+
+
+@pytest.mark.parametrize("ends", [(), (120, 250, 290, 310, 330)], ids=["one leaf", "many"])
+@pytest.mark.parametrize("gone", [0, 20, 100, 340])
+def test_recency_would_not_hit_an_answer_that_was_dropped(gone: int, ends: tuple[int, ...]) -> None:
+    server, draw = bounded(400)
+    text = fresh(300, draw)
+    server.serve(text + fresh(40, draw))
+    evict(server, gone)
+    hit = min(300, 340 - gone)
+    assert server.serve(text + fresh(60, draw), ends) == hit
+    assert compared(server) == (hit, 300.0)
+
+
+def test_recency_would_hit_no_more_than_it_has_room_for() -> None:
+    server, draw = bounded(400)
+    text = fresh(300, draw)
+    server.serve(text)
+    for _ in range(4):  # of 400 tokens there are 260 left for the text, by recency; the order takes these again
+        server.serve(fresh(35, draw))
+    hit = server.serve(text + fresh(10, draw))
+    assert compared(server) == (hit, 260.0) and hit > 260
+
+
+def test_a_wait_that_paid_between_is_short_again() -> None:
+    memory = VisitMemory(1 << 12)
+    answered_late(memory, range(4_000), 90)
+    memory._barred = 8_192
+    for hit in [100] * 2_000 + [0] * 64:
+        memory.compare(hit, 100)
+    assert not rises(memory) and memory._barred_until == memory._entered + 1_024
 
 
 @pytest.mark.parametrize(
