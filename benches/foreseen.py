@@ -39,7 +39,7 @@ TOKENS: dict[str, tuple[int, ...]] = {
 HEADS = "workload | tokens | `lru` | `density` | learned | foreseen | best possible | `density` needs | foreseen needs"
 
 SWEPT = 40
-SWEEP_HEADS = "workload | tokens | `density` beside `lru`, in the mean | least | most | over 0.3 below, of 40 sizes"
+SWEEP_HEADS = f"workload | tokens | `density` beside `lru`, in the mean | least | most | over 0.3 below, of {SWEPT} sizes"
 
 
 def least_parts(wanted: float, hit_in: Callable[[int], float]) -> int | None:
@@ -89,13 +89,21 @@ def line(row: dict[str, Any]) -> str:
     return f"| {row['workload']} | {row['tokens']:,} | {' | '.join(shown + needs)} |"
 
 
-def swept(workload: str, traces: Path, sizes: tuple[int, ...]) -> str:
-    """A row: by how many points `density` hits more than `lru`, in memories from half of the first size to twice the second."""
+def swept(workload: str, traces: Path, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """By how many points `density` hits more than `lru`, in memories from half of the first size to twice the second."""
     prompts = prompts_of(Cell(workload, "llama-3.1-8b", 8).plan(traces).workload)
-    memories = np.rint(np.geomspace(sizes[0] / 2, 2 * sizes[1], SWEPT) / UNIT_TOKENS).astype(np.int64)
-    more = 100 * np.array([hit_by_tree(prompts, n, "density") - hit_by_tree(prompts, n, "lru") for n in memories.tolist()])
-    span = f"{memories[0] * UNIT_TOKENS:,} to {memories[-1] * UNIT_TOKENS:,}"
-    return f"| {workload} | {span} | {more.mean():+.2f} | {more.min():+.2f} | {more.max():+.2f} | {(more < -0.3).sum()} |"
+    memories = np.rint(np.geomspace(sizes[0] / 2, 2 * sizes[1], SWEPT) / UNIT_TOKENS).astype(np.int64).tolist()
+    more = [100 * (hit_by_tree(prompts, n, "density") - hit_by_tree(prompts, n, "lru")) for n in memories]
+    return {"workload": workload, "tokens": [n * UNIT_TOKENS for n in memories], "more": more}
+
+
+def swept_line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    tokens, more = row["tokens"], np.array(row["more"])
+    span = f"{tokens[0]:,} to {tokens[-1]:,}"
+    return (
+        f"| {row['workload']} | {span} | {more.mean():+.2f} | {more.min():+.2f} | {more.max():+.2f} | {(more < -0.3).sum()} |"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,7 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.only not in (None, workload):
             continue
         if options.sweep:
-            print(swept(workload, options.traces, sizes), flush=True)
+            rows.append(swept(workload, options.traces, sizes))
+            print(swept_line(rows[-1]), flush=True)
         else:
             for row in rows_of(workload, options.traces, sizes):
                 rows.append(row)

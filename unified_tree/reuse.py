@@ -5,10 +5,11 @@ each age (`VisitMemory`). Values of the same worth at the same age wait in one q
 victim stands at an end of some queue.
 
 Until enough is known values go by recency. Then sessions are told apart only while that pays, judged by visits that the judging
-knowledge does not come from; else all of them are worth the same at the same age.
+knowledge does not come from; else all of them are worth the same at the same age. That worth rises with age is given up where
+recency, simulated beside, would hit more.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
-`revise_every` visits fifty to a hundred slices of learning, one a visit, or some of those over few visits. Memory: two rings of
+`revise_every` visits fifty to a hundred slices of learning, one a visit, or some of those over few visits. Memory: rings of
 visits, and what hangs on lines.
 """
 
@@ -139,7 +140,8 @@ class Reuse:
         self.rankings = 0
         self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
-        self._recency = Recency(settings.remembered_visits)
+        # Where windows or states are required recency, too, could not resume from all that it holds.
+        self._recency = None if state.is_gated else Recency(settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._places = PlaceMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
@@ -209,7 +211,8 @@ class Reuse:
         """A session's request has published more. Cost: O(1)."""
         visit.went_on(end, self.now)
         self._sessions.judge(visit)
-        self._recency.grew(visit.serial, visit.room)
+        if self._recency is not None:
+            self._recency.grew(visit.serial, visit.room)
 
     def saved(self, node: Node) -> None:
         """A window or a state was saved at a node's end. Cost: O(log n) for each value behind which that is, of some nodes."""
@@ -250,12 +253,13 @@ class Reuse:
             most: how much of it the request can have in common with the visit.
         """
         self._answer(before, length, is_whole=is_whole)
-        own = before.end - before.room  # where what only the session has begins
-        by_recency = own + self._recency.answered(before.serial)
         visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
-        if self._recency.is_bounded and not self._state.is_gated:  # else what comes back may have been out of reach
-            self._sessions.compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
-            visit.recency_end = min(most, by_recency)
+        if self._recency is not None:
+            own = before.end - before.room  # where what only the session has begins
+            by_recency = own + self._recency.answered(before.serial)
+            if self._recency.is_bounded:
+                self._sessions.compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
+                visit.recency_end = min(most, by_recency)
         saves = before.saves
         visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
         return self._begin(visit)
@@ -263,7 +267,8 @@ class Reuse:
     def _begin(self, visit: Visit) -> Visit:
         """A session has a new visit."""
         self._sessions.enter(visit)
-        self._recency.enter(visit.room)
+        if self._recency is not None:
+            self._recency.enter(visit.room)
         self.visits += 1
         count, every = self.visits, self._settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
@@ -307,7 +312,7 @@ class Reuse:
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
         held_tokens, boundaries = self._held()
-        if self._has_evicted():
+        if self._recency is not None and self._has_evicted():
             self._recency.has_room_for(int(held_tokens))
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)

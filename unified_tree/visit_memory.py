@@ -120,7 +120,7 @@ class VisitMemory:
         """Of the text of a visit that was answered so many tokens were there, and so many of these would be by recency. Cost:
         O(1).
         """
-        if not (self._may_rise and self._alike):
+        if not (self._may_rise and self.is_ready):
             return
         self._risen += 1
         self._hit += float(hit)
@@ -138,7 +138,7 @@ class VisitMemory:
 
     def missed(self, tokens: i64) -> None:
         """So many tokens of such a text come back that would have been there by recency. Cost: O(1)."""
-        if self._may_rise and self._alike:
+        if self._may_rise and self.is_ready:
             self._by_recency += float(tokens)
 
     def pace(self, visit: Visit) -> i64:

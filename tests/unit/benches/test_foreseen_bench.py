@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -134,9 +135,16 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cell.WORKLOADS, "built-in agents", ("--requests", "20"))
     monkeypatch.setitem(foreseen.TOKENS, "built-in agents", (512 << 12, 512 << 12))
-    assert main([str(tmp_path), "--only", "built-in agents", "--sweep"]) == 0
+    assert main([str(tmp_path), "--only", "built-in agents", "--sweep", "--json", str(tmp_path / "rows.json")]) == 0
+    (swept,) = json.loads((tmp_path / "rows.json").read_text())
+    assert len(swept["tokens"]) == len(swept["more"]) == foreseen.SWEPT
     row = capsys.readouterr().out.splitlines()[-1]  # all fits
     assert row == "| built-in agents | 1,048,576 to 4,194,304 | +0.00 | +0.00 | +0.00 | 0 |"
+
+
+def test_a_line_of_a_sweep_says_how_often_it_is_less() -> None:
+    row = {"workload": "w", "tokens": [512, 1024, 2048], "more": [-0.5, -0.3, 2.0]}
+    assert foreseen.swept_line(row) == "| w | 512 to 2,048 | +0.40 | -0.50 | +2.00 | 1 |"
 
 
 def test_a_line_says_what_is_needed() -> None:

@@ -819,11 +819,12 @@ def test_visits_are_learned_of_after_every_few_at_first() -> None:
 @pytest.mark.parametrize("ends", [(250,), (10, 250), (10, 200, 250)], ids=["one leaf", "two", "three"])
 def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small(ends: tuple[int, ...]) -> None:
     """It is learned as its first leaf comes, whose pages the tree does not have yet, nor those of the others."""
-    server, draw = Server("density", 300, 100), Random(5)
+    optional = Component(name="state", coverage=Point(), page_bytes=64, required=False)
+    server, draw = Server("density", 300, 100, optional), Random(5)
     for _ in range(63):
         server.serve(fresh(9, draw))
     reuse = server.tree.state.reuse
-    assert reuse is not None and not reuse._recency.is_bounded
+    assert reuse is not None and reuse._recency is not None and not reuse._recency.is_bounded
     states = {"state": {end: int(server._take("state", 1)[0]) for end in ends}}
     server.tree.insert(Key(fresh(250, draw)), {"full": server._take("full", 250)}, states=states)
     assert reuse.visits == 64 and reuse.entering == 0
@@ -838,21 +839,22 @@ def test_a_tree_that_fills_does_not_say_how_much_fits() -> None:
         for text in texts:
             server.serve(text)
     reuse = server.tree.state.reuse
-    assert reuse is not None and reuse._sessions.is_ready and not reuse._recency.is_bounded
+    assert reuse is not None and reuse._recency is not None
+    assert reuse._sessions.is_ready and not reuse._recency.is_bounded
 
 
 def compared(server: Server) -> tuple[float, float]:
     """What was hit since, and would have been by recency."""
     reuse = server.tree.state.reuse
-    assert reuse is not None and reuse._recency.is_bounded
+    assert reuse is not None and reuse._recency is not None and reuse._recency.is_bounded
     hit, by_recency = reuse._sessions._hit, reuse._sessions._by_recency
     reuse._sessions._hit = reuse._sessions._by_recency = 0.0
     return hit, by_recency
 
 
-def bounded(pages: int, boundaries: int = 0) -> tuple[Server, Random]:
+def bounded(pages: int) -> tuple[Server, Random]:
     """A server that has learned for how much there is room, and where nobody has come back yet."""
-    server, draw = Server("density", pages, boundaries), Random(5)
+    server, draw = Server("density", pages), Random(5)
     server.cut_pages = 1
     for _ in range(70):
         server.serve(fresh(pages // 50, draw))
