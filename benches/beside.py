@@ -6,7 +6,8 @@ Not: how fast they are; `benches.transfers --device cuda` says that.
 Two kinds of products in bf16 run on the current stream: a prefill's of 8,192 rows, bound by arithmetic, and a decode's of 128
 rows, bound by memory, for its weights are larger than the L2 cache. Pages of Llama-3.1-8B move meanwhile on the lane that the
 engine would take, 3 GiB in calls of 256 MiB: by ours, by torch's index kernels, and as contiguous copies of pinned memory by
-the copy engine, the best there can be. `time` is that of the products, to what they take alone; `GB/s` that of the copies.
+the copy engine, the best there can be; and pages of a device memory of one budget, by ours. `time` is that of the products, to
+what they take alone; `GB/s` that of the copies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from benches.machine import commit
-from benches.transfers import Composition, Subject, compositions, rivals
+from benches.transfers import Composition, Subject, arena_movers, arena_operations, compositions, rivals
 from unified_tree.controllers.pools import HostLayout
 from unified_tree.controllers.transfer_engines import cuda_lanes
 from unified_tree.effect import EffectKind
@@ -90,16 +91,29 @@ def rows(rounds: int) -> Iterator[dict[str, Any]]:
                 for name, products in work.items():
                     for contestant, copy in contestants.items():
                         found = [beside(products, lanes[kind], copy, composition.moved_bytes) for _ in range(rounds)]
-                        yield {
-                            "composition": composition.name,
-                            "layout": layout.value,
-                            "operation": operation,
-                            "work": name,
-                            "copies": contestant,
-                            "time": round(statistics.median(taken for taken, _ in found), 3),
-                            "gb_per_s": round(statistics.median(speed for _, speed in found), 1),
-                        }
+                        yield _row(composition, layout.value, operation, name, contestant, found)
                 subject.engine.close()
+    composition, movers = arena_movers("cuda")
+    for mover_name, mover in movers.items():
+        for operation, copy in arena_operations(mover, composition).items():
+            for name, products in work.items():
+                found = [beside(products, lanes[LANES[operation]], copy, composition.moved_bytes) for _ in range(rounds)]
+                yield _row(composition, mover_name, operation, name, "ours", found)
+
+
+def _row(
+    composition: Composition, where: str, operation: str, work: str, contestant: str, found: list[tuple[float, float]]
+) -> dict[str, Any]:
+    """One object of the JSON file."""
+    return {
+        "composition": composition.name,
+        "layout": where,
+        "operation": operation,
+        "work": work,
+        "copies": contestant,
+        "time": round(statistics.median(taken for taken, _ in found), 3),
+        "gb_per_s": round(statistics.median(speed for _, speed in found), 1),
+    }
 
 
 def _kept() -> list[Composition]:

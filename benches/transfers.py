@@ -15,6 +15,9 @@ nothing came back to. Last comes what a cache's `poll` costs when nothing moves.
 On a GPU the rivals are one copy of pinned memory by the GPU's copy engine (`torch`), and torch's index kernels, which gather
 and scatter the same pages (`other`, which is numpy on a CPU); a load goes through a CudaEngine. `call µs` is how long a call
 holds the calling thread. `benches.beside` measures what a model pays meanwhile.
+
+Lines below the table: the first composition in a device memory of one budget, with a host pool and with a host tier of one
+budget (every page went there and came back before), to one contiguous copy; and, on a GPU, vLLM's blocks.
 """
 
 from __future__ import annotations
@@ -39,13 +42,20 @@ import torch
 from benches.machine import commit, machine
 from unified_tree import Component, Point, Trailing
 from unified_tree import Path as ComponentPath
+from unified_tree.components import Composition as ModelComposition
 from unified_tree.controllers import HostTier, PrefixCache, WritePolicy
 from unified_tree.controllers.pools import (
+    ArenaPair,
+    BlockArena,
+    BlockLayout,
     DevicePool,
+    HostArena,
     HostLayout,
     HostPool,
     PageFormat,
+    PageMover,
     PagePair,
+    StagedPair,
     mha_format,
     mla_format,
     state_format,
@@ -305,6 +315,61 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
+def arena_movers(device: str) -> tuple[Composition, dict[str, PageMover]]:
+    """The first composition in a device memory of one budget, and what moves its pages to a host pool and to host memory of one
+    budget. Each page has gone there and come back; raises ValueError if it is not the same.
+    """
+    composition = compositions(quick=False, device="cpu")[0]
+    [(page_format, moved)] = composition.pages.items()
+    pages = 2 * moved
+    kind = Component(name=page_format.component, coverage=ComponentPath())
+    model = ModelComposition(name=composition.name, page_size=PAGE_SIZE, components=(kind,))
+    model = model.with_formats({page_format.component: page_format})
+    size, pin, every = pages * page_format.page_bytes, device != "cpu", np.random.default_rng(0).permutation(pages)
+    arena = BlockArena(model, BlockLayout.of(model, size), device)
+    blocks = HostArena(model, size + (size >> 4), pin=pin)
+    for tables in (arena.tables, blocks.tables):
+        tables.assign(kind.name, every)
+    movers: dict[str, PageMover] = {
+        "a host pool": ArenaPair(arena, kind.name, HostPool(page_format, pages, HostLayout.PAGE_FIRST_DIRECT, pin)),
+        "host blocks": StagedPair(arena, kind.name, blocks),
+    }
+    for name, mover in movers.items():
+        arena.memory.random_(256)
+        before = arena.memory.clone()
+        mover.backup(every, every[::-1].copy())
+        wait(device)
+        arena.memory.zero_()
+        mover.load_layers(mover.layer_ids, every[::-1].copy(), every)
+        if not torch.equal(arena.memory, before):
+            raise ValueError(f"{name}: pages did not come back as they went")
+    return composition, movers
+
+
+def arena_operations(mover: PageMover, composition: Composition) -> dict[str, Callable[[], None]]:
+    """What is measured of a mover: random pages on both sides."""
+    [moved], random = composition.pages.values(), np.random.default_rng(1)
+    source, target = random.permutation(2 * moved)[:moved], random.permutation(2 * moved)[:moved]
+    return {
+        "backup": partial(mover.backup, source, target),
+        "load": partial(mover.load_layers, mover.layer_ids, source, target),
+    }
+
+
+def arena_lines(device: str, rounds: int) -> Iterator[str]:
+    """A device memory of one budget, beside a contiguous copy."""
+    composition, movers = arena_movers(device)
+    for name, mover in movers.items():
+        for operation, run in arena_operations(mover, composition).items():
+            others = rivals(composition, operation, "scattered", HostLayout.PAGE_FIRST_DIRECT, device)
+            times, calls = measure(run, others, rounds, device)
+            row = row_of(composition, HostLayout.PAGE_FIRST_DIRECT, operation, "scattered", times)
+            yield (
+                f"one budget, {operation:<6} with {name}: {row['ours_gb_per_s']:.1f} GB/s, {row['ratio']:.2f} of torch, "
+                f"a call {statistics.median(calls) / 1000:.0f} µs"
+            )
+
+
 def block_lines(device: str, rounds: int) -> Iterator[str]:
     """vLLM's blocks of 16 tokens, 128 at a time, of 32 layers with a tensor each; by the GPU and by the processor."""
     caches = {f"layer {i}": torch.randn(512, 2, 16, 8, 128, dtype=torch.bfloat16, device=device) for i in range(32)}
@@ -357,6 +422,8 @@ def main(arguments: list[str] | None = None) -> int:
     where = {"machine": on, "commit": commit()}
     print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
     found = rows(options.quick, 1 if options.quick else options.rounds, options.device)
+    for line in arena_lines(options.device, 1 if options.quick else options.rounds):
+        print(line, flush=True)
     if options.device != "cpu":
         for line in block_lines(options.device, 1 if options.quick else options.rounds):
             print(line, flush=True)

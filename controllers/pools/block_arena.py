@@ -7,14 +7,16 @@ index it as they are; its stride there is that of a block, not of a page.
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from unified_tree.controllers.host.shared_tier_pages import SharedTierPages
 from unified_tree.controllers.pools.block_tables import BlockTables
-from unified_tree.controllers.pools.copier import copiers
+from unified_tree.controllers.pools.copier import PageCopier, page_copier
+from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.formats import formats_of
 from unified_tree.controllers.pools.host_memory import check_host_memory
@@ -26,6 +28,8 @@ from unified_tree.errors import ConfigurationError
 from unified_tree.page_format import ITEM_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from unified_tree.components import Composition
@@ -138,10 +142,22 @@ class BlockArena:
         self.view(component, layer_id, part)[self.blocks(component, layer_id, part, pages)] = values
 
 
+class _Run(NamedTuple):
+    """Layers of one group, and what copies the parts that have just these there.
+
+    Attributes:
+        layers: their indices in the format.
+    """
+
+    group: int
+    layers: range
+    copier: PageCopier
+
+
 class ArenaPair:
     """Moves pages of one component between an arena and its host pool; a PageMover.
 
-    One copy for each layer group, by what copies between pools.
+    One copy for each layer group and the parts that have the same layers of it, by what copies between pools.
 
     Args:
         host: of the component's format; pinned if the arena is on a GPU.
@@ -157,14 +173,17 @@ class ArenaPair:
         self._host = host
         self._page_count = len(arena.table(component))
         host_memory = device_view(host.memory, arena.memory.device)
-        self._pieces: dict[int, list[tuple[int, torch.Tensor, torch.Tensor]]] = {}
+        by_cores = CoreCopy() if host_memory.device.type == "cpu" else None
+        parts: dict[tuple[int, range], list[Part]] = {}
         for part in host.format.parts:
-            rows = host.words(part.name, host_memory)
-            for index, layer_id in enumerate(self.layer_ids):
-                piece = (layer_id, arena.words(component, layer_id, part.name)[None], rows[index : index + 1])
-                self._pieces.setdefault(arena.part_group(component, layer_id, part.name), []).append(piece)
-        every = [piece for pieces in self._pieces.values() for piece in pieces]
-        self._copiers = copiers([of_layer for _, of_layer, _ in every], [rows for _, _, rows in every], host.memory)
+            for group, layers in self._groups(part):
+                parts.setdefault((group, layers), []).append(part)
+        self._runs: list[_Run] = []
+        for (group, layers), together in parts.items():
+            kept = self.layer_ids[layers.start : layers.stop]
+            in_arena = [[arena.words(component, layer_id, part.name)[None] for layer_id in kept] for part in together]
+            on_host = [host.words(part.name, host_memory)[layers.start : layers.stop] for part in together]
+            self._runs.append(_Run(group, layers, page_copier(in_arena, on_host, host.memory, by_cores)))
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -175,22 +194,33 @@ class ArenaPair:
         """Copy device pages `source` to host pages `target`, all layers. Raises PageError as `PagePair`."""
         host_pages = self._host.page_count
         PageMoves(self._component, source, target, source_pages=self._page_count, target_pages=host_pages)
-        for group, pieces in self._pieces.items():
-            blocks = self._arena.group_blocks(self._component, group, source)
-            moves = PageMoves(self._component, blocks, target, source_pages=self._block_count, target_pages=host_pages)
-            self._copiers.back_up([rows for _, _, rows in pieces], [of_layer for _, of_layer, _ in pieces], moves)
+        for run in self._runs:
+            blocks = self._arena.group_blocks(self._component, run.group, source)
+            run.copier.back_up(
+                PageMoves(self._component, blocks, target, source_pages=self._block_count, target_pages=host_pages)
+            )
 
     def load_layers(self, layer_ids: tuple[int, ...], source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Raises as `PagePair`."""
-        self._host.format.layer_slice(layer_ids)
+        some = self._host.format.layer_slice(layer_ids)
         host_pages = self._host.page_count
         PageMoves(self._component, source, target, source_pages=host_pages, target_pages=self._page_count)
-        for group, of_group in self._pieces.items():
-            pieces = [piece for piece in of_group if piece[0] in layer_ids]
-            if pieces:
-                blocks = self._arena.group_blocks(self._component, group, target)
+        for run in self._runs:
+            begin, end = max(some.start, run.layers.start), min(some.stop, run.layers.stop)
+            if begin < end:
+                blocks = self._arena.group_blocks(self._component, run.group, target)
                 moves = PageMoves(self._component, source, blocks, source_pages=host_pages, target_pages=self._block_count)
-                self._copiers.load([of_layer for _, of_layer, _ in pieces], [rows for _, _, rows in pieces], moves)
+                run.copier.load(moves, slice(begin - run.layers.start, end - run.layers.start))
+
+    def _groups(self, part: Part) -> Iterator[tuple[int, range]]:
+        """The layer groups of a part, and the layers in each, by their indices in the format: neighbours."""
+        by_group = groupby(
+            range(len(self.layer_ids)),
+            lambda index: self._arena.part_group(self._component, self.layer_ids[index], part.name),
+        )
+        for group, indices in by_group:
+            found = list(indices)
+            yield group, range(found[0], found[-1] + 1)
 
     @property
     def _block_count(self) -> int:

@@ -7,41 +7,51 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["rows", "layers", "slots"])
+@triton.jit(do_not_specialize=["target", "source", "into_pieces", "out_of_pieces", "rows", "pieces", "slots"])
 def copy_rows(
     into,
     out_of,
     target,
     source,
+    into_pieces,
+    out_of_pieces,
     rows,
-    layers,
+    pieces,
     slots,
     words,
-    into_layer,
     into_page,
     into_slot,
-    out_of_layer,
     out_of_page,
     out_of_slot,
+    UNIT: tl.constexpr,
+    BY_SLOT: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Copy `rows` rows of `words` words, by slot, then layer, then page; the programs share them in tiles, [ROWS, COLUMNS].
+    """Copy `rows` rows of `words` words, page by page; the programs share them in tiles, [ROWS, COLUMNS].
 
     Args:
-        into, out_of: where the first row of the first page lies on either side.
+        into, out_of: where the first piece of the first page lies on either side.
         target, source: int64, the page ids of each.
-        rows: pages times layers times slots.
-        into_layer, into_page, into_slot, out_of_layer, out_of_page, out_of_slot: strides, in words.
+        into_pieces, out_of_pieces: int64, where each piece of a page lies from there on, in UNIT words.
+        rows: pages times pieces times slots.
+        into_page, into_slot, out_of_page, out_of_slot: strides, in words.
+        BY_SLOT: of a page, a slot of every piece comes before the next slot; otherwise a piece before the next piece.
     """
     across = tl.cdiv(words, COLUMNS)
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS) * across, tl.num_programs(0)):
         row = tile // across * ROWS + tl.arange(0, ROWS)
         column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
         is_row = row < rows
-        slot, layer, page = (row % slots).to(tl.int64), (row // slots % layers).to(tl.int64), row // slots // layers
-        written = tl.load(target + page, mask=is_row, other=0) * into_page + layer * into_layer + slot * into_slot
-        read = tl.load(source + page, mask=is_row, other=0) * out_of_page + layer * out_of_layer + slot * out_of_slot
+        page = row // (slots * pieces)
+        if BY_SLOT:
+            piece, slot = row % pieces, (row // pieces % slots).to(tl.int64)
+        else:
+            piece, slot = row // slots % pieces, (row % slots).to(tl.int64)
+        written = tl.load(target + page, mask=is_row, other=0) * into_page + slot * into_slot
+        read = tl.load(source + page, mask=is_row, other=0) * out_of_page + slot * out_of_slot
+        written += tl.load(into_pieces + piece, mask=is_row, other=0) * UNIT
+        read += tl.load(out_of_pieces + piece, mask=is_row, other=0) * UNIT
         is_word = is_row[:, None] & (column < words)[None, :]
         found = tl.load(out_of + read[:, None] + column[None, :], mask=is_word)
         tl.store(into + written[:, None] + column[None, :], found, mask=is_word)

@@ -1,43 +1,104 @@
-"""What copies pages between device and host."""
+"""What copies pages between device and host: chosen once for a pair of memories, and bound to what they show of a page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from unified_tree.controllers.pools import bus_copy
+import numpy as np
+
+from unified_tree.controllers.pools.bus_copy import bus_copy
 from unified_tree.controllers.pools.core_copy import CoreCopy
-from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
+from unified_tree.controllers.pools.device_index import device_index
+from unified_tree.controllers.pools.kernel_copy import KernelCopy
+from unified_tree.controllers.pools.parts import ALL, chosen, device_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
     from unified_tree.controllers.pools.page_moves import PageMoves
+    from unified_tree.controllers.pools.parts import Parts
 
 CopyPages: TypeAlias = "Callable[[list[torch.Tensor], list[torch.Tensor], PageMoves], None]"
 
 
-class Copiers(NamedTuple):
-    """What copies pages to host, and from there."""
+class PageCopier(Protocol):
+    """Copies pages between two memories; see PagePair for when a call returns."""
 
-    back_up: CopyPages
-    load: CopyPages
+    def back_up(self, moves: PageMoves) -> None:
+        """Copy device pages to host pages, all layers."""
+
+    def load(self, moves: PageMoves, layers: slice = ALL) -> None:
+        """Copy host pages to device pages, some layers, by their indices."""
 
 
-def copiers(device_words: Sequence[torch.Tensor], host_words: Sequence[torch.Tensor], host_memory: torch.Tensor) -> Copiers:
-    """What copies pages between these words, [layer, page, slot, word], one a part; the kernel for them is built now.
+class IndexCopier(Protocol):
+    """The same for page ids in device memory, int64 [n]. No target may be named twice, which nobody checks."""
+
+    def back_up(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy device pages to host pages, all layers."""
+
+    def load(self, source: torch.Tensor, target: torch.Tensor, layers: slice = ALL) -> None:
+        """Copy host pages to device pages, some layers, by their indices."""
+
+
+class PartCopier:
+    """A PageCopier by a function that copies lists of tensors, [layer, page, slot, word]."""
+
+    def __init__(self, copy: CopyPages, device: Parts, host: Parts) -> None:
+        self._copy = copy
+        self._device = device
+        self._host = host
+
+    def back_up(self, moves: PageMoves) -> None:
+        """See PageCopier."""
+        device, host = chosen(self._device, self._host, ALL)
+        self._copy(host, device, moves)
+
+    def load(self, moves: PageMoves, layers: slice = ALL) -> None:
+        """See PageCopier."""
+        device, host = chosen(self._device, self._host, layers)
+        self._copy(device, host, moves)
+
+
+class SendingCopier:
+    """A PageCopier that sends the page ids to the device, in one piece, where an IndexCopier copies."""
+
+    def __init__(self, copier: IndexCopier, device: torch.device) -> None:
+        self._copier = copier
+        self._place = device
+
+    def back_up(self, moves: PageMoves) -> None:
+        """See PageCopier."""
+        self._copier.back_up(*self._send(moves))
+
+    def load(self, moves: PageMoves, layers: slice = ALL) -> None:
+        """See PageCopier."""
+        self._copier.load(*self._send(moves), layers)
+
+    def _send(self, moves: PageMoves) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = device_index(np.concatenate((moves.source, moves.target)), self._place)
+        return ids[: len(moves)], ids[len(moves) :]
+
+
+def page_copier(device: Parts, host: Parts, host_memory: torch.Tensor, by_cores: CoreCopy | None = None) -> PageCopier:
+    """What copies between these; a kernel for them is built now.
 
     Args:
-        device_words: of the device's memory.
-        host_words: of host memory, or of pages staged on the device.
+        device: in the device's memory.
+        host: in host memory, or in pages staged on the device.
         host_memory: what those are a view of; memory of the host, though a GPU's view of it is the GPU's.
+        by_cores: what copies on a CPU; None for one of its own.
     """
-    if device_words[0].device.type == "cpu":
-        by_cores = CoreCopy()
-        return Copiers(by_cores, by_cores)
-    if host_memory.device.type != "cpu":
-        return Copiers(copy_by_kernels, copy_by_kernels)
-    bus_copy.warm_up(device_words, host_words)
-    return Copiers(bus_copy.back_up, bus_copy.load)
+    place = device_of(device)
+    if place.type == "cpu":
+        return PartCopier(by_cores or CoreCopy(), device, host)
+    return SendingCopier(index_copier(device, host, host_memory), place)
+
+
+def index_copier(device: Parts, host: Parts, host_memory: torch.Tensor) -> IndexCopier:
+    """The same, for page ids in device memory. Without Triton, and on a CPU, torch gathers and scatters."""
+    by_bus = None
+    if device_of(device).type != "cpu":
+        by_bus = bus_copy(device, host, crosses_bus=host_memory.device.type == "cpu")
+    return by_bus or KernelCopy(device, host)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools.copier import Copiers, copiers
+from unified_tree.controllers.pools.copier import PartCopier, page_copier
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.pinning import device_view
 from unified_tree.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from unified_tree.controllers.pools.copier import CopyPages
+    from unified_tree.controllers.pools.copier import CopyPages, PageCopier
     from unified_tree.controllers.pools.device_pool import DevicePool
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.pools.staged_pages import StagedPages
@@ -31,7 +31,7 @@ class PagePair:
     Args:
         device: on a CPU or a GPU.
         host: of the same format; pinned if the device pool is on a GPU.
-        copy_pages: what copies; None for what `copiers` finds.
+        copy_pages: what copies; None for what `page_copier` finds.
 
     Raises ConfigurationError for pools of different formats, and for host memory that the device cannot address.
     """
@@ -42,12 +42,13 @@ class PagePair:
         self.device = device
         self.host = host
         host_memory = device_view(host.memory, device.device)
-        self._device_words = [device.words(part.name) for part in device.format.parts]
-        self._host_words = [host.words(part.name, host_memory) for part in host.format.parts]
+        device_words = [device.words(part.name) for part in device.format.parts]
+        host_words = [host.words(part.name, host_memory) for part in host.format.parts]
+        self._copier: PageCopier
         if copy_pages is None:
-            self._copiers = copiers(self._device_words, self._host_words, host.memory)
+            self._copier = page_copier(device_words, host_words, host.memory)
         else:
-            self._copiers = Copiers(copy_pages, copy_pages)
+            self._copier = PartCopier(copy_pages, device_words, host_words)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -57,7 +58,7 @@ class PagePair:
     def backup(self, source: Ids, target: Ids) -> None:
         """Copy device pages `source` to host pages `target`, all layers. Cost: O(bytes), and O(n log n) for the ids."""
         moves = self._moves(source, target, source_pages=self.device.page_count, target_pages=self.host.page_count)
-        self._copiers.back_up(self._host_words, self._device_words, moves)
+        self._copier.back_up(moves)
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some model layers of host pages `source` to device pages `target`. Cost: O(bytes), and O(n log n) for the ids.
@@ -66,7 +67,7 @@ class PagePair:
         """
         some = self.device.format.layer_slice(layer_ids)
         moves = self._moves(source, target, source_pages=self.host.page_count, target_pages=self.device.page_count)
-        self._copiers.load([words[some] for words in self._device_words], [words[some] for words in self._host_words], moves)
+        self._copier.load(moves, some)
 
     def _moves(self, source: Ids, target: Ids, *, source_pages: int, target_pages: int) -> PageMoves:
         name = self.device.format.component

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unified_tree.controllers.pools.copier import copiers
+from unified_tree.controllers.pools.copier import PageCopier, page_copier
+from unified_tree.controllers.pools.core_copy import CoreCopy
 from unified_tree.controllers.pools.cpu_memory import cpu_memory
 from unified_tree.controllers.pools.host_layout import HostLayout, place
 from unified_tree.controllers.pools.host_pool import part_rows
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.host_arena import HostArena
     from unified_tree.controllers.pools.page_moves import Ids
 
-STAGING_BYTES = 16 << 20
+STAGING_BYTES = 64 << 20
 """Of the pages that are staged together, but at least a page."""
 WORD_BYTES = 8
 """Blocks are copied by such words."""
@@ -59,7 +60,9 @@ class StagedPages:
         self.memory = cpu_memory(size_bytes) if on_cpu else torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._here = _blocks(self.memory, block_bytes)
         self._there = _blocks(device_view(arena.memory.view(-1), device), block_bytes)
-        self._copiers = copiers([self._here], [self._there], arena.memory)
+        self._by_cores = CoreCopy() if on_cpu else None
+        self._copiers: dict[tuple[int, int], PageCopier] = {}
+        self._whole = self._copier(0, block_bytes // WORD_BYTES)
 
     def words(self, part: str, memory: torch.Tensor | None = None) -> torch.Tensor:
         """See HostPool.words."""
@@ -74,14 +77,21 @@ class StagedPages:
         """
         there, here = self._arena.blocks(self.format.component, pages), self._numbers(pages.size)
         for words, columns in self._spans(layers).items():
-            some, of_page = slice(*words), sorted(columns)
-            moves = self._moves(there[:, of_page], here[:, of_page], self._there, self._here)
-            self._copiers.load([self._here[..., some]], [self._there[..., some]], moves)
+            of_page = sorted(columns)
+            self._copier(*words).load(self._moves(there[:, of_page], here[:, of_page], self._there, self._here))
 
     def write(self, pages: Ids) -> None:
         """Copy the first pages here to these of the arena, all layers. Cost: O(bytes)."""
         there, here = self._arena.blocks(self.format.component, pages), self._numbers(pages.size)
-        self._copiers.back_up([self._there], [self._here], self._moves(here, there, self._here, self._there))
+        self._whole.back_up(self._moves(here, there, self._here, self._there))
+
+    def _copier(self, begin: int, end: int) -> PageCopier:
+        """What copies these words of blocks; there are as many as there are groups of layers that are loaded together."""
+        found = self._copiers.get((begin, end))
+        if found is None:
+            here, there = (memory[..., begin:end] for memory in (self._here, self._there))
+            found = self._copiers[begin, end] = page_copier([here], [there], self._arena.memory, self._by_cores)
+        return found
 
     def _numbers(self, page_count: int) -> Ids:
         """The blocks of the first pages here, [page, block of the page]."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_tree.controllers.pools import bus_copy
-from unified_tree.controllers.pools.copier import copiers
+from unified_tree.controllers.pools.copier import index_copier, page_copier
 from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.page_moves import Ids, PageMoves
 from unified_tree.controllers.pools.pinning import device_view
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from unified_tree.controllers.pools.host_pool import HostPool
     from unified_tree.controllers.sglang.device_pools import Names
     from unified_tree.controllers.sglang.engine_tensors import EngineTensors
+    from unified_tree.page_format import Part
 
 
 class EngineMover:
@@ -36,20 +36,13 @@ class EngineMover:
         self._format = tensors.format
         self._names = names
         self._host_page_count = host.page_count
-        self._device_words: list[list[torch.Tensor]] = []  # by layer, then by part: [1, page, slot, word]
-        self._host_words: list[list[torch.Tensor]] = []
         memory = device_view(host.memory, tensors.device)
-        parts = [(part, host.words(part.name, memory)) for part in self._format.parts]
-        for layer in range(len(self._format.layer_ids)):
-            device, host_rows = [], []
-            for part, words in parts:
-                tensor = tensors.by_part[part.name][layer]
-                rows = tensor.reshape(*tensor.shape[:2], -1).view(word_dtype(part))
-                device.append(rows.unsqueeze(0))
-                host_rows.append(words[layer : layer + 1])
-            self._device_words.append(device)
-            self._host_words.append(host_rows)
-        self._copiers = copiers(_flat(self._device_words), _flat(self._host_words), host.memory)
+        on_host = [host.words(part.name, memory) for part in self._format.parts]
+        on_device = [[_words(tensor, part) for tensor in tensors.by_part[part.name]] for part in self._format.parts]
+        if isinstance(names, PageNumbers):
+            self._by_number = page_copier(on_device, on_host, host.memory)
+        else:
+            self._by_name = index_copier(on_device, on_host, host.memory)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -60,25 +53,24 @@ class EngineMover:
         """Copy device pages, by name, to host pages, all layers. Cost: O(bytes)."""
         names, component = self._names, self._format.component
         moves = PageMoves(component, source, target, source_pages=names.capacity, target_pages=self._host_page_count)
-        into, out_of = _flat(self._host_words), _flat(self._device_words)
         if isinstance(names, PageNumbers):
-            self._copiers.back_up(into, out_of, moves)
+            self._by_number.back_up(moves)
         else:
             pages = names.pages(moves.source)
-            bus_copy.back_up.copy(into, out_of, device_index(moves.target, pages.device), pages)
+            self._by_name.back_up(pages, device_index(moves.target, pages.device))
 
     def load_layers(self, layer_ids: tuple[int, ...], source: Ids, target: Ids) -> None:
         """Copy some layers of host pages to device pages, by name. Cost: O(bytes of those layers)."""
         names, component = self._names, self._format.component
         some = self._format.layer_slice(layer_ids)
         moves = PageMoves(component, source, target, source_pages=self._host_page_count, target_pages=names.capacity)
-        into, out_of = _flat(self._device_words[some]), _flat(self._host_words[some])
         if isinstance(names, PageNumbers):
-            self._copiers.load(into, out_of, moves)
+            self._by_number.load(moves, some)
         else:
             pages = names.pages(moves.target)
-            bus_copy.load.copy(into, out_of, pages, device_index(moves.source, pages.device))
+            self._by_name.load(device_index(moves.source, pages.device), pages, some)
 
 
-def _flat(by_layer: list[list[torch.Tensor]]) -> list[torch.Tensor]:
-    return [words for parts in by_layer for words in parts]
+def _words(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+    """A layer's pages as [1, page, slot, word]."""
+    return tensor.reshape(*tensor.shape[:2], -1).view(word_dtype(part)).unsqueeze(0)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unified_tree.controllers.pools import HostLayout, bus_copy
+from unified_tree.controllers.pools import HostLayout
+from unified_tree.controllers.pools.copier import IndexCopier, index_copier
 from unified_tree.controllers.pools.device_index import device_index
 from unified_tree.controllers.pools.host_pool import HostPool
 from unified_tree.controllers.pools.pinning import device_view
@@ -107,8 +108,7 @@ class BlockPages:
     def save(self, copies: PageCopies) -> None:
         """Copy blocks to host pages; done when this returns."""
         if self._bus is not None:
-            blocks, pages = self._bus
-            bus_copy.back_up.copy(pages, blocks, self._on_device(copies.pages), self._on_device(copies.blocks))
+            self._bus.back_up(self._on_device(copies.blocks), self._on_device(copies.pages))
             torch.cuda.current_stream(self._caches[0].device).synchronize()
         else:
             numbers = torch.tensor(copies.pages)
@@ -119,8 +119,7 @@ class BlockPages:
     def load(self, copies: PageCopies) -> None:
         """Copy host pages to blocks; done, or in order on the current stream, when this returns."""
         if self._bus is not None:
-            blocks, pages = self._bus
-            bus_copy.load.copy(blocks, pages, self._on_device(copies.blocks), self._on_device(copies.pages))
+            self._bus.load(self._on_device(copies.pages), self._on_device(copies.blocks))
             return
         numbers = torch.tensor(copies.pages)
         for cache, host in zip(self._caches, self._hosts, strict=True):
@@ -138,8 +137,8 @@ class BlockPages:
             return []
         return [page for page in pages if self._sums.get(page) != self._sum(page)]
 
-    def _over_bus(self) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
-        """The words of blocks and of pages, a pair a layer, for a GPU's kernel; None where the processor copies."""
+    def _over_bus(self) -> IndexCopier | None:
+        """What copies between blocks and pages on a GPU; None where the processor does."""
         parts, device = self.pool.format.parts, self._caches[0].device
         if device.type != "cuda":
             return None
@@ -150,8 +149,7 @@ class BlockPages:
         memory = device_view(self.pool.memory, device)
         pages = [self.pool.words(part.name, memory) for part in parts]
         pages = [rows.view(*rows.shape[:2], *words.shape[2:]) for rows, words in zip(pages, found, strict=True)]
-        bus_copy.warm_up(found, pages)
-        return found, pages
+        return index_copier(found, pages, self.pool.memory)
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return device_index(np.array(numbers, np.int64), self._caches[0].device)

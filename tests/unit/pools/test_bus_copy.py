@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import torch
 from pool_formats import FORMATS, filled
 
-from unified_tree.controllers.pools import HostLayout, HostPool, bus_copy
-from unified_tree.controllers.pools.bus_copy import BusCopy, in_order, tile_columns
+from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PagePair, bus_copy
+from unified_tree.controllers.pools.bus_copy import BusCopy, Piece, kinds_of, tile_columns
 
 PAGES = 7
 
@@ -23,66 +24,90 @@ class Kernel:
 
     def __init__(self) -> None:
         self.launches = 0
+        self.by_slot = set[bool]()
 
     def __getitem__(self, _: tuple[int]) -> Callable[..., None]:
         return self.copy
 
-    def copy(
-        self, into: Any, out_of: Any, target: Any, source: Any, rows: int, layers: int, slots: int, *rest: int, **tile: int
-    ) -> None:
+    def copy(self, into: Any, out_of: Any, target: Any, source: Any, *rest: Any, **options: Any) -> None:
         self.launches += 1
-        words, into_layer, into_page, into_slot, out_of_layer, out_of_page, out_of_slot = rest
-        assert tile["ROWS"] * tile["COLUMNS"] * into.element_size() <= 1 << 10, "a tile is no larger than it may be"
-        written, read = (flat(side) for side in (into, out_of))
+        into_pieces, out_of_pieces, rows, pieces, slots, words, into_page, into_slot, out_of_page, out_of_slot = rest
+        size, unit = into.element_size(), options["UNIT"]
+        assert options["ROWS"] * options["COLUMNS"] * size <= 1 << 10, "a tile is no larger than it may be"
+        self.by_slot.add(options["BY_SLOT"])
         for row in range(rows):
-            slot, layer, page = row % slots, row // slots % layers, row // slots // layers
-            to = int(target[page]) * into_page + layer * into_layer + slot * into_slot
-            at = int(source[page]) * out_of_page + layer * out_of_layer + slot * out_of_slot
-            written[to : to + words] = read[at : at + words]
-
-
-def flat(words: torch.Tensor) -> torch.Tensor:
-    """All that comes behind the first word of a view."""
-    behind = words.untyped_storage().nbytes() // words.element_size() - words.storage_offset()
-    return words.as_strided((behind,), (1,))
+            page = row // (slots * pieces)
+            piece, slot = (row % pieces, row // pieces % slots) if options["BY_SLOT"] else (row // slots % pieces, row % slots)
+            to = int(target[page]) * into_page + slot * into_slot + int(into_pieces[piece]) * unit
+            at = int(source[page]) * out_of_page + slot * out_of_slot + int(out_of_pieces[piece]) * unit
+            ctypes.memmove(into.data_ptr() + to * size, out_of.data_ptr() + at * size, words * size)
 
 
 @pytest.mark.parametrize("host_pages", [6, PAGES, 20])
 @pytest.mark.parametrize("most_rows", [1 << 30, 5])
 @pytest.mark.parametrize("layout", HostLayout)
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("stacked", [True, False])
 def test_every_row_goes_where_it_belongs(
-    name: str, layout: HostLayout, most_rows: int, host_pages: int, monkeypatch: pytest.MonkeyPatch
+    name: str, layout: HostLayout, most_rows: int, host_pages: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, page_format = Kernel(), FORMATS[name]
+    for direction in ("BACKUP", "LOAD"):
+        monkeypatch.setattr(bus_copy, f"{direction}_TILE_BYTES", 1 << 10)
     monkeypatch.setattr(bus_copy, "copy_rows", kernel)
     monkeypatch.setattr(bus_copy, "MAX_ROWS", most_rows)
     device, host = filled(page_format, PAGES), HostPool(page_format, host_pages, layout)
     host.memory.fill_(0xEE)
     source, target = torch.tensor([6, 0, 3]), torch.tensor([1, 2, 5])
-    for some in (slice(None), slice(0, 1)):
-        for part in page_format.parts:
-            rows, there = device.words(part.name)[some], host.words(part.name)[some]
-            before = there.clone()
-            BusCopy(1 << 10)._launch(there, rows, target, source)
-            assert torch.equal(there[:, target], rows[:, source])
-            others = np.setdiff1d(np.arange(host_pages), target)
-            assert torch.equal(there[:, others], before[:, others])
-            again = torch.zeros_like(rows)
-            BusCopy(1 << 10)._launch(again, there, source, target)
-            assert torch.equal(again[:, source], rows[:, source]) and not again[:, [1, 2, 4, 5]].any()
-    assert kernel.launches >= 4 * len(page_format.parts)
+    parts, layers = [part.name for part in page_format.parts], len(page_format.layer_ids)
+    there = [host.words(part) for part in parts]
+    before = [words.clone() for words in there]
+    copier = copier_of(device, host, stacked)
+    copier.launch_backup(source, target)
+    others = np.setdiff1d(np.arange(host_pages), target)
+    for part, words, earlier in zip(parts, there, before, strict=True):
+        assert torch.equal(words[:, target], device.words(part)[:, source])
+        assert torch.equal(words[:, others], earlier[:, others])
+    for begin in range(layers):
+        for end in range(begin + 1, layers + 1):
+            again = DevicePool(page_format, PAGES)
+            for part in parts:
+                again.words(part).zero_()
+            loader, some = copier_of(again, host, stacked), slice(begin, end)
+            loader.launch_load(target, source, some)
+            for part in parts:
+                words, expected = again.words(part), torch.zeros_like(device.words(part))
+                expected[some, source] = device.words(part)[some, source]
+                assert torch.equal(words, expected)
+    assert kernel.launches and (True in kernel.by_slot) <= (layout is HostLayout.PAGE_FIRST)
+
+
+def copier_of(device: DevicePool, host: HostPool, stacked: bool) -> BusCopy:
+    """Of pools as they are, or of a tensor a layer that other memory lies between."""
+    parts = [part.name for part in device.format.parts]
+    if stacked:
+        return BusCopy([device.words(part) for part in parts], [host.words(part) for part in parts])
+    return BusCopy([[words[None] for words in device.words(part)] for part in parts], [host.words(part) for part in parts])
 
 
 @pytest.mark.parametrize("layout", HostLayout)
-def test_rows_are_taken_in_the_order_of_host_memory(layout: HostLayout) -> None:
+def test_rows_of_one_kind_are_copied_together_in_the_order_of_host_memory(layout: HostLayout) -> None:
     page_format = FORMATS["mha"]
     device, host = filled(page_format, PAGES), HostPool(page_format, PAGES, layout)
-    for pair in ((device, host), (host, device)):
-        written, read = in_order(*(pool.words("k") for pool in pair))
-        there = read if pair[1] is host else written
-        assert there.stride(0) >= there.stride(2)
-        assert there.shape[2] == (3 if layout is HostLayout.PAGE_FIRST else 1), "layers, or the slots of a layer as one row"
+    pieces = [
+        Piece(layer, one, other)
+        for part in page_format.parts
+        for layer, (one, other) in enumerate(zip(device.words(part.name), host.words(part.name), strict=True))
+    ]
+    kinds = kinds_of(pieces)
+    assert len(kinds) == len({piece.shape for piece in pieces})
+    every = [kind.places(range(len(page_format.layer_ids))) for kind in kinds]
+    assert sum(places.piece_count for places in every) == len(pieces)
+    for kind, places in zip(kinds, every, strict=True):
+        assert (places.host.diff() > 0).all() and places.host[0] == 0
+        assert kind.by_slot is (layout is HostLayout.PAGE_FIRST)
+        one = kind.places(range(1, 2))
+        assert 0 < one.piece_count < places.piece_count and set(one.host.tolist()) < set(places.host.tolist())
 
 
 @pytest.mark.parametrize("words", [*range(1, 300), 4096, 4097, 9216, 16384, 1 << 20])
@@ -96,17 +121,44 @@ def test_tiles_waste_little(words: int) -> None:
 
 
 def test_where_triton_cannot_build_torch_copies(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(bus_copy, "copy_rows", Kernel())
-    directions = [BusCopy(1 << 10), BusCopy(1 << 10)]
-    assert all(direction._kernel is not None for direction in directions)
-    monkeypatch.setattr(bus_copy, "back_up", directions[0])
-    monkeypatch.setattr(bus_copy, "load", directions[1])
-
     def copy(*_: Any) -> None:
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(directions[1], "copy", copy)
     device, host = filled(FORMATS["mha"], PAGES), HostPool(FORMATS["mha"], PAGES, HostLayout.PAGE_FIRST)
-    bus_copy.warm_up([device.words("k")], [host.words("k")])
+    words = [device.words("k")], [host.words("k")]
+    monkeypatch.setattr(bus_copy, "copy_rows", None)
+    assert bus_copy.bus_copy(*words, crosses_bus=True) is None and not caplog.text
+    monkeypatch.setattr(bus_copy, "copy_rows", Kernel())
+    monkeypatch.setattr(BusCopy, "back_up", lambda *_: None)
+    monkeypatch.setattr(BusCopy, "load", lambda *_: None)
+    assert isinstance(bus_copy.bus_copy(*words, crosses_bus=True), BusCopy)
+    monkeypatch.setattr(BusCopy, "load", copy)
+    assert bus_copy.bus_copy(*words, crosses_bus=True) is None
     assert "Triton cannot build here" in caplog.text and "C compiler" in caplog.text
-    assert all(direction._kernel is None for direction in directions)
+
+
+@pytest.mark.parametrize("layout", HostLayout)
+@pytest.mark.parametrize("name", FORMATS)
+def test_on_a_gpu_no_request_waits_for_a_kernel_to_be_built(
+    name: str, layout: HostLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of pages, and however many layers are loaded together."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    page_format = FORMATS[name]
+    pair = PagePair(filled(page_format, PAGES, device="cuda"), HostPool(page_format, PAGES, layout, pin=True))
+    if bus_copy.copy_rows is None:
+        pytest.skip("no Triton")
+
+    def build(*_: Any, **__: Any) -> None:
+        raise AssertionError("built under a request")
+
+    monkeypatch.setattr(type(bus_copy.copy_rows), "_do_compile", build)
+    layer_ids = page_format.layer_ids
+    for count in range(PAGES):
+        pages = np.arange(count)
+        pair.backup(pages, pages)
+        for begin in range(len(layer_ids)):
+            for end in range(begin + 1, len(layer_ids) + 1):
+                pair.load_layers(layer_ids[begin:end], pages, pages)
+    torch.cuda.synchronize()

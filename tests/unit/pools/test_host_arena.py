@@ -28,7 +28,7 @@ from unified_tree.controllers.pools import (
     staged_pages,
     state_format,
 )
-from unified_tree.controllers.pools.copier import Copiers
+from unified_tree.controllers.pools.copier import PartCopier
 from unified_tree.controllers.pools.host_arena import suitable_block_bytes
 from unified_tree.controllers.pools.kernel_copy import copy_by_kernels
 
@@ -114,7 +114,7 @@ def test_pages_come_back_through_blocks_that_others_had(
     """Pages are backed up, freed and loaded in any order, layer by layer; their blocks pass from one kind to another."""
     monkeypatch.setattr(staged_pages, "STAGING_BYTES", staging_bytes)
     if copy == "by kernels":
-        monkeypatch.setattr(staged_pages, "copiers", lambda *_: Copiers(copy_by_kernels, copy_by_kernels))
+        monkeypatch.setattr(staged_pages, "page_copier", lambda one, other, *_: PartCopier(copy_by_kernels, one, other))
     place = "cuda" if copy == "on a GPU" else "cpu"
     if place == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
