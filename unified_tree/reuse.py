@@ -5,8 +5,8 @@ each age (`VisitMemory`). Values of the same worth at the same age wait in one q
 victim stands at an end of some queue.
 
 Until enough is known values go by recency. Then sessions are told apart only while that pays, judged by visits that the judging
-knowledge does not come from; else all of them are worth the same at the same age. That worth rises with age is given up where
-recency, simulated beside, would hit more.
+knowledge does not come from; else all of them are worth the same at the same age. Both that and what would let worth rise with
+age are given up while less is hit than by recency, which is simulated beside: what is left of sessions goes by recency.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
 `revise_every` visits fifty to a hundred slices of learning, one a visit, or some of those over few visits. Memory: rings of
@@ -137,6 +137,7 @@ class Reuse:
         self._settings = settings = state.settings
         self.visits = 0
         self.mode = BY_RECENCY
+        self._classes_pay = False
         self.rankings = 0
         self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
@@ -151,6 +152,7 @@ class Reuse:
         self._longest_reach = max(self._reach)
         # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
         self._boundary_share = self._boundary_price = 0.0
+        self._was_trusted, self._ranked_price = True, 0.0  # when values were ranked anew last
         self._shared = [None if p is None else SharedRoom(state, p.page_blocks, self._reach) for p in state.shared_pools]
         self._weigh_ranks()
         self._weigh_lengths()
@@ -259,6 +261,8 @@ class Reuse:
             by_recency = own + self._recency.answered(before.serial)
             if self._recency.is_bounded:
                 self._sessions.compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
+                if self.mode != BY_RECENCY:
+                    self._choose_mode()
                 visit.recency_end = min(most, by_recency)
         saves = before.saves
         visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
@@ -318,10 +322,9 @@ class Reuse:
         yield from self._forks.learn(self.now, 0.0, 0.0)
         yield
         yield from self._places.learn(self.now)
-        before = self.mode, self._boundary_price
         doubt, less = DOUBT / sqrt(float(self._sessions.judged)), 2.0 if self.mode == BY_CLASS else 1.0
         pays = 1.0 - doubt if self._sessions.foresight >= FORESEEN / less else 1.0 + doubt / less
-        self.mode = BY_CLASS if self._sessions.gain >= pays else BY_AGE
+        self._classes_pay = self._sessions.gain >= pays
         by_length = self._sessions.by_length
         most = max(by_length)
         enough = LENGTH_STILL_PAYS if self._boundary_share else LENGTH_PAYS
@@ -329,10 +332,18 @@ class Reuse:
         self._boundary_share = BOUNDARY_SHARES[by_length.index(most)] if is_scarce else 0.0
         self._boundary_price = self._boundary_share * held_tokens / max(1.0, boundaries)
         self._weigh_lengths()
-        self.rankings += before != (self.mode, self._boundary_price)
+        self._choose_mode()
         if sum(self._resumed) > RESUMED_FADE:
             self._resumed = [max(1.0, count / 2) for count in self._resumed]
             self._weigh_ranks()
+
+    def _choose_mode(self) -> None:
+        """Rank values by all that is known and trusted from now on. Cost: O(1)."""
+        trusted = self._sessions.is_trusted
+        mode = BY_CLASS if self._classes_pay and trusted else BY_AGE
+        if mode != self.mode or trusted != self._was_trusted or self._boundary_price != self._ranked_price:
+            self.mode, self._was_trusted, self._ranked_price = mode, trusted, self._boundary_price
+            self.rankings += 1
 
     def _weigh_ranks(self) -> None:
         """Settle what share of a session's worth its boundaries have, by their rank. Cost: O(RANKS)."""

@@ -41,13 +41,13 @@ JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
-BEHIND: Final = 0.95
-"""It does not go on to be where fewer than so many times as many tokens are hit as recency would hit."""
-WATCHED: Final = 64
-"""That is looked at after each so many answers but the first, and the last ones count most: twice as many, about."""
-BARRED: Final = 1024
-MOST_BARRED: Final = 8192
-"""For so many visits; for twice as many each time that it comes again, unless it paid for BARRED answers between."""
+FEWER: Final = 0.01
+"""By so large a share fewer tokens may be hit than recency would hit. Beyond that nothing that was learned is trusted, until it
+is half of that."""
+LOOKED: Final = 8
+"""That is looked at after each so many answers."""
+COUNTED: Final = 512
+"""What was hit before the last so many answers counts half."""
 DEEP: Final = 1.4
 """So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
@@ -66,6 +66,7 @@ class VisitMemory:
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, for each of BOUNDARY_SHARES.
         judged: how many visits these figures come from.
+        is_trusted: whether about as many tokens were hit lately as recency would have hit; else worth never rises with age.
     """
 
     def __init__(self, size: int) -> None:
@@ -86,9 +87,9 @@ class VisitMemory:
         self.judged = 1
         self.foresight = 0.0
         self._may_rise = True
-        self._risen = 0
+        self.is_trusted = True
+        self._compared = 0
         self._hit = self._by_recency = 0.0
-        self._barred, self._barred_until = BARRED, 0
 
     def enter(self, visit: Visit) -> None:
         """Remember a new visit. Cost: O(1)."""
@@ -120,26 +121,22 @@ class VisitMemory:
         """Of the text of a visit that was answered so many tokens were there, and so many of these would be by recency. Cost:
         O(1).
         """
-        if not (self._may_rise and self.is_ready):
-            return
-        self._risen += 1
         self._hit += float(hit)
         self._by_recency += float(by_recency)
-        if self._risen % WATCHED == 0:
-            if self._risen >= BARRED:
-                self._barred = BARRED
-            if self._risen > WATCHED and self._hit < BEHIND * self._by_recency:
-                self._may_rise = False
-                self._barred_until = self._entered + self._barred
-                self._barred = min(MOST_BARRED, 2 * self._barred)
+        self._compared += 1
+        if self._compared % LOOKED == 0 and self.is_ready:
+            was_trusted = self.is_trusted
+            fewer = FEWER if was_trusted else FEWER / 2
+            self.is_trusted = self._hit >= (1.0 - fewer) * self._by_recency
+            if self.is_trusted != was_trusted:
                 self._forget()
+        if self._compared % COUNTED == 0:
             self._hit /= 2
             self._by_recency /= 2
 
     def missed(self, tokens: i64) -> None:
         """So many tokens of such a text come back that would have been there by recency. Cost: O(1)."""
-        if self._may_rise and self.is_ready:
-            self._by_recency += float(tokens)
+        self._by_recency += float(tokens)
 
     def pace(self, visit: Visit) -> i64:
         """How much sooner than others visits like this one are answered; `USUAL_PACE` for no sooner. Cost: O(1)."""
@@ -166,7 +163,7 @@ class VisitMemory:
         of_pace = self._worth[pace]
         if of_pace is None:
             of_pace = worth_by_age(self._alike, USUAL_PACE) if pace == ALIKE else worth_by_age(self._usual, pace)
-            if not self._may_rise:
+            if not (self._may_rise and self.is_trusted):
                 of_pace = list(accumulate(of_pace, min))
             self._worth[pace] = of_pace
         at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
@@ -221,18 +218,11 @@ class VisitMemory:
             self.by_length = [mean + (last - mean) / JUDGEMENTS for mean, last in zip(self.by_length, by_length, strict=True)]
             self.judged = count // 2
             self.foresight = half.foresight
-            self._let_rise(half.rise >= RISE_PAYS and self._entered >= self._barred_until)
+            self._may_rise = half.rise >= RISE_PAYS
         self._weights, self._cuts, self._paces = fit.weights, fit.cuts, fit.paces
         self._alike, self._usual = fit.alike, fit.usual
         self._forget()
         self._epoch += 1
-
-    def _let_rise(self, may_rise: bool) -> None:
-        """Whether what was used last may be worth less from now on."""
-        if may_rise and not self._may_rise:
-            self._risen = 0
-            self._hit = self._by_recency = 0.0
-        self._may_rise = may_rise
 
     def _forget(self) -> None:
         """What a visit is worth is to be settled anew: by pace, and for all alike."""

@@ -18,12 +18,16 @@ from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
+    ANY_LENGTH,
     BY_AGE,
     BY_CLASS,
     BY_RECENCY,
     DENSITY_BITS,
     DENSITY_MASK,
     KIND_SHIFT,
+    NO_RANK,
+    PACE_BITS,
+    RANKS,
     SESSION,
     STEADY,
     queue_of,
@@ -655,36 +659,57 @@ def rises(memory: VisitMemory) -> bool:
     return memory.worth(USUAL_PACE, 80) > 2 * memory.worth(USUAL_PACE, 0)
 
 
-def test_worth_no_longer_rises_with_age_where_recency_would_have_hit_more() -> None:
+def test_nothing_is_trusted_while_recency_would_have_hit_more() -> None:
+    """One token in a hundred may be lost; then as many must be hit as by recency until it is half of that."""
     memory = VisitMemory(1 << 12)
     answered_late(memory, range(4_000), 90)
-    for hit in (100, 96, 96, 0):
-        for _ in range(64):
+    for hit in (100, 99, 99, 97):
+        for _ in range(8):
             assert rises(memory)  # the answers that end it are the last ones
             memory.compare(hit, 100)
+    for _ in range(24):
+        assert not rises(memory)
+        assert [memory.worth(USUAL_PACE, age) for age in range(90)] == [memory.worth(USUAL_PACE, 0)] * 90
+        memory.compare(100, 100)
+    answered_late(memory, range(4_000, 4_100), 90)
     assert not rises(memory)
-    assert [memory.worth(USUAL_PACE, age) for age in range(90)] == [memory.worth(USUAL_PACE, 0)] * 90
-    answered_late(memory, range(4_000, 5_000), 90)
-    assert not rises(memory)
-    answered_late(memory, range(5_000, 5_100), 90)
+    for _ in range(8):
+        memory.compare(103, 100)
     assert rises(memory)
 
 
-def test_it_waits_twice_as_long_each_time_that_worth_rises_in_vain() -> None:
-    memory, at, waited = VisitMemory(1 << 12), 4_000, []
-    answered_late(memory, range(at), 90)
-    for useful in (0, 0, 0, 0, 0, 1_100, 0):
-        for _ in range(useful):
-            memory.compare(100, 100)
-        if useful:
-            answered_late(memory, range(at, at := at + 1), 90)
-        while rises(memory):
+def test_what_was_lost_long_ago_counts_less_and_less() -> None:
+    memory = VisitMemory(1 << 12)
+    answered_late(memory, range(4_000), 90)
+    waited = []
+    for lost in (8, 64, 512):
+        for _ in range(lost):
             memory.compare(0, 100)
         waited.append(0)
-        while not rises(memory):
-            answered_late(memory, range(at, at := at + 512), 90)
-            waited[-1] += 512
-    assert waited == [1_024, 2_048, 4_096, 8_192, 8_192, 1_024, 2_048]
+        while not memory.is_trusted:
+            memory.compare(100, 100)
+            waited[-1] += 1
+    assert waited == sorted(waited) and waited[0] <= 1_600 and waited[-1] <= 5_000
+
+
+def test_what_is_not_trusted_goes_by_recency() -> None:
+    """Whatever was learned of classes, and of ages."""
+    reuse = Server("density", 300).tree.state.reuse
+    assert reuse is not None
+    answered_late(reuse._sessions, range(4_000), 90)
+    reuse._classes_pay = True
+    reuse._choose_mode()
+    assert reuse.mode == BY_CLASS
+    rankings = reuse.rankings
+    for _ in range(16):
+        reuse._sessions.compare(0, 100)
+    reuse._choose_mode()
+    assert reuse.mode == BY_AGE and reuse.rankings == rankings + 1
+    reuse._choose_mode()
+    assert reuse.rankings == rankings + 1
+    queues = [(SESSION << PACE_BITS | pace) << DENSITY_BITS | ANY_LENGTH * (RANKS + 1) + NO_RANK for pace in range(PACES)]
+    worths = [[reuse.worth(queue, at) for queue in queues] for at in range(reuse.now - 200, reuse.now + 1)]
+    assert worths == sorted(worths) and all(len(set(of_age)) == 1 for of_age in worths)
 
 
 @pytest.mark.parametrize("pages", [40, 200, 1_000])
@@ -711,7 +736,7 @@ def test_it_hits_what_a_tree_hits_that_evicts_by_recency(pages: int) -> None:
     assert hits > 0
 
 
-def test_where_recency_hits_as_little_it_does_not_matter_how_little() -> None:
+def test_where_recency_hits_nothing_what_was_learned_is_trusted() -> None:
     memory = VisitMemory(1 << 12)
     answered_late(memory, range(4_000), 90)
     for _ in range(1_000):
@@ -900,15 +925,6 @@ def test_recency_would_hit_no_more_than_it_has_room_for() -> None:
         server.serve(fresh(35, draw))
     hit = server.serve(text + fresh(10, draw))
     assert compared(server) == (hit, 260.0) and hit > 260
-
-
-def test_a_wait_that_paid_between_is_short_again() -> None:
-    memory = VisitMemory(1 << 12)
-    answered_late(memory, range(4_000), 90)
-    memory._barred = 8_192
-    for hit in [100] * 2_000 + [0] * 64:
-        memory.compare(hit, 100)
-    assert not rises(memory) and memory._barred_until == memory._entered + 1_024
 
 
 @pytest.mark.parametrize(
