@@ -113,6 +113,7 @@ HOT = (
     "pool",
     "queues",
     "receipt",
+    "held_by_recency",
     "recency",
     "resumability",
     "retiring",

@@ -1,8 +1,7 @@
-"""What recency would hit of the same visits: a simulation beside the real order, by which that is judged.
+"""Pieces of text as recency holds them: those that were used last, up to some number of tokens.
 
-A session's last visit holds the session's own text from when it comes until it is answered. Recency evicts what was used the
-longest time ago, the end of a text first, and visits are numbered as they come. So one number says which are held whole, and it
-never goes back.
+A visit's piece is held from when it comes until it is answered. Recency evicts what was used the longest time ago, the end of a
+piece first, and visits are numbered as they come. So one number says which are held whole, and it never goes back.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Recency:
         self._room = tokens
         self._evict()
 
-    def enter(self, tokens: i64) -> None:
-        """The next visit comes, with so many tokens. Cost: as `grew`."""
+    def enter(self, tokens: i64) -> i64:
+        """The next visit comes, with so many tokens; its number. Cost: as `grew`."""
         serial = self._entered
         self._entered += 1
         forgotten = serial - self._size
@@ -57,6 +56,7 @@ class Recency:
             self._left = 0
         self._tokens[serial % self._size] = 0
         self.grew(serial, tokens)
+        return serial
 
     def grew(self, serial: i64, tokens: i64) -> None:
         """A visit that nobody answered has so many tokens now; one that has lost its end does not grow. Cost: O(1), amortized
@@ -67,6 +67,12 @@ class Recency:
             self.held += tokens - i64(self._tokens[slot])
             self._tokens[slot] = int(tokens)
             self._evict()
+
+    def holds(self, serial: i64) -> i64:
+        """How many tokens it holds of a visit. Cost: O(1)."""
+        if serial >= self._first:
+            return i64(self._tokens[serial % self._size])
+        return self._left if serial == self._first - 1 else 0
 
     def answered(self, serial: i64) -> i64:
         """How many tokens it holds of a visit that is answered now; all, before it is known for how many there is room. Cost:

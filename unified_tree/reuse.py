@@ -5,8 +5,8 @@ each age (`VisitMemory`). Values of the same worth at the same age wait in one q
 victim stands at an end of some queue.
 
 Until enough is known values go by recency. Then sessions are told apart only while that pays, judged by visits that the judging
-knowledge does not come from; else all of them are worth the same at the same age. Both that and what would let worth rise with
-age are given up while less is hit than by recency, which is simulated beside: what is left of sessions goes by recency.
+knowledge does not come from; else all of them are worth the same at the same age. While less is hit so than by recency, which
+is simulated beside, values go by recency again.
 
 Time is counted in ticks of the tree's clock, so every rank of a deployment decides alike. Costs: O(1) a request, and for every
 `revise_every` visits fifty to a hundred slices of learning, one a visit, or some of those over few visits. Memory: rings of
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from unified_tree.held_by_recency import HeldByRecency
 from unified_tree.node import Tier
 from unified_tree.place_memory import PlaceMemory
-from unified_tree.recency import Recency
 from unified_tree.tuples import untracked
 from unified_tree.visit import Visit, behind, latest
 from unified_tree.visit_fit import (
@@ -142,7 +142,7 @@ class Reuse:
         self.entering = 0
         self._sessions = VisitMemory(settings.remembered_visits)
         # Where windows or states are required recency, too, could not resume from all that it holds.
-        self._recency = None if state.is_gated else Recency(settings.remembered_visits)
+        self._recency = None if state.is_gated else HeldByRecency(2 * settings.remembered_visits)
         self._forks = VisitMemory(settings.remembered_forks)
         self._places = PlaceMemory(settings.remembered_forks)
         self._learning: Iterator[None] | None = None
@@ -152,7 +152,7 @@ class Reuse:
         self._longest_reach = max(self._reach)
         # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
         self._boundary_share = self._boundary_price = 0.0
-        self._was_trusted, self._ranked_price = True, 0.0  # when values were ranked anew last
+        self._ranked_price = 0.0  # as values are ranked now
         self._shared = [None if p is None else SharedRoom(state, p.page_blocks, self._reach) for p in state.shared_pools]
         self._weigh_ranks()
         self._weigh_lengths()
@@ -171,9 +171,9 @@ class Reuse:
         if line is None or visit is None:
             return
         if not visit.is_gone_on_from(length):
-            self._fork(line, length)
+            self._fork(line, length, length)
         elif not visit.is_open:  # else it tries again
-            self._go_on(visit, length, length, visit.end)
+            self._go_on(line, visit, length, length, visit.end)
             line.kept = length
 
     def grew(self, node: Node) -> None:
@@ -185,19 +185,18 @@ class Reuse:
         if visit is None:
             fork, above = max(0, line.fork), line.parent
             before = None if above is None else latest(above)
-            if before is not None and before.is_gone_on_from(fork):
+            if above is not None and before is not None and before.is_gone_on_from(fork):
                 # Where evicted text comes back, the fork lies beyond what was matched, maybe in a later chunk of the prompt.
-                visit = before if before.is_open or before.end == start else self._go_on(before, fork, start, fork)
+                visit = before if before.is_open or before.end == start else self._go_on(above, before, fork, start, fork)
                 visit.recency_end = min(visit.recency_end, fork)
-                if above is not None:
-                    above.kept = fork
+                above.kept = fork
             else:
                 if above is not None and fork > start:
-                    self._fork(above, fork)
+                    self._fork(above, fork, start)
                 visit = self._begin(Visit(self.now, fork, fork, None, is_fork=False))
             line.visit = visit
         elif not visit.is_open and start < visit.end:  # evicted text comes back
-            visit = self._go_on(visit, start, start, visit.end, is_whole=False)
+            visit = self._go_on(line, visit, start, start, visit.end, is_whole=False)
         if visit.recency_end > start:
             self._sessions.missed(min(node.end, visit.recency_end) - start)
         line.kept = node.end
@@ -214,7 +213,7 @@ class Reuse:
         visit.went_on(end, self.now)
         self._sessions.judge(visit)
         if self._recency is not None:
-            self._recency.grew(visit.serial, visit.room)
+            self._recency.grew(visit)
 
     def saved(self, node: Node) -> None:
         """A window or a state was saved at a node's end. Cost: O(log n) for each value behind which that is, of some nodes."""
@@ -247,7 +246,7 @@ class Reuse:
         if pool.learns and self.place(value)[0] != queue_of(value):
             pool.reorder(value)
 
-    def _go_on(self, before: Visit, length: int, hit: int, most: int, *, is_whole: bool = True) -> Visit:
+    def _go_on(self, line: Line, before: Visit, length: int, hit: int, most: int, *, is_whole: bool = True) -> Visit:
         """A request goes on from a session's last visit, at some length; where text was evicted, from more than is known.
 
         Args:
@@ -255,15 +254,13 @@ class Reuse:
             most: how much of it the request can have in common with the visit.
         """
         self._answer(before, length, is_whole=is_whole)
-        visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
+        own, by_recency = before.owns_from, 0
         if self._recency is not None:
-            own = before.end - before.room  # where what only the session has begins
-            by_recency = own + self._recency.answered(before.serial)
-            if self._recency.is_bounded:
-                self._sessions.compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
-                if self.mode != BY_RECENCY:
-                    self._choose_mode()
-                visit.recency_end = min(most, by_recency)
+            by_recency = own + int(self._recency.gone_on_from(line, before))
+            self._compare(max(0, hit - own), max(0, min(hit, by_recency) - own))
+        visit = before.by = Visit(self.now, before.start, length, before, is_fork=False)
+        if self._recency is not None and self._recency.pieces.is_bounded:
+            visit.recency_end = min(most, by_recency)
         saves = before.saves
         visit.saves = saves if not saves or saves[-1] <= length else untracked(tuple([at for at in saves if at <= length]))
         return self._begin(visit)
@@ -272,7 +269,7 @@ class Reuse:
         """A session has a new visit."""
         self._sessions.enter(visit)
         if self._recency is not None:
-            self._recency.enter(visit.room)
+            self._recency.entered(visit)
         self.visits += 1
         count, every = self.visits, self._settings.revise_every
         if self._learning is None and (count % every == 0 or (count < every and count % FIRST_LEARNED == 0)):
@@ -282,24 +279,43 @@ class Reuse:
                 self._learning = None
         return visit
 
-    def _fork(self, line: Line, length: int) -> None:
-        """A request shares a session's text only up to some length, far from its end."""
+    def _fork(self, line: Line, length: int, hit: int) -> None:
+        """A request shares a session's text only up to some length, far from its end.
+
+        Args:
+            hit: how much of that was there.
+        """
         length -= length % self._state.save_grid_tokens
         if length <= 0:
             return
         forks = line.forks
         if forks is None:
             forks = line.forks = {}
-        before = forks.pop(length, None)
+        before = forks.get(length)
+        visit = Visit(self.now, 0, length, before, is_fork=True)
+        owner = latest(line)
+        if self._recency is not None and owner is not None:
+            by_recency = self._recency.forked_off(line, visit)
+            self._compare(max(0, min(hit, length) - owner.owns_from), by_recency)
         if before is not None:
+            del forks[length]
             self._answer(before, length)
         elif len(forks) >= self._settings.listed_forks:
-            del forks[next(iter(forks))]
-        visit = forks[length] = Visit(self.now, 0, length, before, is_fork=True)
+            forgotten = forks.pop(next(iter(forks)))
+            if self._recency is not None:
+                self._recency.forgotten(line, forgotten)
+        forks[length] = visit
         if visit.turns < KNOWN_GAPS:
             self._forks.enter(visit)
         else:
             self._places.enter(visit)
+
+    def _compare(self, hit: i64, by_recency: i64) -> None:
+        """So much was hit of a text that sessions had, and so much of it recency would hit."""
+        if self._recency is not None and self._recency.pieces.is_bounded:
+            self._sessions.compare(hit, by_recency)
+            if self._sessions.is_ready:
+                self._choose_mode()
 
     def _answer(self, visit: Visit, length: int, *, is_whole: bool = True) -> None:
         """A request goes on from a visit, at some length."""
@@ -317,7 +333,7 @@ class Reuse:
         """In slices; see `_begin`."""
         held_tokens, boundaries = self._held()
         if self._recency is not None and self._has_evicted():
-            self._recency.has_room_for(int(held_tokens))
+            self._recency.pieces.has_room_for(int(held_tokens))
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
         yield
@@ -339,10 +355,11 @@ class Reuse:
 
     def _choose_mode(self) -> None:
         """Rank values by all that is known and trusted from now on. Cost: O(1)."""
-        trusted = self._sessions.is_trusted
-        mode = BY_CLASS if self._classes_pay and trusted else BY_AGE
-        if mode != self.mode or trusted != self._was_trusted or self._boundary_price != self._ranked_price:
-            self.mode, self._was_trusted, self._ranked_price = mode, trusted, self._boundary_price
+        mode = BY_RECENCY
+        if self._sessions.is_trusted:
+            mode = BY_CLASS if self._classes_pay else BY_AGE
+        if mode != self.mode or self._boundary_price != self._ranked_price:
+            self.mode, self._ranked_price = mode, self._boundary_price
             self.rankings += 1
 
     def _weigh_ranks(self) -> None:

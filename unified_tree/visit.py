@@ -58,7 +58,8 @@ class Visit:
         features: what it is like: a bin below `BINS` for each, in `BIN_BITS`, the first one lowest.
         pace: how soon visits like it are answered, as far as was known when it was judged; judged: when that was, by what had
             been learned, or UNJUDGED.
-        serial: its number there.
+        serial: its number there; entry: that in what recency would hold, which has `room` less what is `lent` of it.
+        lent: tokens of it that places where others fork off have there, since they use them, too; of a place, those it has.
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
         by: the visit of the request that went on from it; None while nobody has, and for places where sessions fork off.
@@ -71,6 +72,7 @@ class Visit:
         "begin",
         "by",
         "end",
+        "entry",
         "features",
         "gap",
         "gap_before",
@@ -78,6 +80,7 @@ class Visit:
         "is_fork",
         "is_open",
         "judged",
+        "lent",
         "mean_gap",
         "pace",
         "recency_end",
@@ -96,7 +99,7 @@ class Visit:
         self.by: Visit | None = None
         self.is_open = True
         self.saves: tuple[int, ...] = ()
-        self.serial = 0
+        self.serial = self.entry = self.lent = 0
         self.recency_end = 0
         self.features: i64 = 0
         self.pace: i64 = 0
@@ -116,6 +119,11 @@ class Visit:
             self.growth = end - before.end
             self.room = max(1, before.room + end - before.end)
         self._describe()
+
+    @property
+    def owns_from(self) -> int:
+        """From where on its text is what only the session has."""
+        return self.end - self.room
 
     def is_gone_on_from(self, length: int) -> bool:
         """Whether a request that shares so much of the text goes on from it, rather than forks off: it shares what the

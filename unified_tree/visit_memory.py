@@ -41,9 +41,9 @@ JUDGEMENTS: Final = 2
 """About so many judgements of whether it pays count for their mean."""
 RISE_PAYS: Final = 1.02
 """What was used last may be worth less than what was used before, where so many times as many hits are expected of that."""
-FEWER: Final = 0.01
-"""By so large a share fewer tokens may be hit than recency would hit. Beyond that nothing that was learned is trusted, until it
-is half of that."""
+FEWER: Final = 0.005
+"""By so large a share fewer tokens may be hit than recency would hit; beyond that what was learned is not trusted, until it is
+half of that."""
 LOOKED: Final = 8
 """That is looked at after each so many answers."""
 COUNTED: Final = 512
@@ -66,7 +66,7 @@ class VisitMemory:
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, for each of BOUNDARY_SHARES.
         judged: how many visits these figures come from.
-        is_trusted: whether about as many tokens were hit lately as recency would have hit; else worth never rises with age.
+        is_trusted: whether about as many tokens were hit lately as recency would have hit.
     """
 
     def __init__(self, size: int) -> None:
@@ -125,11 +125,8 @@ class VisitMemory:
         self._by_recency += float(by_recency)
         self._compared += 1
         if self._compared % LOOKED == 0 and self.is_ready:
-            was_trusted = self.is_trusted
-            fewer = FEWER if was_trusted else FEWER / 2
+            fewer = FEWER if self.is_trusted else FEWER / 2
             self.is_trusted = self._hit >= (1.0 - fewer) * self._by_recency
-            if self.is_trusted != was_trusted:
-                self._forget()
         if self._compared % COUNTED == 0:
             self._hit /= 2
             self._by_recency /= 2
@@ -163,7 +160,7 @@ class VisitMemory:
         of_pace = self._worth[pace]
         if of_pace is None:
             of_pace = worth_by_age(self._alike, USUAL_PACE) if pace == ALIKE else worth_by_age(self._usual, pace)
-            if not (self._may_rise and self.is_trusted):
+            if not self._may_rise:
                 of_pace = list(accumulate(of_pace, min))
             self._worth[pace] = of_pace
         at: i64 = AGE_BINS[age] if age < YOUNG else min(AGES - 1, bisect_right(AGE_LIMITS, age))
