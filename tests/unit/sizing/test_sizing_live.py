@@ -17,10 +17,10 @@ PAGE = 64
 FULL = 2048
 
 
-def cache_of(model: str, pages: int = FULL) -> PrefixCache:
+def cache_of(model: str, pages: int = FULL, policy: str = "lru") -> PrefixCache:
     composition = composition_for(model)
     counts = dict.fromkeys(composition.pool_page_bytes(), pages)
-    return PrefixCache(composition.components, composition.page_size, counts)
+    return PrefixCache(composition.components, composition.page_size, counts, policy=policy)
 
 
 def serve(cache: PrefixCache, tokens: np.ndarray[tuple[int], np.dtype[np.int64]], namespace: str = "") -> None:
