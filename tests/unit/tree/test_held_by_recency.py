@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from unified_tree import Component, Key, Path, TreeSettings, UnifiedTree
-from unified_tree.reuse import Reuse
+from unified_tree.reuse import BY_RECENCY
 
 FULL = Component(name="full", coverage=Path(), page_bytes=64)
 
 
 class Tree:
-    """Evicts by recency whatever it learns, and has the simulation beside it."""
+    """Evicts by recency, as it never trusts what it learns, and has the simulation beside it."""
 
-    def __init__(self, pages: int, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
-        monkeypatch.setattr(Reuse, "worth", lambda _, queue, at: float(at))  # noqa: ARG005
+    def __init__(self, pages: int, **settings: int) -> None:
         self.tree = UnifiedTree([FULL], 1, policy="density", page_counts={"full": pages}, settings=TreeSettings(**settings))
         self.free = list(range(pages))
         assert self.tree.state.reuse is not None and self.tree.state.reuse._recency is not None
-        self.recency = self.tree.state.reuse._recency
+        self.reuse, self.recency = self.tree.state.reuse, self.tree.state.reuse._recency
+        self.reuse._sessions.is_trusted = False
         self.hit = self.by_recency = 0.0
 
     def serve(self, prompt: list[int]) -> None:
@@ -33,7 +33,9 @@ class Tree:
         self.tree.insert(key, {"full": np.array(self.free[:missing], np.int64)})
         del self.free[:missing]
         self.tree.unlock(lock)
-        sessions = self.tree.state.reuse._sessions  # type: ignore[union-attr]
+        sessions = self.reuse._sessions
+        sessions._compared = 0  # it never looks whether to trust
+        assert self.reuse.mode == BY_RECENCY
         self.hit, self.by_recency = self.hit + sessions._hit, self.by_recency + sessions._by_recency
         sessions._hit = sessions._by_recency = 0.0
 
@@ -68,11 +70,9 @@ def forking(draw: Random, requests: int, documents: int, turns: float) -> list[l
 @pytest.mark.parametrize(
     ("documents", "turns", "error"), [(1, 0.9, 0.02), (60, 0.5, 0.06), (200, 0.2, 0.15)], ids=["chats", "both", "documents"]
 )
-def test_it_hits_about_what_a_tree_hits_that_evicts_by_recency(
-    documents: int, turns: float, error: float, pages: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_hits_about_what_a_tree_hits_that_evicts_by_recency(documents: int, turns: float, error: float, pages: int) -> None:
     """If places where sessions fork off had no pieces it would be up to 70 % less."""
-    tree = Tree(pages, monkeypatch)
+    tree = Tree(pages)
     for prompt in forking(Random(f"{documents} {pages}"), 6_000, documents, turns):
         tree.serve(prompt)
     assert tree.recency.pieces.is_bounded
@@ -80,9 +80,9 @@ def test_it_hits_about_what_a_tree_hits_that_evicts_by_recency(
 
 
 @pytest.mark.parametrize("listed_forks", [1, 3, 16])
-def test_no_piece_is_held_twice_or_left_behind(listed_forks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_piece_is_held_twice_or_left_behind(listed_forks: int) -> None:
     """All pieces together are what their visits have, whatever is forgotten between."""
-    tree = Tree(2_000, monkeypatch, listed_forks=listed_forks)
+    tree = Tree(2_000, listed_forks=listed_forks)
     pieces = tree.recency.pieces
     for number, prompt in enumerate(forking(Random(listed_forks), 4_000, 30, 0.4)):
         tree.serve(prompt)
