@@ -93,7 +93,7 @@ def rows(rounds: int) -> Iterator[dict[str, Any]]:
                         found = [beside(products, lanes[kind], copy, composition.moved_bytes) for _ in range(rounds)]
                         yield _row(composition, layout.value, operation, name, contestant, found)
                 subject.engine.close()
-    composition, movers = arena_movers("cuda")
+    composition, movers = arena_movers(quick=False, device="cuda")
     for mover_name, mover in movers.items():
         for operation, copy in arena_operations(mover, composition).items():
             for name, products in work.items():

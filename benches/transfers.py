@@ -315,11 +315,11 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def arena_movers(device: str) -> tuple[Composition, dict[str, PageMover]]:
+def arena_movers(quick: bool, device: str) -> tuple[Composition, dict[str, PageMover]]:
     """The first composition in a device memory of one budget, and what moves its pages to a host pool and to host memory of one
     budget. Each page has gone there and come back; raises ValueError if it is not the same.
     """
-    composition = compositions(quick=False, device="cpu")[0]
+    composition = compositions(quick, "cpu")[0]
     [(page_format, moved)] = composition.pages.items()
     pages = 2 * moved
     kind = Component(name=page_format.component, coverage=ComponentPath())
@@ -356,9 +356,9 @@ def arena_operations(mover: PageMover, composition: Composition) -> dict[str, Ca
     }
 
 
-def arena_lines(device: str, rounds: int) -> Iterator[str]:
+def arena_lines(quick: bool, device: str, rounds: int) -> Iterator[str]:
     """A device memory of one budget, beside a contiguous copy."""
-    composition, movers = arena_movers(device)
+    composition, movers = arena_movers(quick, device)
     for name, mover in movers.items():
         for operation, run in arena_operations(mover, composition).items():
             others = rivals(composition, operation, "scattered", HostLayout.PAGE_FIRST_DIRECT, device)
@@ -421,11 +421,12 @@ def main(arguments: list[str] | None = None) -> int:
         on += f", {torch.cuda.get_device_name(options.device)}"
     where = {"machine": on, "commit": commit()}
     print(f"machine  {where['machine']}\ncommit   {where['commit'] or 'unknown'}\n\n{HEAD}")
-    found = rows(options.quick, 1 if options.quick else options.rounds, options.device)
-    for line in arena_lines(options.device, 1 if options.quick else options.rounds):
+    rounds = 1 if options.quick else options.rounds
+    found = rows(options.quick, rounds, options.device)
+    for line in arena_lines(options.quick, options.device, rounds):
         print(line, flush=True)
     if options.device != "cpu":
-        for line in block_lines(options.device, 1 if options.quick else options.rounds):
+        for line in block_lines(options.device, rounds):
             print(line, flush=True)
     for policy in WritePolicy:
         print(f"a tick with nothing to move, {policy.value}: {idle_tick_us(policy, options.rounds):.2f} µs")

@@ -75,6 +75,7 @@ class HeldByRecency:
         if owner is not None and place.lent:
             self.pieces.answered(place.entry)
             owner.lent = max(0, owner.lent - place.lent)
+            place.lent = 0
             self.grew(owner)
 
     def _used(self, line: Line, owner: Visit, length: i64) -> i64:

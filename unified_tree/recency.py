@@ -78,13 +78,11 @@ class Recency:
         """How many tokens it holds of a visit that is answered now; all, before it is known for how many there is room. Cost:
         O(1).
         """
+        tokens = self.holds(serial)
         if serial >= self._first:
-            slot = serial % self._size
-            tokens = i64(self._tokens[slot])
             self.held -= tokens
-            self._tokens[slot] = 0
-            return tokens
-        return self._left if serial == self._first - 1 else 0
+            self._tokens[serial % self._size] = 0
+        return tokens
 
     def _evict(self) -> None:
         while self.held > self._room:

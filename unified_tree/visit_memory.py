@@ -45,9 +45,9 @@ FEWER: Final = 0.005
 """By so large a share fewer tokens may be hit than recency would hit; beyond that what was learned is not trusted, until it is
 half of that."""
 LOOKED: Final = 8
-"""That is looked at after each so many answers."""
+"""That is looked at each time that so many known texts were used."""
 COUNTED: Final = 512
-"""What was hit before the last so many answers counts half."""
+"""What was hit before so many of these counts half."""
 DEEP: Final = 1.4
 """So many times as much must a text be worth before and after an age for which it goes from the middle of its queue."""
 YOUNG: Final = 4096
@@ -118,9 +118,7 @@ class VisitMemory:
             self._after[slot] = age
 
     def compare(self, hit: i64, by_recency: i64) -> None:
-        """Of the text of a visit that was answered so many tokens were there, and so many of these would be by recency. Cost:
-        O(1).
-        """
+        """Of a known text that is used so many tokens were there, and so many of these would be by recency. Cost: O(1)."""
         self._hit += float(hit)
         self._by_recency += float(by_recency)
         self._compared += 1

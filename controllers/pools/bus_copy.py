@@ -152,7 +152,6 @@ class BusCopy:
         self._kinds = kinds_of(pieces)
         self._layer_count = 1 + max(piece.layer for piece in pieces)
         self._programs = programs
-        self._kernel = copy_rows
         self._places: dict[range, list[Places]] = {}
 
     def back_up(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -202,7 +201,7 @@ class BusCopy:
         step = max(1, MAX_ROWS // (places.piece_count * slots))
         for begin in range(0, max(1, target.numel()), step):
             some = slice(begin, begin + step)
-            self._kernel[(self._programs,)](
+            copy_rows[(self._programs,)](
                 written,
                 read,
                 target[some],

@@ -86,7 +86,10 @@ class StagedPages:
         self._whole.back_up(self._moves(here, there, self._here, self._there))
 
     def _copier(self, begin: int, end: int) -> PageCopier:
-        """What copies these words of blocks; there are as many as there are groups of layers that are loaded together."""
+        """What copies these words of blocks; there are as many as there are groups of layers that are loaded together.
+
+        Cost: O(1). Where a group is loaded for the first time on a GPU, its kernel may have to be built, which takes a second.
+        """
         found = self._copiers.get((begin, end))
         if found is None:
             here, there = (memory[..., begin:end] for memory in (self._here, self._there))

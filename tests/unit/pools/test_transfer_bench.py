@@ -21,6 +21,9 @@ def test_the_transfer_benchmark_runs_and_bytes_arrive(device: str, tmp_path: Pat
     command += ["--device", device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("one budget")] == [
+        f"one budget, {operation:<6} with {host}" for host in ("a host pool", "host blocks") for operation in ("backup", "load")
+    ]
     rows = json.loads((tmp_path / "t.json").read_text())
     assert {row["composition"] for row in rows} == {"mha-32", "mla-61", "mamba"} | ({"mha-32/1"} if device == "cuda" else set())
     assert {row["layout"] for row in rows} == {"layer_first", "page_first", "page_first_direct"}

@@ -17,10 +17,11 @@ PAGE = 64
 FULL = 2048
 
 
-def cache_of(model: str, pages: int = FULL, policy: str = "lru") -> PrefixCache:
+def cache_of(model: str, pages: int = FULL) -> PrefixCache:
+    """One that evicts by recency, as live sizes do."""
     composition = composition_for(model)
     counts = dict.fromkeys(composition.pool_page_bytes(), pages)
-    return PrefixCache(composition.components, composition.page_size, counts, policy=policy)
+    return PrefixCache(composition.components, composition.page_size, counts, policy="lru")
 
 
 def serve(cache: PrefixCache, tokens: np.ndarray[tuple[int], np.dtype[np.int64]], namespace: str = "") -> None:
