@@ -332,7 +332,7 @@ class Reuse:
     def _learn(self) -> Iterator[None]:
         """In slices; see `_begin`."""
         held_tokens, boundaries = self._held()
-        if self._recency is not None and self._has_evicted():
+        if self._recency is not None and self._recency.pieces.is_bounded:
             self._recency.pieces.has_room_for(int(held_tokens))
         yield from self._sessions.learn(self.now, held_tokens, boundaries)
         yield from self._forks.learn(self.now, 0.0, 0.0)
@@ -374,14 +374,15 @@ class Reuse:
         self._lengths = [*priced, 1.0]
 
     def went(self, value: Value) -> None:
-        """A value is evicted. Cost: O(1)."""
+        """A value is evicted. Cost: O(1).
+
+        Before the first of a path is, what paths hold does not say for how much there is room.
+        """
+        if self._recency is not None and not self._recency.pieces.is_bounded and self._state.is_path[value.component]:
+            self._recency.pieces.has_room_for(int(self._held()[0]))
         if not value.stranded and value.score >= QUEUE_SPAN:
             ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
             ages[i] += (float(self.now - since(value)) - ages[i]) / COUNTED_AGES
-
-    def _has_evicted(self) -> bool:
-        """Whether some of what paths held had to go: before that, what they hold does not say for how much there is room."""
-        return any(p.evicted_pages > 0 for p in self._state.device_pools if p.is_path)
 
     def _held(self) -> tuple[float, float]:
         """How many tokens of path the tree holds on the tier that holds more, with those that enter just now, and for how many

@@ -835,11 +835,22 @@ def test_a_prompt_that_has_just_made_its_room_does_not_make_the_memory_small(end
     for _ in range(63):
         server.serve(fresh(9, draw))
     reuse = server.tree.state.reuse
-    assert reuse is not None and reuse._recency is not None and not reuse._recency.pieces.is_bounded
+    assert reuse is not None and reuse._recency is not None
     states = {"state": {end: int(server._take("state", 1)[0]) for end in ends}}
     server.tree.insert(Key(fresh(250, draw)), {"full": server._take("full", 250)}, states=states)
     assert reuse.visits == 64 and reuse.entering == 0
     assert reuse._recency.pieces._room == server.tree.state.device_pools[0].used_pages > 290
+
+
+def test_the_first_eviction_says_how_much_fits() -> None:
+    server, draw = Server("density", 300), Random(5)
+    reuse = server.tree.state.reuse
+    assert reuse is not None and reuse._recency is not None
+    for _ in range(33):
+        server.serve(fresh(9, draw))
+    assert not reuse._recency.pieces.is_bounded
+    server.serve(fresh(9, draw))
+    assert reuse.visits == 34 and reuse._recency.pieces._room == 297
 
 
 def test_a_tree_that_fills_does_not_say_how_much_fits() -> None:
