@@ -193,20 +193,22 @@ class Locks:
                     self._lock_value(receipt, value)
 
     def _lock_path(self, deepest: Value) -> None:
-        component, tier = deepest.component, deepest.tier
+        component, tier, reuse = deepest.component, deepest.tier, self._state.reuse
         pool = self._state.pools(tier)[component]
         node = deepest.node
         value: Value | None = deepest
         while value is not None:
             value.locks += 1
             if value.locks > 1:
-                return
+                break
             pool.protected_pages += value.page_count
             if value.is_placed:
                 pool.remove_evictable(value)
             assert node.parent is not None
             node = node.parent
             value = node.values(tier)[component]
+        if reuse is not None and deepest.locks == 1 and tier is DEVICE:
+            reuse.locked(deepest.node)
 
     def _unlock_path(self, deepest: Value) -> None:
         state, component, tier = self._state, deepest.component, deepest.tier
@@ -218,7 +220,7 @@ class Locks:
             value.locks -= 1
             assert value.locks >= 0
             if value.locks:
-                return
+                break
             pool.protected_pages -= value.page_count
             if not value.children:
                 pool.add_evictable(value)
@@ -227,6 +229,8 @@ class Locks:
             assert node.parent is not None
             node = node.parent
             value = node.values(tier)[component]
+        if state.reuse is not None and not deepest.locks and tier is DEVICE:
+            state.reuse.unlocked(deepest.node)
 
     def _lock_value(self, receipt: Receipt, value: Value) -> None:
         receipt.values.append(value)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 VICTIMS_A_LOOK: Final = 4
 """After so many victims one more queue is looked at: what it was noted with may have become less."""
+FEW: Final = 64
+"""Of so many values all queues are looked at, for victims are so rare there that notes would say nothing of now."""
 
 
 @mypyc_attr(acyclic=True)
@@ -78,10 +80,10 @@ class Queues:
     def least(self, order: Order) -> Value | None:
         """The value that is worth least, as far as is noted; None if there is none.
 
-        Cost: O(log n) for each queue that it looks at, mostly one, and O(queues) for the smallest of their notes.
+        Cost: O(log n) for each queue that it looks at, mostly one, all of at most FEW values; O(queues) for the smallest note.
         """
         self._last_number = -1
-        if self._rankings != self._reuse.rankings:
+        if order.count <= FEW or self._rankings != self._reuse.rankings:
             self._rankings = self._reuse.rankings
             for queue in self._queues.copy():
                 self._look_at(queue, order)

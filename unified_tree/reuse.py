@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from unified_tree.node import Node, Value
     from unified_tree.state import TreeState
 
+NO_PATH: Final = -1
 KNOWN_GAPS: Final = 3
 """A place where sessions have forked off so often is foreseen by its own gaps."""
 RANKS: Final = 4
@@ -148,6 +149,7 @@ class Reuse:
         self._learning: Iterator[None] | None = None
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
+        self._path = state.is_path.index(True) if state.is_gated and True in state.is_path else NO_PATH
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
         self._longest_reach = max(self._reach)
         # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
@@ -225,6 +227,32 @@ class Reuse:
             earlier = before if before and before[-1] < end else tuple([at for at in before if at < end])
             if earlier or not before:
                 self._fall_behind(node, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
+
+    def locked(self, node: Node) -> None:
+        """A path is locked up to a node, where it was not, so it costs the boundary there nothing. Cost: as `unlocked`."""
+        visit = None if self._path == NO_PATH or node.line is None else latest(node.line)
+        if visit is not None and visit.saves and visit.saves[-1] == node.end:
+            self._reorder_boundary(node, node.end)
+
+    def unlocked(self, node: Node) -> None:
+        """A path was locked up to a node, and is not any more. Cost: O(log n) for each value of the session's last boundary, and
+        O(1) for each node behind that, of some nodes.
+        """
+        visit = None if self._path == NO_PATH or node.line is None else latest(node.line)
+        if visit is not None and visit.saves:
+            self._reorder_boundary(node, visit.saves[-1])
+
+    def _reorder_boundary(self, node: Node, length: int) -> None:
+        """Put what the boundary of some length needs, at a node or above, where it belongs now."""
+        first = length - self._longest_reach
+        at, nodes = node, 0
+        while at.parent is not None and at.end >= first and nodes < FALLEN_NODES:
+            if at.end <= length:
+                for i, is_path in enumerate(self._state.is_path):
+                    if not is_path:
+                        self._reorder(at.device[i])
+            at = at.parent
+            nodes += 1
 
     def _fall_behind(self, node: Node, first: int) -> None:
         """A session's boundaries from some length up to a node have one more behind them: they are resumed from more rarely."""
@@ -368,9 +396,15 @@ class Reuse:
         self._ranks = [*[count / most for count in self._resumed], 1.0]
 
     def _weigh_lengths(self) -> None:
-        """Settle how many tokens are hit of a session, for the price of what is kept, by its length."""
+        """Settle how many tokens are hit of a session, for the price of what is kept, by its length. Where boundaries have none,
+        that counts of those whose paths are locked, and cost nothing for so long; none is worth more for it, as they will again.
+        """
         token_price = 1.0 - self._boundary_share
-        priced = [size / (size * token_price + self._boundary_price) for size in LENGTH_SIZES.tolist()]
+        sizes: list[float] = LENGTH_SIZES.tolist()
+        if self._boundary_price:
+            priced = [size / (size * token_price + self._boundary_price) for size in sizes]
+        else:
+            priced = [min(1.0, size / self._sessions.mean_tokens) for size in sizes]
         self._lengths = [*priced, 1.0]
 
     def went(self, value: Value) -> None:
@@ -456,14 +490,21 @@ class Reuse:
             rank = rank_of(visit.saves, end, end + self._reach[component])
         if shared is None:
             length = ANY_LENGTH
-            if self._boundary_share:
+            if self._boundary_share or (rank == 0 and not visit.is_open and self._is_path_locked(value)):
                 length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
+                if not self._boundary_share and self._lengths[length] == 1.0:
+                    length = ANY_LENGTH
             return length * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
         blocks = shared.boundary_blocks
         if not self._state.is_gate[component]:
             blocks += room * shared.token_blocks
         return SHARED + _density(room * max(1, shared.page_blocks[component]) / blocks * self._ranks[rank])
+
+    def _is_path_locked(self, value: Value) -> bool:
+        """Whether the path under a window or state on device cannot go now, as that of a request that runs."""
+        path = None if self._path == NO_PATH or value.tier is Tier.HOST else value.node.device[self._path]
+        return path is not None and path.locks > 0
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,

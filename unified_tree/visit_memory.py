@@ -66,6 +66,7 @@ class VisitMemory:
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, for each of BOUNDARY_SHARES.
         judged: how many visits these figures come from.
+        mean_tokens: that visits' texts had, as learned last.
         is_trusted: whether about as many tokens were hit lately as recency would have hit.
     """
 
@@ -86,6 +87,7 @@ class VisitMemory:
         self.by_length = [1.0] * len(BOUNDARY_SHARES)
         self.judged = 1
         self.foresight = 0.0
+        self.mean_tokens = 1.0
         self._may_rise = True
         self.is_trusted = True
         self._compared = 0
@@ -214,6 +216,7 @@ class VisitMemory:
             self.judged = count // 2
             self.foresight = half.foresight
             self._may_rise = half.rise >= RISE_PAYS
+        self.mean_tokens = max(1.0, float(tokens.mean()))
         self._weights, self._cuts, self._paces = fit.weights, fit.cuts, fit.paces
         self._alike, self._usual = fit.alike, fit.usual
         self._forget()

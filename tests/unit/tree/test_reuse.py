@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unified_tree import BlockBudget, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
-from unified_tree.node import Tier, Value
+from unified_tree import BlockBudget, Boundary, Component, Key, Path, Point, Trailing, TreeSettings, UnifiedTree
+from unified_tree.node import Node, Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
+from unified_tree.queues import FEW
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
@@ -24,6 +25,7 @@ from unified_tree.reuse import (
     DENSITY_BITS,
     DENSITY_MASK,
     KIND_SHIFT,
+    RANKS,
     SESSION,
     STEADY,
     queue_of,
@@ -955,10 +957,10 @@ def test_classes_that_foresee_answers_are_told_apart_unless_hits_deny_it(
     assert modes == [mode, then]
 
 
-@pytest.mark.parametrize("boundaries", [0, 20])
+@pytest.mark.parametrize("boundaries", [0, 20, 100])
 def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than_any(boundaries: int) -> None:
-    """Which may be in the middle of its queue."""
-    server, draw = Server("density", 300, boundaries, revise_every=8), Random(4)
+    """Which may be in the middle of its queue. Of few values that is so at once."""
+    server, draw = Server("density", 300 if boundaries < 100 else 3_000, boundaries, revise_every=8), Random(4)
     texts: list[list[int]] = []
     for _ in range(300):
         text = draw.choice(texts[-20:]) if texts and draw.random() < 0.6 else fresh(10, draw)
@@ -970,7 +972,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than
             first = pool.next_victim()
             if first is None or first.urgency == STRANDED:
                 continue
-            for _ in range(800):  # now and then one looks at one more queue
+            for _ in range(800 if pool.order.count > FEW else 0):  # now and then one looks at one more queue
                 first = pool.next_victim()
             assert first is not None
             queues: dict[float, list[Value]] = {}
@@ -1172,6 +1174,57 @@ def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[i
             densities.append(int(queue_of(value) & DENSITY_MASK))
         at = at.parent
     return [density - densities[0] for density in densities]
+
+
+@pytest.mark.parametrize("kind", [STATE, LONG], ids=["state", "window"])
+@pytest.mark.parametrize("tokens", [40, 400])
+@pytest.mark.parametrize("more", [0, 5])
+def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_less(kind: Component, tokens: int, more: int) -> None:
+    """The path of a request that runs costs nothing, so what counts is how many tokens the boundary brings."""
+    tree, text = ranking(kind), list(range(tokens + more))
+    reuse = tree.state.reuse
+    assert reuse is not None
+
+    def insert(begin: int, end: int, *, saves: bool) -> Boundary:
+        pages = {"full": np.arange(begin, end)}
+        if saves and kind is LONG:
+            pages[kind.name] = np.arange(end - 7, end)
+        states = {kind.name: {end: end}} if saves and kind is STATE else {}
+        return tree.insert(Key(text[:end]), pages, states=states).boundary
+
+    def worths() -> list[float]:
+        """What the values of the text are worth beside those that are last in a text of any length, from its end up."""
+        reuse._weigh_lengths()
+        at: Node | None = tree.state.nodes.get(tree.match_prefix(Key(text), touch=False).known.node)
+        found = []
+        while at is not None:
+            value = at.device[1]
+            if value is not None and value.is_placed:
+                assert queue_of(value) == reuse.place(value)[0], f"at {at.end}"
+                density = int(queue_of(value) & DENSITY_MASK)
+                found.append(reuse._lengths[density // (RANKS + 1)] * reuse._ranks[density % (RANKS + 1)])
+            at = at.parent
+        return found
+
+    reuse._sessions.mean_tokens = 100.0
+    reuse._weigh_lengths()
+    locks = []
+    for end in (20, tokens):
+        boundary = insert(0, end, saves=True)
+        locks.append(tree.lock(boundary, components=["full"]))
+        for lock in locks[:-1]:
+            tree.unlock(lock)
+    reuse._ranks[1] = 0.0
+    assert worths()[0] == pytest.approx(0.48 if tokens < 100 else 1.0)
+    assert worths()[-1] == 0.0, "not the last one"
+    if more:
+        tree.match_prefix(Key(text[:tokens]), touch=False)
+        locks.append(tree.lock(insert(tokens, tokens + more, saves=False), components=["full"]))
+        tree.unlock(locks[-2])
+        assert worths()[0] == pytest.approx(0.48 if tokens < 100 else 1.0)
+    tree.unlock(locks[-1])
+    assert worths()[0] == 1.0
+    assert worths()[-1] == 0.0
 
 
 def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
