@@ -235,8 +235,9 @@ class Reuse:
             self._reorder_boundary(node, node.end)
 
     def unlocked(self, node: Node) -> None:
-        """A path was locked up to a node, and is not any more. Cost: O(log n) for each value of the session's last boundary, and
-        O(1) for each node behind that, of some nodes.
+        """A path was locked up to a node, and is not any more.
+
+        Cost: O(log n) for each value of the session's last boundary, and O(1) for each node behind that, of some nodes.
         """
         visit = None if self._path == NO_PATH or node.line is None else latest(node.line)
         if visit is not None and visit.saves:
@@ -396,8 +397,10 @@ class Reuse:
         self._ranks = [*[count / most for count in self._resumed], 1.0]
 
     def _weigh_lengths(self) -> None:
-        """Settle how many tokens are hit of a session, for the price of what is kept, by its length. Where boundaries have none,
-        that counts of those whose paths are locked, and cost nothing for so long; none is worth more for it, as they will again.
+        """Settle how many tokens are hit of a session, for the price of what is kept, by its length.
+
+        Where boundaries have no price, length counts of those whose paths are locked, and cost nothing for so long. None is
+        worth more for it than others, for its path will cost again.
         """
         token_price = 1.0 - self._boundary_share
         sizes: list[float] = LENGTH_SIZES.tolist()
@@ -479,7 +482,8 @@ class Reuse:
         optional goes with it. A boundary costs its own blocks alone, for its path is there, and does not go before that. Nor
         does one of a place where sessions fork off, or one before the last, if the text is long for what it takes. Where pools
         do not, and boundaries run short before paths, both have a price; else length does not matter: windows and states should
-        stay with the sessions that paths stay with.
+        stay with the sessions that paths stay with. But while a request of the session runs its path costs nothing, and a last
+        boundary is worth less if its text is shorter than most.
         """
         component = value.component
         is_path = self._state.is_path[component]

@@ -1179,7 +1179,9 @@ def in_place(tree: UnifiedTree, tokens: list[int], component: int = 1) -> list[i
 @pytest.mark.parametrize("kind", [STATE, LONG], ids=["state", "window"])
 @pytest.mark.parametrize("tokens", [40, 400])
 @pytest.mark.parametrize("more", [0, 5])
-def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_less(kind: Component, tokens: int, more: int) -> None:
+def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_less(
+    kind: Component, tokens: int, more: int
+) -> None:
     """The path of a request that runs costs nothing, so what counts is how many tokens the boundary brings."""
     tree, text = ranking(kind), list(range(tokens + more))
     reuse = tree.state.reuse
