@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 VICTIMS_A_LOOK: Final = 4
 """After so many victims one more queue is looked at: what it was noted with may have become less."""
 FEW: Final = 64
-"""Of so many values all queues are looked at, for victims are so rare there that notes would say nothing of now."""
+"""Of at most so many evictable values all queues are looked at for each victim: a look costs little there, and what was noted
+with the last ones may say nothing of now."""
 
 
 @mypyc_attr(acyclic=True)

@@ -174,6 +174,8 @@ class Resumability:
             place_by_boundary(parent.child_index, top)
         self._set_nearest(top, self._nearest(top, below.nearest_boundary))
         mark_values(self._state, top)
+        if not self._is_measured(lower):  # the windows above have changed, and what waits for that ends at `top`, which knows
+            self._spread(pieces[-1])
 
     def _set_nearest(self, node: Node, nearest: int) -> None:
         before = node.nearest_boundary
@@ -222,6 +224,14 @@ class Resumability:
                     value.run_pages = run
                     changed = True
         return changed
+
+    def _is_measured(self, node: Node) -> bool:
+        """Whether the runs of a node are those that follow from its parent's. Cost: O(components)."""
+        for i, max_pages in self._windows:
+            value = run_holder(node, i)
+            if value is not None and value.run_pages != self.expected_run(node, i, max_pages):
+                return False
+        return True
 
     def ends_at_boundary(self, node: Node) -> bool:
         """Whether every required component is covered at the node's end, according to its runs. Cost: O(components)."""

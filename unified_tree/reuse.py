@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from unified_tree.node import Node, Value
     from unified_tree.state import TreeState
 
-NO_PATH: Final = -1
 KNOWN_GAPS: Final = 3
 """A place where sessions have forked off so often is foreseen by its own gaps."""
 RANKS: Final = 4
@@ -95,6 +94,8 @@ which has some tick below QUEUE_SPAN besides, is an exact float."""
 NO_RANK: Final = RANKS
 ANY_LENGTH: Final = LENGTHS
 """Where pools have room of their own a density is length * (RANKS + 1) + rank; both are told apart where they matter."""
+OF_RUNNING: Final = (LENGTHS + 1) * (RANKS + 1)
+"""Or it is a length behind this one, of the last boundary of a session whose request runs."""
 DENSITIES: Final = 80
 DENSITIES_AN_OCTAVE: Final = 2
 UNIT_DENSITY: Final = 32
@@ -149,7 +150,6 @@ class Reuse:
         self._learning: Iterator[None] | None = None
         self._resumed = [LAST_RESUMED, *[1.0] * (RANKS - 1)]
         self._reach = [max(1, c.coverage.window_tokens or 1) - 1 for c in state.components]
-        self._path = state.is_path.index(True) if state.is_gated and True in state.is_path else NO_PATH
         self._usual_ages = [[0.0] * len(state.components) for _ in range(2)]  # at which values go, on device and on host
         self._longest_reach = max(self._reach)
         # Boundaries' share of what all room is worth, which is as much as paths hold tokens, and the price of one of them.
@@ -229,29 +229,35 @@ class Reuse:
                 self._fall_behind(node, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
 
     def locked(self, node: Node) -> None:
-        """A path is locked up to a node, where it was not, so it costs the boundary there nothing. Cost: as `unlocked`."""
-        visit = None if self._path == NO_PATH or node.line is None else latest(node.line)
-        if visit is not None and visit.saves and visit.saves[-1] == node.end:
+        """The path up to a node is locked from now on. If its session's last boundary is there, a request of it runs.
+
+        Cost: O(log n) for each value of that boundary.
+        """
+        visit = None if not self._state.is_gated or node.line is None else latest(node.line)
+        if visit is not None and not visit.is_open and visit.saves and visit.saves[-1] == node.end:
+            visit.is_running = True
             self._reorder_boundary(node, node.end)
 
     def unlocked(self, node: Node) -> None:
-        """A path was locked up to a node, and is not any more.
+        """The path up to a node was locked, and is not any more: no request of its session runs.
 
-        Cost: O(log n) for each value of the session's last boundary, and O(1) for each node behind that, of some nodes.
+        Cost: O(log n) for each value of its last boundary, and O(1) for each node behind that, which its request has added.
         """
-        visit = None if self._path == NO_PATH or node.line is None else latest(node.line)
+        visit = None if not self._state.is_gated or node.line is None else latest(node.line)
         if visit is not None and visit.saves:
+            visit.is_running = False
             self._reorder_boundary(node, visit.saves[-1])
 
     def _reorder_boundary(self, node: Node, length: int) -> None:
         """Put what the boundary of some length needs, at a node or above, where it belongs now."""
-        first = length - self._longest_reach
         at, nodes = node, 0
+        while at.parent is not None and at.start >= length:
+            at = at.parent
+        first = length - self._longest_reach
         while at.parent is not None and at.end >= first and nodes < FALLEN_NODES:
-            if at.end <= length:
-                for i, is_path in enumerate(self._state.is_path):
-                    if not is_path:
-                        self._reorder(at.device[i])
+            for i, is_path in enumerate(self._state.is_path):
+                if not is_path:
+                    self._reorder(at.device[i])
             at = at.parent
             nodes += 1
 
@@ -399,23 +405,21 @@ class Reuse:
     def _weigh_lengths(self) -> None:
         """Settle how many tokens are hit of a session, for the price of what is kept, by its length.
 
-        Where boundaries have no price, length counts of those whose paths are locked, and cost nothing for so long. None is
-        worth more for it than others, for its path will cost again.
+        Where boundaries have no price, that counts of a session whose request runs, for its path costs nothing for so long. No
+        such session is worth more than others for its length, for its path will cost again.
         """
         token_price = 1.0 - self._boundary_share
         sizes: list[float] = LENGTH_SIZES.tolist()
-        if self._boundary_price:
-            priced = [size / (size * token_price + self._boundary_price) for size in sizes]
-        else:
-            priced = [min(1.0, size / self._sessions.mean_tokens) for size in sizes]
-        self._lengths = [*priced, 1.0]
+        self._lengths = [*[size / (size * token_price + self._boundary_price) for size in sizes], 1.0]
+        self._of_running = [min(1.0, size / self._sessions.mean_tokens) for size in sizes]
 
     def went(self, value: Value) -> None:
         """A value is evicted. Cost: O(1).
 
-        Before the first of a path is, what paths hold does not say for how much there is room.
+        Before some of a path is lost, what paths hold does not say for how much there is room.
         """
-        if self._recency is not None and not self._recency.pieces.is_bounded and self._state.is_path[value.component]:
+        is_lost = self._state.is_path[value.component] and not value.copied
+        if is_lost and self._recency is not None and not self._recency.pieces.is_bounded:
             self._recency.pieces.has_room_for(int(self._held()[0]))
         if not value.stranded and value.score >= QUEUE_SPAN:
             ages, i = self._usual_ages[value.tier is Tier.HOST], value.component
@@ -493,22 +497,17 @@ class Reuse:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[component])
         if shared is None:
-            length = ANY_LENGTH
-            if self._boundary_share or (rank == 0 and not visit.is_open and self._is_path_locked(value)):
-                length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
-                if not self._boundary_share and self._lengths[length] == 1.0:
-                    length = ANY_LENGTH
-            return length * (RANKS + 1) + rank
+            length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
+            if self._boundary_share:
+                return length * (RANKS + 1) + rank
+            if rank == 0 and visit.is_running and value.tier is Tier.DEVICE and self._of_running[length] < 1.0:
+                return OF_RUNNING + length
+            return ANY_LENGTH * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
         blocks = shared.boundary_blocks
         if not self._state.is_gate[component]:
             blocks += room * shared.token_blocks
         return SHARED + _density(room * max(1, shared.page_blocks[component]) / blocks * self._ranks[rank])
-
-    def _is_path_locked(self, value: Value) -> bool:
-        """Whether the path under a window or state on device cannot go now, as that of a request that runs."""
-        path = None if self._path == NO_PATH or value.tier is Tier.HOST else value.node.device[self._path]
-        return path is not None and path.locks > 0
 
     def worth(self, queue: i64, at: i64) -> float:
         """Hits a page and tick that keeping a value of a queue is worth that was used at some tick (beside others of its pool,
@@ -532,6 +531,8 @@ class Reuse:
         density: i64 = queue & DENSITY_MASK
         if density >= SHARED:
             hits = HITS_A_PAGE[density - SHARED]
+        elif density >= OF_RUNNING:
+            hits = self._of_running[density - OF_RUNNING] * self._ranks[0]
         else:
             hits = self._lengths[density // (RANKS + 1)] * self._ranks[density % (RANKS + 1)]
         return worth * hits * (1.0 + float(at) * TICK)

@@ -62,6 +62,7 @@ class Visit:
         lent: tokens of it that places where others fork off have there, since they use them, too; of a place, those it has.
         is_fork: it used a place where sessions fork off.
         is_open: its request has not published anything yet.
+        is_running: its request has saved its last boundary, and something still locks the path there: the request, or a copy.
         by: the visit of the request that went on from it; None while nobody has, and for places where sessions fork off.
         recency_end: up to where its request would have hit if recency had evicted, as far as it is known to have that text.
         saves: lengths at which windows or states of the session were saved, the last of them, ascending.
@@ -79,6 +80,7 @@ class Visit:
         "growth",
         "is_fork",
         "is_open",
+        "is_running",
         "judged",
         "lent",
         "mean_gap",
@@ -98,6 +100,7 @@ class Visit:
         self.is_fork = is_fork
         self.by: Visit | None = None
         self.is_open = True
+        self.is_running = False
         self.saves: tuple[int, ...] = ()
         self.serial = self.entry = self.lent = 0
         self.recency_end = 0

@@ -66,7 +66,7 @@ class VisitMemory:
         foresight: by which factor, as a logarithm, an answer is likelier if classes are told apart; as judged last.
         by_length: likewise if longer texts are worth more, for each of BOUNDARY_SHARES.
         judged: how many visits these figures come from.
-        mean_tokens: that visits' texts had, as learned last.
+        mean_tokens: the mean of `Visit.room`, as learned last.
         is_trusted: whether about as many tokens were hit lately as recency would have hit.
     """
 

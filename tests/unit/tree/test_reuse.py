@@ -16,7 +16,6 @@ from unified_tree.node import Node, Tier, Value
 from unified_tree.place_memory import GAPS, PlaceMemory
 from unified_tree.policies import POLICIES
 from unified_tree.pool import STRANDED
-from unified_tree.queues import FEW
 from unified_tree.recency import Recency
 from unified_tree.reuse import (
     BY_AGE,
@@ -25,7 +24,7 @@ from unified_tree.reuse import (
     DENSITY_BITS,
     DENSITY_MASK,
     KIND_SHIFT,
-    RANKS,
+    OF_RUNNING,
     SESSION,
     STEADY,
     queue_of,
@@ -972,7 +971,7 @@ def test_the_victim_is_worth_no_more_than_any_other_at_an_end_nor_much_more_than
             first = pool.next_victim()
             if first is None or first.urgency == STRANDED:
                 continue
-            for _ in range(800 if pool.order.count > FEW else 0):  # now and then one looks at one more queue
+            for _ in range(800 if pool.order.count > 64 else 0):  # now and then one looks at one more queue
                 first = pool.next_victim()
             assert first is not None
             queues: dict[float, list[Value]] = {}
@@ -1203,11 +1202,12 @@ def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_les
             value = at.device[1]
             if value is not None and value.is_placed:
                 assert queue_of(value) == reuse.place(value)[0], f"at {at.end}"
-                density = int(queue_of(value) & DENSITY_MASK)
-                found.append(reuse._lengths[density // (RANKS + 1)] * reuse._ranks[density % (RANKS + 1)])
+                found.append(reuse.worth(queue_of(value), tree.state.clock))
             at = at.parent
         return found
 
+    reuse.mode = BY_AGE
+    reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
     reuse._sessions.mean_tokens = 100.0
     reuse._weigh_lengths()
     locks = []
@@ -1225,8 +1225,58 @@ def test_while_its_path_is_locked_the_last_boundary_of_a_short_text_is_worth_les
         tree.unlock(locks[-2])
         assert worths()[0] == pytest.approx(0.48 if tokens < 100 else 1.0)
     tree.unlock(locks[-1])
-    assert worths()[0] == 1.0
+    assert worths()[0] == pytest.approx(1.0)
     assert worths()[-1] == 0.0
+
+
+def test_what_was_placed_by_its_length_counts_as_all_others_when_length_does_not_count_any_more() -> None:
+    tree, text = ranking(STATE), list(range(40))
+    reuse = tree.state.reuse
+    assert reuse is not None
+    reuse.mode, reuse._boundary_share, reuse._boundary_price = BY_AGE, 0.5, 100.0
+    reuse._sessions._worth = [[1.0] * AGES] * (PACES + 1)
+    reuse._sessions.mean_tokens = 100.0
+    reuse._weigh_lengths()
+    tree.insert(Key(text), {"full": np.arange(40)}, states={"state": {40: 1}})
+    values = [value for pool in tree.state.device_pools for value in pool.order if isinstance(value, Value)]
+
+    def worths() -> list[float]:
+        return [reuse.worth(queue_of(value), since(value)) for value in values]
+
+    assert len(values) == 2 and max(worths()) < 0.4
+    reuse._boundary_share = reuse._boundary_price = 0.0
+    reuse._weigh_lengths()
+    assert worths() == pytest.approx([1.0, 1.0])
+
+
+def test_how_long_texts_are_in_the_mean_is_learned() -> None:
+    server, draw = Server("density", 3_000, 24), Random(5)
+    for length in (50, 150) * 40:
+        server.serve(fresh(length, draw))
+    reuse = server.tree.state.reuse
+    assert reuse is not None
+    assert 90 < reuse._sessions.mean_tokens < 110
+    assert reuse._of_running[0] == pytest.approx(48 / reuse._sessions.mean_tokens)
+
+
+def test_another_sessions_lock_does_not_say_that_a_session_runs() -> None:
+    """It forks off behind the first one's boundary; that text goes on without another."""
+    tree, text = ranking(STATE), list(range(240))
+    reuse = tree.state.reuse
+    assert reuse is not None
+    reuse._sessions.mean_tokens = 1_000.0
+    reuse._weigh_lengths()
+    tree.insert(Key(text[:40]), {"full": np.arange(40)}, states={"state": {40: 1}})
+    tree.insert(Key(text), {"full": np.arange(240)})
+    value = next(value for value in tree.state.device_pools[1].order if isinstance(value, Value))
+    for boundary in (
+        tree.match_prefix(Key(text)).device,
+        tree.insert(Key([*text[:40], 999]), {"full": np.arange(300, 341)}).boundary,
+    ):
+        lock = tree.lock(boundary, components=["full"])
+        assert queue_of(value) == reuse.place(value)[0]
+        tree.unlock(lock)
+    assert queue_of(value) & DENSITY_MASK < OF_RUNNING
 
 
 def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
