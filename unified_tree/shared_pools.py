@@ -47,7 +47,7 @@ class SharedPools:
 
     def next_victim(self) -> Value | None:
         """The value that goes first, of whatever pool; None if none can go. Of equals the deeper one goes first, then that of
-        the earlier pool. Cost: O(components).
+        the earlier pool. Cost: that of `Pool.next_victim` for each.
         """
         best: Value | None = None
         best_standing = (0.0, 0.0)

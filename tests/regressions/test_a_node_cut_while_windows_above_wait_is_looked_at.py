@@ -1,5 +1,5 @@
-"""A node was cut while the windows above it had changed, and its own runs had not been looked at yet. What waited found the upper
-part as it should be, and went no further: the lower part was no boundary any more, and its values went first.
+"""A node was cut while the windows above it had changed, and its own runs had not been looked at yet. What waited found the
+upper part as it should be, and went no further: the lower part was no boundary any more, and its values went first.
 """
 
 from __future__ import annotations
