@@ -226,7 +226,8 @@ class Reuse:
         if visit.saved(end, self._settings.listed_saves):
             earlier = before if before and before[-1] < end else tuple([at for at in before if at < end])
             if earlier or not before:
-                self._fall_behind(node, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
+                # These have one more behind them now, and are resumed from more rarely.
+                self._reorder_up(node.parent, earlier[max(0, len(earlier) - RANKS + 1)] if earlier else visit.start)
 
     def locked(self, node: Node) -> None:
         """The path up to a node is locked from now on. If its session's last boundary is there, a request of it runs.
@@ -236,7 +237,7 @@ class Reuse:
         visit = None if not self._state.is_gated or node.line is None else latest(node.line)
         if visit is not None and not visit.is_open and visit.saves and visit.saves[-1] == node.end:
             visit.is_running = True
-            self._reorder_boundary(node, node.end)
+            self._reorder_up(node, node.end)
 
     def unlocked(self, node: Node) -> None:
         """The path up to a node was locked, and is not any more: no request of its session runs.
@@ -246,31 +247,21 @@ class Reuse:
         visit = None if not self._state.is_gated or node.line is None else latest(node.line)
         if visit is not None and visit.saves:
             visit.is_running = False
-            self._reorder_boundary(node, visit.saves[-1])
+            at: Node | None = node
+            while at is not None and at.start >= visit.saves[-1]:
+                at = at.parent
+            self._reorder_up(at, visit.saves[-1])
 
-    def _reorder_boundary(self, node: Node, length: int) -> None:
-        """Put what the boundary of some length needs, at a node or above, where it belongs now."""
-        at, nodes = node, 0
-        while at.parent is not None and at.start >= length:
-            at = at.parent
-        first = length - self._longest_reach
-        while at.parent is not None and at.end >= first and nodes < FALLEN_NODES:
+    def _reorder_up(self, at: Node | None, first: int) -> None:
+        """Put windows and states where they belong now, from a node up to all that the boundary of some length needs."""
+        first -= self._longest_reach
+        nodes = 0
+        while at is not None and at.end >= first and nodes < FALLEN_NODES:
             for i, is_path in enumerate(self._state.is_path):
                 if not is_path:
                     self._reorder(at.device[i])
+                    self._reorder(at.host[i])
             at = at.parent
-            nodes += 1
-
-    def _fall_behind(self, node: Node, first: int) -> None:
-        """A session's boundaries from some length up to a node have one more behind them: they are resumed from more rarely."""
-        above, nodes = node.parent, 0
-        first -= self._longest_reach
-        while above is not None and above.end >= first and nodes < FALLEN_NODES:
-            for i, is_path in enumerate(self._state.is_path):
-                if not is_path:
-                    self._reorder(above.device[i])
-                    self._reorder(above.host[i])
-            above = above.parent
             nodes += 1
 
     def _reorder(self, value: Value | None) -> None:
@@ -497,11 +488,13 @@ class Reuse:
             end = value.node.end
             rank = rank_of(visit.saves, end, end + self._reach[component])
         if shared is None:
-            length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
-            if self._boundary_share:
-                return length * (RANKS + 1) + rank
-            if rank == 0 and visit.is_running and value.tier is Tier.DEVICE and self._of_running[length] < 1.0:
-                return OF_RUNNING + length
+            is_running = rank == 0 and visit.is_running and value.tier is Tier.DEVICE
+            if self._boundary_share or is_running:
+                length = min(LENGTHS - 1, max(0, visit.room.bit_length() - 1 - SHORTEST))
+                if self._boundary_share:
+                    return length * (RANKS + 1) + rank
+                if self._of_running[length] < 1.0:
+                    return OF_RUNNING + length
             return ANY_LENGTH * (RANKS + 1) + rank
         room = float(max(self._state.page_size, visit.room))
         blocks = shared.boundary_blocks

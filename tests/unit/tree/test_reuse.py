@@ -854,6 +854,18 @@ def test_the_first_eviction_says_how_much_fits() -> None:
     assert reuse.visits == 34 and reuse._recency.pieces._room == 297
 
 
+def test_evicting_what_is_on_host_too_does_not_say_how_much_fits() -> None:
+    tree, tokens = UnifiedTree([FULL], 1, policy="density"), list(range(30))
+    reuse = tree.state.reuse
+    assert reuse is not None and reuse._recency is not None
+    boundary = tree.insert(Key(tokens), {"full": np.arange(30)}).boundary
+    tree.transfers.acknowledge(tree.transfers.backup(boundary, {"full": np.arange(30)}))
+    assert tree.evict({"full": 30}).lost == 0
+    assert not reuse._recency.pieces.is_bounded
+    assert tree.evict({"full": 30}, tier=Tier.HOST).lost == 1
+    assert reuse._recency.pieces.is_bounded
+
+
 def test_a_tree_that_fills_does_not_say_how_much_fits() -> None:
     server, draw = Server("density", 1_000_000), Random(5)
     texts = [fresh(5, draw) for _ in range(100)]
@@ -1259,8 +1271,8 @@ def test_how_long_texts_are_in_the_mean_is_learned() -> None:
     assert reuse._of_running[0] == pytest.approx(48 / reuse._sessions.mean_tokens)
 
 
-def test_another_sessions_lock_does_not_say_that_a_session_runs() -> None:
-    """It forks off behind the first one's boundary; that text goes on without another."""
+def test_a_lock_far_behind_a_boundary_does_not_say_that_who_saved_it_runs() -> None:
+    """The text goes on without another boundary, and another session forks off it there."""
     tree, text = ranking(STATE), list(range(240))
     reuse = tree.state.reuse
     assert reuse is not None
@@ -1270,13 +1282,29 @@ def test_another_sessions_lock_does_not_say_that_a_session_runs() -> None:
     tree.insert(Key(text), {"full": np.arange(240)})
     value = next(value for value in tree.state.device_pools[1].order if isinstance(value, Value))
     for boundary in (
-        tree.match_prefix(Key(text)).device,
+        tree.match_prefix(Key(text), touch=False).known,
         tree.insert(Key([*text[:40], 999]), {"full": np.arange(300, 341)}).boundary,
     ):
         lock = tree.lock(boundary, components=["full"])
         assert queue_of(value) == reuse.place(value)[0]
         tree.unlock(lock)
     assert queue_of(value) & DENSITY_MASK < OF_RUNNING
+
+
+def test_what_a_request_waits_to_resume_from_is_not_what_it_has_saved() -> None:
+    """It has published nothing yet, and locks what it goes on from."""
+    tree, text = ranking(STATE), list(range(41))
+    reuse = tree.state.reuse
+    assert reuse is not None
+    reuse._sessions.mean_tokens = 1_000.0
+    reuse._weigh_lengths()
+    tree.insert(Key(text[:40]), {"full": np.arange(40)}, states={"state": {40: 1}})
+    [value] = tree.state.device_pools[1].order
+    assert isinstance(value, Value)
+    lock = tree.lock(tree.match_prefix(Key(text)).device, components=["full"])
+    assert queue_of(value) == reuse.place(value)[0]
+    assert queue_of(value) & DENSITY_MASK < OF_RUNNING
+    tree.unlock(lock)
 
 
 def test_states_of_one_insert_are_each_behind_the_later_ones() -> None:
