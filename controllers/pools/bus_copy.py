@@ -40,8 +40,10 @@ PROGRAMS = 2
 """On a multiprocessor each, over the bus."""
 DEVICE_PROGRAMS = 16
 """Where both sides lie on the device."""
-WARPS = 16
-"""Of a program."""
+BACKUP_WARPS = 8
+"""Of a program that writes to host."""
+LOAD_WARPS = 16
+"""And of one that reads there."""
 BACKUP_TILE_BYTES = 32 << 10
 """That a program has under way to host."""
 LOAD_TILE_BYTES = 64 << 10
@@ -169,14 +171,14 @@ class BusCopy:
         for places in self._of(ALL):
             kind = places.kind
             into, out_of = (kind.host.first, places.host), (kind.device.first, places.device)
-            self._launch(places, into, out_of, target, source, BACKUP_TILE_BYTES)
+            self._launch(places, into, out_of, target, source, BACKUP_TILE_BYTES, BACKUP_WARPS)
 
     def launch_load(self, source: torch.Tensor, target: torch.Tensor, layers: slice = ALL) -> None:
         """`load` on the current device."""
         for places in self._of(layers):
             kind = places.kind
             into, out_of = (kind.device.first, places.device), (kind.host.first, places.host)
-            self._launch(places, into, out_of, target, source, LOAD_TILE_BYTES)
+            self._launch(places, into, out_of, target, source, LOAD_TILE_BYTES, LOAD_WARPS)
 
     def _of(self, layers: slice) -> list[Places]:
         some = range(*layers.indices(self._layer_count))
@@ -193,6 +195,7 @@ class BusCopy:
         target: torch.Tensor,
         source: torch.Tensor,
         tile_bytes: int,
+        warps: int,
     ) -> None:
         (written, into_pieces), (read, out_of_pieces) = into, out_of
         _, slots, words = written.shape
@@ -210,15 +213,16 @@ class BusCopy:
                 out_of_pieces,
                 target[some].numel() * places.piece_count * slots,
                 places.piece_count,
-                slots,
+                *inverse_of(places.piece_count),
                 words,
                 *written.stride()[:2],
                 *read.stride()[:2],
+                SLOTS=slots,
                 UNIT=places.kind.unit,
                 BY_SLOT=places.kind.by_slot,
                 ROWS=tile_words // columns,
                 COLUMNS=columns,
-                num_warps=WARPS,
+                num_warps=warps,
             )
 
 
@@ -269,6 +273,17 @@ def _sent(numbers: list[int], device: torch.device) -> torch.Tensor:
         return torch.tensor(numbers)
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         return torch.tensor(numbers, device=device)
+
+
+def inverse_of(divisor: int) -> tuple[int, int]:
+    """`inverse` and `shift`, with which `number * inverse >> shift` is `number // divisor` for numbers below MAX_ROWS.
+
+    >>> inverse, shift = inverse_of(61)
+    >>> 1_000_000 * inverse >> shift
+    16393
+    """
+    shift = (MAX_ROWS - 1).bit_length() + (divisor - 1).bit_length()
+    return -(-(1 << shift) // divisor), shift
 
 
 def tile_columns(words: int, tile_words: int) -> int:

@@ -14,7 +14,7 @@ import torch
 from pool_formats import FORMATS, filled
 
 from unified_tree.controllers.pools import DevicePool, HostLayout, HostPool, PagePair, bus_copy
-from unified_tree.controllers.pools.bus_copy import BusCopy, Piece, kinds_of, tile_columns
+from unified_tree.controllers.pools.bus_copy import MAX_ROWS, BusCopy, Piece, inverse_of, kinds_of, tile_columns
 
 PAGES = 7
 
@@ -31,13 +31,15 @@ class Kernel:
 
     def copy(self, into: Any, out_of: Any, target: Any, source: Any, *rest: Any, **options: Any) -> None:
         self.launches += 1
-        into_pieces, out_of_pieces, rows, pieces, slots, words, into_page, into_slot, out_of_page, out_of_slot = rest
-        size, unit = into.element_size(), options["UNIT"]
+        into_pieces, out_of_pieces, rows, pieces, inverse, shift, words, into_page, into_slot, out_of_page, out_of_slot = rest
+        size, unit, slots = into.element_size(), options["UNIT"], options["SLOTS"]
         assert options["ROWS"] * options["COLUMNS"] * size <= 1 << 10, "a tile is no larger than it may be"
         self.by_slot.add(options["BY_SLOT"])
         for row in range(rows):
-            page = row // (slots * pieces)
-            piece, slot = (row % pieces, row // pieces % slots) if options["BY_SLOT"] else (row // slots % pieces, row % slots)
+            counted = row if options["BY_SLOT"] else row // slots
+            whole = counted * inverse >> shift
+            piece = counted - whole * pieces
+            page, slot = divmod(whole, slots) if options["BY_SLOT"] else (whole, row % slots)
             to = int(target[page]) * into_page + slot * into_slot + int(into_pieces[piece]) * unit
             at = int(source[page]) * out_of_page + slot * out_of_slot + int(out_of_pieces[piece]) * unit
             ctypes.memmove(into.data_ptr() + to * size, out_of.data_ptr() + at * size, words * size)
@@ -162,3 +164,14 @@ def test_on_a_gpu_no_request_waits_for_a_kernel_to_be_built(
             for end in range(begin + 1, len(layer_ids) + 1):
                 pair.load_layers(layer_ids[begin:end], pages, pages)
     torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("divisor", [*range(1, 200), 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 29) + 1])
+def test_dividing_by_multiplying_is_exact(divisor: int) -> None:
+    inverse, shift = inverse_of(divisor)
+    below = np.arange(1, 1 + min(4096, MAX_ROWS // divisor)) * divisor
+    far = MAX_ROWS - 1 - np.arange(4096)
+    numbers = np.concatenate((below - 1, below, far)).astype(np.int64)
+    numbers = numbers[numbers < MAX_ROWS]
+    assert inverse < 1 << 31, "an argument of 32 bits"
+    assert (numbers * inverse >> shift == numbers // divisor).all()
