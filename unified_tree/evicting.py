@@ -95,22 +95,33 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        going = victim.page_count
-        if cut_pages is not None and pool.is_path and not state.is_gated:
-            going = min(going, max(count - freed.page_counts[i], cut_pages))
-        is_whole = going == victim.page_count
-        if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
-            split(state, victim.node, victim.node.end - going * state.page_size)
-            is_whole = True
-        eviction = _book_victim(state, victim, freed, eviction)
-        if not is_whole:
-            freed.add_pages(i, tier, state.shorten(victim, going))
-            freed.deleted_nodes += 1
-            continue
+        eviction = _take_out(state, victim, count - freed.page_counts[i], cut_pages, freed, eviction)
+
+
+def _take_out(
+    state: TreeState, victim: Value, count: int, cut_pages: int | None, freed: Freed, eviction: Eviction | None
+) -> Eviction | None:
+    """Remove a victim, or of a leaf that may be cut as many pages of its end as are needed.
+
+    Returns what is remembered of it, as `_book_victim`.
+    """
+    is_path, going = state.is_path[victim.component], victim.page_count
+    if cut_pages is not None and is_path and not state.is_gated:
+        going = min(going, max(count, cut_pages))
+    is_whole = going == victim.page_count
+    if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
+        split(state, victim.node, victim.node.end - going * state.page_size)
+        is_whole = True
+    eviction = _book_victim(state, victim, freed, eviction)
+    if is_whole:
         remove_victim(state, victim, freed, eviction)
+    else:
+        freed.add_pages(victim.component, victim.tier, state.shorten(victim, going, eviction))
+        freed.deleted_nodes += 1
+    return eviction
 
 
-def evict_blocks(state: TreeState, count: int, tier: Tier) -> EvictResult:
+def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None) -> EvictResult:
     """See UnifiedTree.evict_blocks."""
     shared = state.shared_pools[1] if tier else state.shared_pools[0]
     if shared is None:
@@ -130,9 +141,16 @@ def evict_blocks(state: TreeState, count: int, tier: Tier) -> EvictResult:
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        evictions[i] = _book_victim(state, victim, freed, evictions[i])
-        remove_victim(state, victim, freed, evictions[i])
+        missing = count - shared.blocks_of(freed.page_counts)
+        pages = -(-missing // _page_blocks(state, shared, victim)) if pool.is_path else 0
+        evictions[i] = _take_out(state, victim, pages, cut_pages, freed, evictions[i])
     return freed.result()
+
+
+def _page_blocks(state: TreeState, shared: SharedPools, victim: Value) -> int:
+    """Blocks that a page of a path victim takes, with those of other paths that may go with it."""
+    values = victim.node.values(victim.tier)
+    return sum([shared.page_blocks[i] for i in range(len(values)) if state.is_path[i] and values[i] is not None])
 
 
 def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Freed) -> bool:
@@ -169,8 +187,8 @@ def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Evicti
 
 
 def _can_shorten(state: TreeState, victim: Value) -> bool:
-    """Whether a cut needs no node for what goes: nothing remembers that, and the victim is all that its leaf has."""
-    if state.ghosts is not None or state.host_value_count or victim.copying:
+    """Whether a cut needs no node for what goes: the victim is all that its leaf has."""
+    if state.host_value_count or victim.copying:
         return False
     return all(value is None or value is victim for value in victim.node.device)
 

@@ -288,10 +288,15 @@ class Ghosts:
 
     def remember(self, node: Node, eviction: Eviction | None, boundary_from: int) -> None:
         """A node is about to leave the tree. Cost: O(1), amortized over what fades."""
-        parent, line = node.parent, node.line
-        assert parent is not None and line is not None
-        edge = node.edge
-        ghost = Ghost(line, parent.end, node.end, edge, eviction, boundary_from)
+        parent = node.parent
+        assert parent is not None
+        self.remember_end(node, parent.end, node.edge, eviction, boundary_from)
+
+    def remember_end(self, node: Node, start: int, edge: bytes, eviction: Eviction | None, boundary_from: int) -> None:
+        """The same of what a node has from a length on; `edge` are its tokens."""
+        line = node.line
+        assert line is not None
+        ghost = Ghost(line, start, node.end, edge, eviction, boundary_from)
         self._hang(ghost, edge)
         self.clear.append(ghost)
         self.size_bytes += len(edge) + GHOST_BYTES

@@ -271,16 +271,21 @@ class TreeState:
         if self.host_value_count:
             self.note_copies(value.node, value.component)
 
-    def shorten(self, value: Value, page_count: int) -> bytes:
+    def shorten(self, value: Value, page_count: int, eviction: Eviction | None) -> bytes:
         """Take pages off the end of a leaf that has an evictable path value on device and nothing else; returns their ids.
 
         The leaf keeps its id, so that a boundary before the cut stays, and what was used of it its recency.
+
+        Args:
+            eviction: what is remembered of it; None without a memory.
         """
         node, pool = value.node, self.device_pools[value.component]
         tokens = page_count * self.page_size
         width = len(node.edge) // (node.end - node.start)
         gone, value.pages = value.pages[-page_count * PAGE_ID_BYTES :], value.pages[: -page_count * PAGE_ID_BYTES]
         pool.remove_evictable(value)
+        if self.ghosts is not None:
+            self.ghosts.remember_end(node, node.end - tokens, node.edge[-tokens * width :], eviction, 0)
         node.edge = node.edge[: -tokens * width]
         node.end -= tokens
         if value.marks is not None:

@@ -228,19 +228,21 @@ class UnifiedTree:
         """
         checked_resident(tier)
         counts = integers(needs, "needs", ConfigurationError)
-        if cut_pages is not None:
-            cut_pages = integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)
-        return evicting.evict(self._state, counts, tier, cut_pages)
+        return evicting.evict(self._state, counts, tier, _checked_cut(cut_pages))
 
-    def evict_blocks(self, block_count: int, tier: Tier = Tier.DEVICE) -> EvictResult:
+    def evict_blocks(self, block_count: int, tier: Tier = Tier.DEVICE, *, cut_pages: int | None = None) -> EvictResult:
         """Free at least so many blocks of a budget that the pools of a tier share, or as many as possible.
 
         The victim is at each moment the first of all pools' orders, stranded values first, whatever their kind.
 
         Raises ConfigurationError where the pools share none. Cost: as `evict`, and O(components) a victim.
+
+        Args:
+            cut_pages: see `evict`.
         """
         checked_resident(tier)
-        return evicting.evict_blocks(self._state, integer(block_count, "block_count", ConfigurationError), tier)
+        blocks = integer(block_count, "block_count", ConfigurationError)
+        return evicting.evict_blocks(self._state, blocks, tier, _checked_cut(cut_pages))
 
     def supersede(self, boundary: Boundary, component: str, later_length: int) -> None:
         """The run that saved a window for a boundary has saved one for a later boundary.
@@ -370,3 +372,7 @@ class UnifiedTree:
         """
         checked_resident(tier)
         return owner_of_page(self._state, self._state.index_of(component), integer(page, "page", PageError), tier)
+
+
+def _checked_cut(cut_pages: int | None) -> int | None:
+    return None if cut_pages is None else integer(cut_pages, "cut_pages", ConfigurationError, minimum=1)

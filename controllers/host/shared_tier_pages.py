@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.host.block_allocator import BlockAllocator, Blocks
-from unified_tree.controllers.host.tier_pages import TierPages
+from unified_tree.controllers.host.tier_pages import TierPages, least_cut
 from unified_tree.errors import ConfigurationError
 from unified_tree.node import Tier
 
@@ -39,6 +39,7 @@ class SharedTierPages(TierPages):
         self.shared = shared
         self.blocks = Blocks(shared.budget)
         self._page_blocks = dict(shared.budget.page_blocks)
+        self._cuts = {name: least_cut(shared.budget.page_count(name), tree.page_size) for name in self._page_blocks}
         self.allocators: dict[str, PageAllocator] = {name: BlockAllocator(name, self.blocks) for name in self.allocators}
 
     def use(self, tables: BlockTables) -> None:
@@ -117,7 +118,7 @@ class SharedTierPages(TierPages):
 
     def _evict_blocks(self, name: str, count: int) -> EvictResult:
         """Evict blocks of any pool, for pages of one."""
-        result = self._tree.evict_blocks(count, self._tier)
+        result = self._tree.evict_blocks(count, self._tier, cut_pages=self._cuts[name])
         self.free_evicted(result)
         self._counters.evicted(self._tier, name, result)
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from unified_tree.controllers.cache.stats import CacheCounters
     from unified_tree.receipt import Boundary, InsertResult
     from unified_tree.tree import UnifiedTree
+
+
+CUT_TOKENS: Final = 32
+CUT_SHARE: Final = 128
+"""A leaf is cut to what is needed, but loses no less than so many tokens and this part of its pool: a call frees room for some
+steps, and what stays of a leaf is copied so many times at most until it is gone."""
 
 
 class PageWatcher(Protocol):
@@ -56,6 +62,11 @@ def total_pages(allocator: FreePages) -> int | None:
     taking any from another.
     """
     return allocator.used_pages + allocator.free_pages if isinstance(allocator, BlockAllocator) else allocator.page_count
+
+
+def least_cut(page_count: int | None, page_size: int) -> int:
+    """How many pages of a leaf's end go at a time, at least, where not all of it has to."""
+    return max(-(-CUT_TOKENS // page_size), (page_count or 0) // CUT_SHARE)
 
 
 class DevicePages(Protocol):
@@ -106,6 +117,7 @@ class TierPages(PageSource):
         self.allocators: dict[str, PageAllocator] = {c.name: PageAllocator(c.name, page_counts.get(c.name)) for c in owners}
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
+        self._cuts = {c.name: least_cut(page_counts.get(c.name), tree.page_size) for c in owners}
 
     def landed(self, boundary: Boundary) -> None:
         """Pages that did not come from an insert are the tree's now, on the path to a boundary."""
@@ -261,7 +273,7 @@ class TierPages(PageSource):
 
     def _evict_from(self, name: str, page_count: int) -> EvictResult:
         """Every eviction of this tier passes here, so that what was evicted is counted and told."""
-        result = self._tree.evict({name: page_count}, self._tier)
+        result = self._tree.evict({name: page_count}, self._tier, cut_pages=self._cuts[name])
         self.free_evicted(result)
         self._counters.evicted(self._tier, name, result)
         return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from unified_tree.controllers.host.tier_pages import least_cut
 from unified_tree.controllers.sglang.device_pools import FULL, STATE, WINDOW
 from unified_tree.errors import OutOfPagesError
 from unified_tree.evicting import evict
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.sglang.device_pools import DevicePools
     from unified_tree.receipt import Boundary, EvictResult
     from unified_tree.tree import UnifiedTree
-
-
-CUT_TOKENS: Final = 32
-CUT_SHARE: Final = 128
-"""A leaf is cut to what is needed, but to no less than so many tokens and this part of its pool: a call frees room for some
-steps."""
 
 
 class FreeList:
@@ -68,7 +63,7 @@ class DeviceTier:
         self._page_size: int = tree.page_size
         self._pools = pools
         self.allocators = {component.name: FreeList(pools, component.name) for component in tree.components}
-        self._cut_pages = max(-(-CUT_TOKENS // tree.page_size), self.allocators[FULL].page_count // CUT_SHARE)
+        self._cut_pages = least_cut(self.allocators[FULL].page_count, tree.page_size)
         self.other_tier: DevicePages | None = None
         self.watcher: PageWatcher | None = None
 
@@ -79,13 +74,12 @@ class DeviceTier:
 
     def evict(self, needs: Mapping[str, int]) -> dict[str, int]:
         """Evict at least so many pages of each pool, or as many as can go; how many came free, by component."""
-        cut_pages = self._cut_pages if self.other_tier is None else None  # with a host tier whole leaves go there
         freed: dict[str, int] = {}
         for name, count in needs.items():
             missing = count - freed.get(name, 0)
             if missing <= 0:
                 continue  # came free with the victims of another pool
-            result = evict(self._tree.state, {name: missing}, Tier.DEVICE, cut_pages)
+            result = evict(self._tree.state, {name: missing}, Tier.DEVICE, self._cut_pages)
             self.free_evicted(result)
             self._counters.evicted(Tier.DEVICE, name, result)
             for freed_name, names in result.freed.items():

@@ -252,7 +252,7 @@ def test_an_error_while_a_page_for_a_state_is_found_changes_nothing(spare: int, 
         batch.allocate(4)
         return cache, batch, leases
 
-    def evict(*_: object) -> None:
+    def evict(*_: object, **__: object) -> None:
         raise RuntimeError("nothing was found")
 
     used = decoding(None)[0].stats().pools["mamba"].used

@@ -1,0 +1,133 @@
+"""What a full cache gives up of a prompt: its end, and no more than is needed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_tree import BlockBudget, Component, Key, MissCause, Path, Tier
+from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.host.tier_pages import CUT_SHARE, least_cut
+from unified_tree.controllers.transfer_engines import NullEngine
+
+FULL = Component(name="full", coverage=Path(), page_bytes=100, flops_per_token=1e9)
+DRAFT = Component(name="draft", coverage=Path(), page_bytes=100, flops_per_token=1e9)
+PAGE = 32
+PAGES = 40
+
+Prefix = tuple[int, ...]
+"""Of a prompt, whole pages, each by a number."""
+
+
+def cache_of(kinds: list[Component], pages: int = PAGES, *, shared: bool = False, **options: Any) -> PrefixCache:
+    if shared:
+        budget = BlockBudget(block_count=pages * len(kinds), page_blocks={kind.name: 1 for kind in kinds}, block_bytes=100)
+        return PrefixCache(kinds, PAGE, budget=budget, **options)
+    return PrefixCache(kinds, PAGE, {kind.name: pages for kind in kinds}, **options)
+
+
+def serve(cache: PrefixCache, prompt: Prefix) -> int:
+    """One request, all of it published; how many pages it had on device."""
+    tokens = np.repeat(np.array(prompt), PAGE)
+    with cache.acquire(Key(np.append(tokens, 0))) as lease:
+        cached = lease.cached_tokens
+        cache.allocate(lease, tokens.size)
+        cache.commit(lease, tokens)
+    for _ in range(3):
+        cache.poll()
+    assert not cache.tree.check()
+    return cached // PAGE
+
+
+class ByPages:
+    """Least recently used, page by page."""
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+        self._used: dict[Prefix, int] = {}
+        self._now = 0
+
+    def serve(self, prompt: Prefix) -> int:
+        """As `serve`."""
+        own = [prompt[:count] for count in range(1, len(prompt) + 1)]
+        hit = sum(prefix in self._used for prefix in own)
+        for prefix in own[:hit]:
+            self._used[prefix] = self._now
+        for _ in range(max(0, len(self._used) + len(prompt) - hit - self._pages)):
+            oldest = min(self._used.keys() - set(own), key=lambda prefix: (self._used[prefix], -len(prefix)))
+            del self._used[oldest]
+        self._now += 1
+        self._used |= dict.fromkeys(own, self._now)
+        self._now += 1
+        return hit
+
+
+def prompts(seed: int, count: int) -> list[Prefix]:
+    """Some go on from an earlier one, some fork off, some are new."""
+    draw, known = Random(seed), [tuple[int, ...]()]
+    for _ in range(count):
+        before = draw.choice(known[-12:])
+        kept = before if draw.random() < 0.5 else before[: draw.randrange(len(before) + 1)]
+        new = tuple(draw.randrange(1, 1 << 30) for _ in range(draw.randrange(1, 15)))
+        known.append((kept + new)[:PAGES])
+    return known[1:]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, DRAFT]], ids=["full", "full+draft"])
+def test_it_hits_what_a_cache_by_pages_hits(kinds: list[Component], shared: bool, seed: int) -> None:
+    cache, by_pages = cache_of(kinds, shared=shared, policy="lru"), ByPages(PAGES)
+    hits = [(serve(cache, prompt), by_pages.serve(prompt)) for prompt in prompts(seed, 150)]
+    assert [ours for ours, _ in hits] == [theirs for _, theirs in hits]
+    assert sum(ours for ours, _ in hits) > 100
+    cache.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_misses_behind_a_cut_are_evictions(shared: bool) -> None:
+    cache = cache_of([FULL], shared=shared)
+    long, other = tuple(range(1, 31)), tuple(range(101, 118))
+    serve(cache, long)
+    serve(cache, other)
+    with cache.acquire(Key(np.append(np.repeat(np.array(long), PAGE), 0))) as lease:
+        assert lease.cached_tokens == 23 * PAGE
+        assert [(miss.cause, miss.tokens) for miss in lease.misses[:1]] == [(MissCause.EVICTED, 7 * PAGE)]
+    assert [(serve(cache, long)) for _ in range(2)] == [23, 30]
+    cache.close()
+
+
+def test_with_a_host_tier_what_was_cut_off_comes_back_from_there() -> None:
+    tier = HostTier(page_counts={"full": 4 * PAGES}, engine=NullEngine())
+    cache = cache_of([FULL], host=tier)
+    long, other = tuple(range(1, 31)), tuple(range(101, 118))
+    serve(cache, long)
+    serve(cache, other)
+    assert cache.tree.pool("full").evicted_pages == 7
+    with cache.acquire(Key(np.append(np.repeat(np.array(long), PAGE), 0))) as lease:
+        assert lease.load is not None and lease.load.tokens == 7 * PAGE
+        assert lease.cached_tokens == 30 * PAGE
+    assert not cache.tree.check()
+    cache.close()
+
+
+def test_host_memory_gives_up_ends_as_well() -> None:
+    tier = HostTier(page_counts={"full": PAGES}, engine=NullEngine())
+    cache = cache_of([FULL], 4 * PAGES, host=tier, policy="lru")
+    long, other = tuple(range(1, 31)), tuple(range(101, 118))
+    serve(cache, long)
+    serve(cache, other)
+    assert cache.tree.pool("full", Tier.HOST).evicted_pages == 7
+    assert serve(cache, long) == 30
+    cache.close()
+
+
+@pytest.mark.parametrize("pages", [0, 1, 31, 127, 128, 1_000, 10_000_000])
+@pytest.mark.parametrize("page_size", [1, 16, 32, 64])
+def test_no_leaf_is_cut_more_often_than_the_pool_has_parts(pages: int, page_size: int) -> None:
+    cut = least_cut(pages, page_size)
+    assert cut >= 1 and cut * page_size >= 32
+    assert cut * (CUT_SHARE + 1) > pages - CUT_SHARE
