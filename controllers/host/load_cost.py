@@ -8,8 +8,8 @@ from unified_tree.arguments import integer, number
 from unified_tree.errors import ConfigurationError
 
 DEFAULT_BYTES_PER_S = 7e9
-"""Layer by layer from page-contiguous host pages, as `python -m benches.transfers` measured it on two cores of an AMD EPYC. Over
-PCIe 5 it is five times that (docs/measured/transfers.md)."""
+"""Layer by layer from page-contiguous host pages, as `python -m benches.transfers` measured it on two cores of an AMD EPYC. A
+GPU's bus (PCIe 5) has five times that."""
 DEFAULT_FLOPS_PER_S = 4e14
 """A round figure for dense bf16 prefill on one accelerator of the H100's kind; not measured."""
 

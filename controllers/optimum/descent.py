@@ -42,16 +42,18 @@ class Descent:
 
     Args:
         most: another bound, which need not be gone below by much.
+        anywhere: see `feasible_depths`.
 
     Attributes:
         bound: the lowest one that was found.
-        depths: a choice for which there is room, at the prices of the lowest one, [moments].
+        depths: a choice for which there is room, [moments].
     """
 
-    def __init__(self, idle: Idle, demand: Demand, prices: Prices, most: float) -> None:
+    def __init__(self, idle: Idle, demand: Demand, prices: Prices, most: float, *, anywhere: bool = True) -> None:
         self._idle = idle
         self._demand = demand
         self._prices = prices
+        self._anywhere = anywhere
         self._units = [max(1, int(room.max(initial=0))) for room in prices.rooms]
         self._counts = [_counts(room).astype(np.float64) for room in prices.rooms]
         self._summed = [np.zeros(idle.count + 1) for _ in prices.rooms]
@@ -81,7 +83,7 @@ class Descent:
         return bool(self.bound <= (1 + CLOSE) * self.depths.sum())
 
     def _repair(self) -> None:
-        depths = feasible_depths(self._idle, self._demand, self._prices, self._summed)
+        depths = feasible_depths(self._idle, self._demand, self._prices, self._summed, anywhere=self._anywhere)
         if depths.sum() > self.depths.sum():
             self.depths = depths
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unified_tree.controllers.optimum.demand import Room
+
     Int64s = NDArray[np.int64]
 
 NEVER = -1
+UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,48 @@ class Idle:
             changes[begin] += tokens
             changes[end] -= tokens
         self.pinned = np.cumsum(changes)[: self.count]
+
+    def fitting(self, room_tokens: Room) -> Idle:
+        """The same, of each request only as much as its idle tokens fit all alone into so much room for paths.
+
+        What a request resumes from was kept, all of it. A token's ancestors are idle for no longer than it, so at each moment
+        those that are idle lie one behind the other, up to where the request resumes: from some token on. So it resumes no
+        later than that token and the room then, at any moment of them.
+
+        Cost: O(moments log moments + runs).
+        """
+        lowest = _Lowest(np.maximum(0, np.broadcast_to(room_tokens, self.count)))
+        end, last, deepest, since = self.end.tolist(), -1, 0, 0
+        rows = zip(self.owner.tolist(), self.begin.tolist(), self.since.tolist(), strict=True)
+        for run, (owner, begin, opened) in enumerate(rows):
+            if owner != last:
+                last, deepest, since = owner, UNLIMITED, owner + 1
+            if opened < since:
+                deepest, since = min(deepest, begin + lowest.of(opened, since)), opened
+            end[run] = max(begin, min(end[run], deepest // self.grid * self.grid))
+        kept = np.array(end, np.int64) > self.begin
+        some = copy(self)
+        some.end = np.array(end, np.int64)[kept]
+        some.owner, some.begin, some.since = self.owner[kept], self.begin[kept], self.since[kept]
+        return some
+
+
+class _Lowest:
+    """The lowest of a list between any two places. Cost: O(n log n), and O(1) a question."""
+
+    def __init__(self, values: Int64s) -> None:
+        self._over = [values]
+        width = 1
+        while 2 * width <= values.size:
+            shorter = self._over[-1]
+            self._over.append(np.minimum(shorter[:-width], shorter[width:]))
+            width *= 2
+
+    def of(self, begin: int, end: int) -> int:
+        """The lowest from a place to before another one."""
+        level = (end - begin).bit_length() - 1
+        over = self._over[level]
+        return int(min(over[begin], over[end - (1 << level)]))
 
 
 def _note(known: Int64s, blocks: Int64s, done: int) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.workload import Int64s, Request
 
 
+NOBODY = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumptions:
     """A plan.
@@ -36,8 +39,13 @@ class Resumptions:
         return pack_runs(request.blocks()[blocks : -(-depth // size)])
 
     def with_checkpoints(self, workload: Workload) -> Workload:
-        """The workload, in which each request saves where later ones are to resume, and nowhere else."""
+        """The workload, in which each request saves where later ones are to resume, and nowhere else.
+
+        Nor does it where the next request with this text is to compute that place again, and can save it: what is saved earlier
+        than need be takes room.
+        """
         numbers = np.argsort(self.order).tolist()
+        depths = self.depths[self.order].tolist()
         wanted: defaultdict[int, dict[int, int]] = defaultdict(dict)
         is_wanted = np.zeros(workload.block_count, np.bool_)
         for index in self.order.tolist():
@@ -46,11 +54,19 @@ class Resumptions:
                 block = int(request.blocks()[(depth - 1) // request.block_tokens])
                 wanted[block][depth] = numbers[index]  # the last one is noted
                 is_wanted[block] = True
-
-        def checkpoints(request: Request) -> tuple[int, ...]:
-            blocks, number = request.blocks(), numbers[request.index]
+        listed = np.full(workload.block_count, NOBODY, np.int64)
+        checkpoints: dict[int, tuple[int, ...]] = {}
+        for index in reversed(self.order.tolist()):
+            blocks, number = workload.requests[index].blocks(), numbers[index]
             some = blocks[is_wanted[blocks]].tolist()
-            return tuple(sorted({depth for block in some for depth, last in wanted[block].items() if last > number}))
-
-        requests = tuple(replace(request, checkpoints=checkpoints(request)) for request in workload.requests)
+            checkpoints[index] = tuple(
+                sorted(
+                    depth
+                    for block in some
+                    for depth, last in wanted[block].items()
+                    if last > number and depths[listed[block]] >= depth
+                )
+            )
+            listed[blocks] = number
+        requests = tuple(replace(request, checkpoints=checkpoints[request.index]) for request in workload.requests)
         return replace(workload, requests=requests)

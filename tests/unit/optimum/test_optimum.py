@@ -40,6 +40,7 @@ def test_paths_are_exact(seed: int) -> None:
         for block_tokens in (PAGE, PAGE // 2, 1):
             idle = idle_of(tiny, block_tokens)
             assert most_path_hits(idle, tiny.paths * PAGE).sum() == best, tiny
+            assert most_path_hits(idle.fitting(tiny.paths * PAGE), tiny.paths * PAGE).sum() == best, tiny
             assert bound(idle, Demand(path_tokens=tiny.paths * PAGE)) >= best, tiny
 
 
@@ -60,6 +61,31 @@ def test_no_choice_exceeds_the_bound_of_a_hybrid(seed: int) -> None:
         assert best <= whole_tokens(found.bound), tiny
         assert whole_tokens(found.bound) <= most_path_hits(idle_of(tiny), 1 << 40).sum(), tiny
         assert found.depths.sum() <= whole_tokens(found.bound), tiny
+        at_ends = descent(idle_of(tiny), demand_of(tiny), anywhere=False)
+        assert best <= whole_tokens(at_ends.bound), tiny
+        assert at_ends.depths.sum() <= whole_tokens(found.bound), tiny
+
+
+@pytest.mark.parametrize("seed", range(INSTANCES))
+def test_what_does_not_fit_alone_is_left_out_and_no_more(seed: int) -> None:
+    """Beside the tokens of each request counted one by one, in room that changes."""
+    rng = Random(seed)
+    for _ in range(20):
+        idle = idle_of(drawn(rng, paths=1))
+        room = np.array([rng.randint(-1, 3) * PAGE for _ in range(idle.count)], np.int64)
+        fitting = idle.fitting(room)
+        for owner in range(idle.count):
+            runs = [run for run in range(idle.owner.size) if idle.owner[run] == owner]
+            most = max((int(idle.end[run]) for run in runs), default=0)
+            for depth in range(PAGE, most + 1, PAGE):
+                kept = [
+                    sum(
+                        max(0, min(depth, int(idle.end[r])) - int(idle.begin[r])) for r in runs if idle.since[r] <= now <= owner
+                    )
+                    for now in range(owner + 1)
+                ]
+                fits = all(used <= max(0, left) for used, left in zip(kept, room[: owner + 1].tolist(), strict=True))
+                assert fits == bool(((fitting.owner == owner) & (fitting.end >= depth)).any()), (seed, owner, depth)
 
 
 @pytest.mark.parametrize("seed", range(INSTANCES))
@@ -116,9 +142,21 @@ def grid_too_coarse(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
     return idle, replace(demand, grid=2 * demand.grid)
 
 
+def fitted_into_too_little(idle: Idle, demand: Demand) -> tuple[Idle, Demand]:
+    return (idle if demand.path_tokens is None else idle.fitting(demand.path_tokens - PAGE)), demand
+
+
 @pytest.mark.parametrize(
     "defect",
-    [since_too_early, parts_of_prompts_forgotten, paths_held_by_nobody, window_too_long, pools_too_small, grid_too_coarse],
+    [
+        since_too_early,
+        parts_of_prompts_forgotten,
+        paths_held_by_nobody,
+        window_too_long,
+        pools_too_small,
+        grid_too_coarse,
+        fitted_into_too_little,
+    ],
 )
 def test_a_wrong_bound_is_noticed(defect: Callable[[Idle, Demand], tuple[Idle, Demand]]) -> None:
     """Each defect makes a bound that some choice exceeds, within the workloads that the tests above draw."""
