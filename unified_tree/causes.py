@@ -105,7 +105,7 @@ def find_misses(
         node = ghosts.matched
         if node is None or node.id != node_id or node.parent is None:
             node = state.nodes.get(node_id)
-        if node is None:  # evicted since, to make room for this very request
+        if node is None or node.end < length:  # evicted since, or cut, to make room for this very request
             found = match(state, key, count - 1, touch=False)
             length = found.known.length
             node = state.nodes.get(found.known.node) if length else None

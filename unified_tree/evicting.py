@@ -112,7 +112,7 @@ def _take_out(
     if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
         split(state, victim.node, victim.node.end - going * state.page_size)
         is_whole = True
-    eviction = _book_victim(state, victim, freed, eviction)
+    eviction = _book_victim(state, victim, freed, eviction, is_whole=is_whole)
     if is_whole:
         remove_victim(state, victim, freed, eviction)
     else:
@@ -148,7 +148,9 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
 
 
 def _page_blocks(state: TreeState, shared: SharedPools, victim: Value) -> int:
-    """Blocks that a page of a path victim takes, with those of other paths that may go with it."""
+    """Blocks that come free with a page of a path victim: with its node the pages of other paths go, too."""
+    if state.host_value_count or not state.components[victim.component].required:
+        return shared.page_blocks[victim.component]
     values = victim.node.values(victim.tier)
     return sum([shared.page_blocks[i] for i in range(len(values)) if state.is_path[i] and values[i] is not None])
 
@@ -165,8 +167,10 @@ def _reclaim_blocks(state: TreeState, shared: SharedPools, count: int, freed: Fr
     return blocks > before
 
 
-def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Eviction | None) -> Eviction | None:
-    """Count a victim that is about to go.
+def _book_victim(
+    state: TreeState, victim: Value, freed: Freed, eviction: Eviction | None, *, is_whole: bool
+) -> Eviction | None:
+    """Count a victim that is about to go, or to lose its end.
 
     Returns what is remembered of it, which all victims of one pool in one call have in common; None without a memory.
     """
@@ -180,7 +184,10 @@ def _book_victim(state: TreeState, victim: Value, freed: Freed, eviction: Evicti
         ages.evicted(victim, eviction.at_s)
         if ghosts.victims_of is not None:
             ghosts.count_victim(victim.node)
-    pool.evicted(victim)
+    if is_whole:
+        pool.evicted(victim)
+    else:
+        pool.shortened(victim)
     freed.victims += 1
     freed.lost += not (victim.stranded or victim.copied)
     return eviction

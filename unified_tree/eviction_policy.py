@@ -38,11 +38,14 @@ class EvictionPolicy(Protocol):
         """A value was created or used; its rank is asked for next."""
 
     def rank(self, value: Value) -> Rank:
-        """The value's rank now; reads the value, changes nothing in the tree. It may only change when the value is used."""
+        """The value's rank now; reads the value, changes nothing in the tree.
+
+        It may only change when the value is used, or loses its end.
+        """
         ...
 
     def evicted(self, value: Value) -> None:
-        """The value was chosen as a victim."""
+        """The value was chosen as a victim, all of it. Of one that only loses its end the rank is asked for again."""
 
 
 class AdmissionPolicy(EvictionPolicy, Protocol):

@@ -174,6 +174,11 @@ class Pool:
         """Tell the policy of a victim."""
         self._policy.evicted(value)
 
+    def shortened(self, value: Value) -> None:
+        """Tell the policy of a victim that loses its end alone, and is ranked again; not a custom one, for the value stays."""
+        if not isinstance(self._policy, Guarded):
+            self._policy.evicted(value)
+
     def is_where_it_ranks(self, value: Value) -> bool:
         """Whether a value is at its right place in the order; with a custom policy only its urgency is compared."""
         if isinstance(self._policy, Guarded):

@@ -39,7 +39,7 @@ TOTALS = {
     "rebuilt_tokens": "cached tokens run again to rebuild windows",
     "evictions": "values evicted from device",
     "tombstones": "evicted values whose node stayed",
-    "deleted_nodes": "nodes that left the tree",
+    "deleted_nodes": "nodes that left the tree, and leaves that lost their end",
     "lost": "evicted values that boundaries needed and that had no copy",
     "duplicate_pages": "pages freed at commit because the tree had their tokens",
     "refused": "calls that ran out of pages",

@@ -185,7 +185,7 @@ class CacheStats:
             that namespace; of the first 256 such namespaces.
         miss_memory: of what was evicted; None if the tree remembers no evictions.
         evictions: values evicted from device; `tombstones` of these whose node stayed; `deleted_nodes` nodes that left the
-            tree; `lost` victims that boundaries needed and that had no copy.
+            tree, and leaves that lost their end; `lost` victims that boundaries needed and that had no copy.
         duplicate_pages: pages freed at commit because the tree had their tokens already.
         refused: calls that raised OutOfPagesError.
         loads: load backs started; `load_wait_s` how long callers waited for layers.

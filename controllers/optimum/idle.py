@@ -131,7 +131,7 @@ class Idle:
 
 
 class _Lowest:
-    """The lowest of a list between any two places. Cost: O(n log n), and O(1) a question."""
+    """The lowest of a list between any two places. Cost: O(n log n), in memory as well, and O(1) a question."""
 
     def __init__(self, values: Int64s) -> None:
         self._over = [values]

@@ -49,7 +49,7 @@ class Situation:
         self.repeated_tokens = int((idle.end - idle.begin).sum())
         demand = _of_pages(counted, row, idle) if row.budget is None else _of_blocks(counted, row, idle)
         path_tokens = ALL_TOKENS if demand.path_tokens is None else demand.path_tokens
-        fitting = idle.fitting(path_tokens)
+        fitting = idle if demand.path_tokens is None else idle.fitting(path_tokens)
         self._depths = most_path_hits(fitting, path_tokens)
         self.most_hit_tokens = int(self._depths.sum())
         self._hybrid = (idle, demand) if demand.windows or demand.states else None

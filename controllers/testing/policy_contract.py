@@ -184,7 +184,7 @@ class RandomLife:
             elif self._receipts:
                 self._receipts.pop(rng.randrange(len(self._receipts))).release()
             if rng.random() < 0.5:
-                letters.evict(rng.randrange(1, 6), rng.choice(owned))
+                letters.tree.evict({rng.choice(owned): rng.randrange(1, 6)}, cut_pages=rng.choice((None, None, 1)))
         expect_no_failures(letters.tree)
         if self._broken is not None:
             raise BrokenClauseError(*self._broken)

@@ -24,7 +24,8 @@ Prefix = tuple[int, ...]
 
 def cache_of(kinds: list[Component], pages: int = PAGES, *, shared: bool = False, **options: Any) -> PrefixCache:
     if shared:
-        budget = BlockBudget(block_count=pages * len(kinds), page_blocks={kind.name: 1 for kind in kinds}, block_bytes=100)
+        blocks = {kind.name: 1 + 2 * at for at, kind in enumerate(kinds)}
+        budget = BlockBudget(block_count=pages * sum(blocks.values()), page_blocks=blocks, block_bytes=100)
         return PrefixCache(kinds, PAGE, budget=budget, **options)
     return PrefixCache(kinds, PAGE, {kind.name: pages for kind in kinds}, **options)
 

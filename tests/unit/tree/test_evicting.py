@@ -9,7 +9,7 @@ import pytest
 from grove import Grove, lists
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import ConfigurationError, StaleBoundaryError, TreeSettings
+from unified_tree import ConfigurationError, Key, MissCause, StaleBoundaryError, TreeSettings, Value
 
 
 def test_a_path_is_evicted_from_its_leaves() -> None:
@@ -251,3 +251,41 @@ def test_only_windows_are_superseded() -> None:
             grove.tree.supersede(early, name, 8)
     grove.evict(2)
     grove.tree.supersede(early, "swa", 8)  # it is gone
+
+
+def test_a_match_before_a_cut_is_made_anew_for_its_misses() -> None:
+    grove = Grove([FULL], settings=TreeSettings(ghost_bytes=1 << 20))
+    grove.put("abcdefgh")
+    key = Key([ord(letter) for letter in "abcdefghyz"])
+    found = grove.tree.match_prefix(key, limit=key.length - 1)
+    grove.tree.evict({"full": 2}, cut_pages=1)
+    causes = [(miss.cause, miss.tokens) for miss in grove.tree.misses(key, found, 4)]
+    assert causes[0] == (MissCause.EVICTED, 4)
+    assert causes == [(miss.cause, miss.tokens) for miss in grove.tree.misses(key, grove.tree.match_prefix(key, limit=9), 4)]
+
+
+class Forgetful:
+    """Keeps its ranks by node, and forgets those of what goes."""
+
+    def __init__(self) -> None:
+        self._uses: dict[int, int] = {}
+
+    def touched(self, value: Value) -> None:
+        self._uses[value.node.id] = self._uses.get(value.node.id, 0) + 1
+
+    def rank(self, value: Value) -> float:
+        return self._uses[value.node.id]
+
+    def evicted(self, value: Value) -> None:
+        del self._uses[value.node.id]
+
+
+@pytest.mark.parametrize("ghost_bytes", [0, 1 << 20])
+def test_a_custom_policy_is_told_of_a_victim_when_all_of_it_goes(ghost_bytes: int) -> None:
+    grove = Grove([FULL], policy=lambda _: Forgetful(), settings=TreeSettings(ghost_bytes=ghost_bytes))
+    grove.put("abcdefgh")
+    grove.put("uvwxyz")
+    grove.match("uvwxyz")
+    for page in (103, 102, 101, 100, 106, 105, 104):
+        assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
+    assert grove.tree.pool("full").policy_failures == 0
