@@ -121,17 +121,18 @@ class _Rooms:
         idle, demand = self._idle, self._demand
         uses: list[Use] = []
         runs: list[Use] = []
+        since = owner + 1
         for at in range(self._first[owner], self._first[owner + 1]):
-            begin, since = int(idle.begin[at]), int(idle.since[at])
+            begin = int(idle.begin[at])
             if begin >= depth:
                 break
-            run = (since, owner + 1, begin, min(depth, int(idle.end[at])))
+            since = int(idle.since[at])
             if since <= owner:
-                runs.append(run)
+                runs.append((since, owner + 1, begin, min(depth, int(idle.end[at]))))
         claims = iter(self._claims)
         if demand.path_tokens is not None:
             room, weight = next(claims)
-            uses += [(room, since, until, weight * (end - begin)) for since, until, begin, end in runs]
+            uses += [(room, s, u, weight * (end - begin)) for s, u, begin, end in runs]
         for window, _ in demand.windows:
             room, weight = next(claims)
             uses += [
@@ -139,6 +140,6 @@ class _Rooms:
             ]
         for _ in demand.states:
             room, weight = next(claims)
-            if run[0] <= owner:
-                uses.append((room, run[0], owner + 1, weight))
+            if since <= owner:
+                uses.append((room, since, owner + 1, weight))
         return uses
