@@ -77,6 +77,8 @@ def evict(state: TreeState, needs: Mapping[str, int], tier: Tier, cut_pages: int
     if state.ghosts is not None and state.ghosts.victims_of is not None:
         state.ghosts.victims_of = {}
     freed = Freed(state, tier)
+    if state.is_gated:
+        cut_pages = None
     for name, count in needs.items():
         _evict_from(state, state.index[name], count, tier, freed, cut_pages)
     return freed.result()
@@ -101,12 +103,12 @@ def _evict_from(state: TreeState, i: int, count: int, tier: Tier, freed: Freed, 
 def _take_out(
     state: TreeState, victim: Value, count: int, cut_pages: int | None, freed: Freed, eviction: Eviction | None
 ) -> Eviction | None:
-    """Remove a victim, or of a leaf that may be cut as many pages of its end as are needed.
+    """Remove a victim, or of a path's that may be cut as many pages of its end as are needed.
 
     Returns what is remembered of it, as `_book_victim`.
     """
-    is_path, going = state.is_path[victim.component], victim.page_count
-    if cut_pages is not None and is_path and not state.is_gated:
+    going = victim.page_count
+    if cut_pages is not None and state.is_path[victim.component]:
         going = min(going, max(count, cut_pages))
     is_whole = going == victim.page_count
     if not is_whole and not _can_shorten(state, victim):  # the value and its place in the order are the lower half's
@@ -129,6 +131,8 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
     if state.ghosts is not None and state.ghosts.victims_of is not None:
         state.ghosts.victims_of = {}
     freed = Freed(state, tier)
+    if state.is_gated:
+        cut_pages = None
     evictions: list[Eviction | None] = [None] * len(state.components)
     while shared.blocks_of(freed.page_counts) < count:
         if state.retired.is_pending and _reclaim_blocks(state, shared, count, freed):
@@ -141,8 +145,9 @@ def evict_blocks(state: TreeState, count: int, tier: Tier, cut_pages: int | None
         if pool.is_path and pool.component.required and _must_stay(state, victim):
             pool.remove_evictable(victim)
             continue
-        missing = count - shared.blocks_of(freed.page_counts)
-        pages = -(-missing // _page_blocks(state, shared, victim)) if pool.is_path else 0
+        pages = 0
+        if cut_pages is not None and pool.is_path:
+            pages = -((shared.blocks_of(freed.page_counts) - count) // _page_blocks(state, shared, victim))
         evictions[i] = _take_out(state, victim, pages, cut_pages, freed, evictions[i])
     return freed.result()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
 
 NEVER = -1
-UNLIMITED = 1 << 60
+ALL_TOKENS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Idle:
         rows = zip(self.owner.tolist(), self.begin.tolist(), self.since.tolist(), strict=True)
         for run, (owner, begin, opened) in enumerate(rows):
             if owner != last:
-                last, deepest, since = owner, UNLIMITED, owner + 1
+                last, deepest, since = owner, ALL_TOKENS, owner + 1
             if opened < since:
                 deepest, since = min(deepest, begin + lowest.of(opened, since)), opened
             end[run] = max(begin, min(end[run], deepest // self.grid * self.grid))

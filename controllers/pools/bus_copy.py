@@ -118,18 +118,21 @@ class Kind:
         """Of the pieces of some layers. Cost: O(pieces)."""
         some = [index for index, layer in enumerate(self._layers) if layer in layers]
         in_units = ([side.offsets[index] // self.unit for index in some] for side in (self.device, self.host))
-        return Places(self, len(some), *(_sent(offsets, self.device.first.device) for offsets in in_units))
+        sent = (_sent(offsets, self.device.first.device) for offsets in in_units)
+        return Places(self, len(some), inverse_of(max(1, len(some))), *sent)
 
 
 class Places(NamedTuple):
     """Pieces of some layers.
 
     Attributes:
+        inverse: see `inverse_of`, of `piece_count`.
         device, host: int64 [piece_count], where they lie on either side, on the device.
     """
 
     kind: Kind
     piece_count: int
+    inverse: tuple[int, int]
     device: torch.Tensor
     host: torch.Tensor
 
@@ -213,7 +216,7 @@ class BusCopy:
                 out_of_pieces,
                 target[some].numel() * places.piece_count * slots,
                 places.piece_count,
-                *inverse_of(places.piece_count),
+                *places.inverse,
                 words,
                 *written.stride()[:2],
                 *read.stride()[:2],

@@ -10,7 +10,7 @@ import numpy as np
 
 from unified_tree.controllers.optimum.demand import Demand
 from unified_tree.controllers.optimum.descent import Descent, whole_tokens
-from unified_tree.controllers.optimum.idle import Asked, Idle
+from unified_tree.controllers.optimum.idle import ALL_TOKENS, Asked, Idle
 from unified_tree.controllers.optimum.paths import most_path_hits
 from unified_tree.controllers.optimum.prices import Prices
 from unified_tree.controllers.replay.plan import PATH_ONLY, SHARED, RowKind
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from unified_tree.controllers.replay.row_plan import RowPlan
     from unified_tree.controllers.replay.row_result import Requests, RowResult
     from unified_tree.controllers.replay.workload import Int64s, Workload
-
-ALL_TOKENS = 1 << 60
 
 
 class Situation:
@@ -48,12 +46,11 @@ class Situation:
         idle = Idle(_asked(workload, requests), workload.block_count, page_size)
         self.repeated_tokens = int((idle.end - idle.begin).sum())
         demand = _of_pages(counted, row, idle) if row.budget is None else _of_blocks(counted, row, idle)
-        path_tokens = ALL_TOKENS if demand.path_tokens is None else demand.path_tokens
-        fitting = idle if demand.path_tokens is None else idle.fitting(path_tokens)
-        self._depths = most_path_hits(fitting, path_tokens)
+        self._depths = most_path_hits(idle, ALL_TOKENS if demand.path_tokens is None else demand.path_tokens)
         self.most_hit_tokens = int(self._depths.sum())
         self._hybrid = (idle, demand) if demand.windows or demand.states else None
         if self._hybrid is not None:
+            fitting = idle if demand.path_tokens is None else idle.fitting(demand.path_tokens)
             descent = Descent(fitting, demand, Prices(fitting, demand), self.most_hit_tokens)
             descent.go()
             self.most_hit_tokens, self._depths = whole_tokens(descent.bound), descent.depths

@@ -10,7 +10,7 @@ import pytest
 
 from unified_tree import BlockBudget, Component, Key, MissCause, Path, Tier
 from unified_tree.controllers import HostTier, PrefixCache
-from unified_tree.controllers.host.tier_pages import CUT_SHARE, least_cut
+from unified_tree.controllers.host.tier_pages import least_cut
 from unified_tree.controllers.transfer_engines import NullEngine
 
 FULL = Component(name="full", coverage=Path(), page_bytes=100, flops_per_token=1e9)
@@ -126,9 +126,19 @@ def test_host_memory_gives_up_ends_as_well() -> None:
     cache.close()
 
 
-@pytest.mark.parametrize("pages", [0, 1, 31, 127, 128, 1_000, 10_000_000])
-@pytest.mark.parametrize("page_size", [1, 16, 32, 64])
-def test_no_leaf_is_cut_more_often_than_the_pool_has_parts(pages: int, page_size: int) -> None:
-    cut = least_cut(pages, page_size)
-    assert cut >= 1 and cut * page_size >= 32
-    assert cut * (CUT_SHARE + 1) > pages - CUT_SHARE
+@pytest.mark.parametrize(
+    ("pages", "page_size", "least"),
+    [(None, 1, 32), (100, 1, 32), (12_800, 1, 100), (100, 16, 2), (1_024, 64, 8), (127, 64, 1), (1_280_000, 64, 10_000)],
+)
+def test_a_cut_takes_32_tokens_and_a_128th_of_the_pool(pages: int | None, page_size: int, least: int) -> None:
+    assert least_cut(pages, page_size) == least
+
+
+def test_a_large_pool_loses_no_less_of_a_leaf() -> None:
+    cache = cache_of([FULL], 384)
+    long = tuple(range(1, 371))
+    serve(cache, long)
+    serve(cache, tuple(range(1_001, 1_016)))
+    assert cache.tree.pool("full").evicted_pages == 3, "one page was needed"
+    assert serve(cache, long) == 367
+    cache.close()

@@ -27,6 +27,7 @@ from unified_tree.reuse import (
     OF_RUNNING,
     SESSION,
     STEADY,
+    Reuse,
     queue_of,
     since,
 )
@@ -1271,16 +1272,24 @@ def test_how_long_texts_are_in_the_mean_is_learned() -> None:
     assert reuse._of_running[0] == pytest.approx(48 / reuse._sessions.mean_tokens)
 
 
-def test_a_lock_far_behind_a_boundary_does_not_say_that_who_saved_it_runs() -> None:
-    """The text goes on without another boundary, and another session forks off it there."""
-    tree, text = ranking(STATE), list(range(240))
+def with_a_state(text: list[int]) -> tuple[UnifiedTree, Reuse, Value]:
+    """A tree with one short text and a state at its end, where texts are much longer in the mean."""
+    tree = ranking(STATE)
     reuse = tree.state.reuse
     assert reuse is not None
     reuse._sessions.mean_tokens = 1_000.0
     reuse._weigh_lengths()
-    tree.insert(Key(text[:40]), {"full": np.arange(40)}, states={"state": {40: 1}})
+    tree.insert(Key(text), {"full": np.arange(len(text))}, states={"state": {len(text): 1}})
+    [value] = tree.state.device_pools[1].order
+    assert isinstance(value, Value)
+    return tree, reuse, value
+
+
+def test_a_lock_far_behind_a_boundary_does_not_say_that_who_saved_it_runs() -> None:
+    """The text goes on without another boundary, and another session forks off it there."""
+    text = list(range(240))
+    tree, reuse, value = with_a_state(text[:40])
     tree.insert(Key(text), {"full": np.arange(240)})
-    value = next(value for value in tree.state.device_pools[1].order if isinstance(value, Value))
     for boundary in (
         tree.match_prefix(Key(text), touch=False).known,
         tree.insert(Key([*text[:40], 999]), {"full": np.arange(300, 341)}).boundary,
@@ -1293,15 +1302,8 @@ def test_a_lock_far_behind_a_boundary_does_not_say_that_who_saved_it_runs() -> N
 
 def test_what_a_request_waits_to_resume_from_is_not_what_it_has_saved() -> None:
     """It has published nothing yet, and locks what it goes on from."""
-    tree, text = ranking(STATE), list(range(41))
-    reuse = tree.state.reuse
-    assert reuse is not None
-    reuse._sessions.mean_tokens = 1_000.0
-    reuse._weigh_lengths()
-    tree.insert(Key(text[:40]), {"full": np.arange(40)}, states={"state": {40: 1}})
-    [value] = tree.state.device_pools[1].order
-    assert isinstance(value, Value)
-    lock = tree.lock(tree.match_prefix(Key(text)).device, components=["full"])
+    tree, reuse, value = with_a_state(list(range(40)))
+    lock = tree.lock(tree.match_prefix(Key(list(range(41)))).device, components=["full"])
     assert queue_of(value) == reuse.place(value)[0]
     assert queue_of(value) & DENSITY_MASK < OF_RUNNING
     tree.unlock(lock)
