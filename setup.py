@@ -70,6 +70,7 @@ HOT = (
     "controllers/sglang/request_misses",
     "controllers/sglang/request_rows",
     "controllers/sglang/running_states",
+    "controllers/storage/digests",
     "controllers/storage_tier/found_prefix",
     "controllers/storage_tier/known_prefixes",
     "controllers/storage_tier/persist_job",

@@ -8,6 +8,9 @@ host, and pages hold next to nothing, so what is measured is the bookkeeping: a 
 prompt and its answer. With a store the scheduler asks it for each prompt, too. `--running N` serves N conversations side by
 side, as servers do: one poll a step for all of them.
 
+`--floor` also serves them through a cache on the device alone, beside which the tiers' irreducible work is done and nothing
+else (`benches.hosted_floor`).
+
 Silent on: the copies, loads, full pools, other ranks' lateness (there is one), and what a store's threads do, which run between
 two rounds, when no clock does. Then another cache, one with a store, serves the same requests, so that all ways find the
 processor's caches as others' work has left them. All ways serve the same requests, in turn; of each round (one request of each
@@ -26,6 +29,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from benches.hosted_floor import BareTiers
 from benches.storage_tier import HeldJobs, SmallStore
 from benches.two_ways import parser_of, print_table
 from unified_tree import Component, Key, Point, Trailing
@@ -62,12 +66,16 @@ WAYS: dict[str, tuple[str, ...]] = {
 """What each has beside the device."""
 
 
-def serve(cache: PrefixCache, name: int, prompt: NDArray[np.int64], answer: NDArray[np.int64]) -> Iterator[int]:
+def serve(
+    cache: PrefixCache, bare: BareTiers | None, name: int, prompt: NDArray[np.int64], answer: NDArray[np.int64]
+) -> Iterator[int]:
     """Serve one request up to the end of a step, over and over; yields how many tokens were cached."""
     key = Key(prompt)
     if cache.storage is not None:
         cache.prefetch(name, key)
         cache.prefetched(name)
+    elif bare is not None and bare.has_store:
+        bare.asked(key)
     lease = cache.acquire(key, request=name)
     cached, computed = lease.cached_tokens, lease.compute_from
     while computed < prompt.size:
@@ -75,12 +83,16 @@ def serve(cache: PrefixCache, name: int, prompt: NDArray[np.int64], answer: NDAr
         computed = min(prompt.size, computed + CHUNK_TOKENS, prompt.size if stop is None else stop)
         cache.allocate(lease, computed)
         cache.commit(lease, computed, states=saved(lease, computed))
+        if bare is not None and (computed == prompt.size or cache.tree.transfers.is_boundary(lease.boundary)):
+            bare.committed(lease.boundary, cached)
         yield cached
     end = prompt.size + answer.size
     for length in range(prompt.size + PAGE_SIZE, end + PAGE_SIZE, PAGE_SIZE):
         cache.allocate(lease, min(end, length))
         yield cached
     cache.commit(lease, answer, states=saved(lease, end), begin=prompt.size)
+    if bare is not None:
+        bare.committed(lease.boundary, prompt.size // PAGE_SIZE * PAGE_SIZE)
     cache.release(lease)
     for _ in range(6):
         yield cached
@@ -92,16 +104,21 @@ def saved(lease: Lease, computed: int) -> dict[int, int]:
 
 
 class Server:
-    """An empty cache, and what is behind it."""
+    """An empty cache, and what is behind it; or beside it, if it is bare (see `BareTiers`)."""
 
-    def __init__(self, kinds: str, has: tuple[str, ...]) -> None:
+    def __init__(self, kinds: str, has: tuple[str, ...], *, is_bare: bool = False) -> None:
         components = KINDS[kinds]
         counts = {component.name: PAGE_COUNTS[component.name] for component in components}
         behind = {name: 2 * count for name, count in counts.items()}
+        self._jobs: list[HeldJobs] = []
+        self.bare: BareTiers | None = None
+        if is_bare:
+            self.cache = PrefixCache(components, PAGE_SIZE, counts)
+            self.bare = BareTiers(self.cache, behind, has)
+            return
         host = HostTier(page_counts=behind, engine=NullEngine()) if "host" in has else None
         ranks = LocalConsensus() if "ranks" in has else None
         self.cache = PrefixCache(components, PAGE_SIZE, counts, host=host, ranks=ranks)
-        self._jobs: list[HeldJobs] = []
         if "store" in has:
             self._attach_store(components)
 
@@ -124,11 +141,14 @@ class Server:
         """What the store's threads would do meanwhile."""
         for jobs in self._jobs:
             jobs.run()
+        if self.bare is not None:
+            self.bare.run_jobs()
 
     def round(self, prompts: list[NDArray[np.int64]], answers: list[NDArray[np.int64]]) -> tuple[float, list[int]]:
         """Serve these requests side by side: nanoseconds a request, and how many tokens of each were cached."""
         begin = thread_time_ns()
-        running = [serve(self.cache, name, *request) for name, request in enumerate(zip(prompts, answers, strict=True))]
+        requests = zip(prompts, answers, strict=True)
+        running = [serve(self.cache, self.bare, name, *request) for name, request in enumerate(requests)]
         cached = [0] * len(running)
         is_running = True
         while is_running:
@@ -140,6 +160,8 @@ class Server:
                     is_running = True
             if is_running:
                 self.cache.poll()
+                if self.bare is not None:
+                    self.bare.poll()
         return (thread_time_ns() - begin) / len(running), cached
 
 
@@ -166,22 +188,27 @@ def live(server: Server, other: Server, load: str, turns: int, running: int) -> 
     return times, found
 
 
-def measure(kinds: str, load: str, turns: int, running: int, lives: int) -> dict[str, Any]:
-    """One row: all ways, in turn."""
+def measure(kinds: str, load: str, turns: int, running: int, lives: int, *, has_floor: bool = False) -> dict[str, Any]:
+    """One row: all ways, in turn; of each that has more than the device its floor as well, if that is asked for."""
     fastest: dict[str, list[float]] = {}
     found = set()
     backups = 0.0
+    ways = [(way, has, False) for way, has in WAYS.items()]
+    if has_floor:
+        ways += [(f"{way}_floor", has, True) for way, has in WAYS.items() if has]
     for _ in range(lives):
-        for way, has in WAYS.items():
-            server, other = Server(kinds, has), Server(kinds, WAYS["store"])
+        for way, has, is_bare in ways:
+            server, other = Server(kinds, has, is_bare=is_bare), Server(kinds, WAYS["store"])
             gc.collect()
             gc.disable()
             times, checksum = live(server, other, load, turns, running)
             gc.enable()
             server.cache.drain()
             stats = server.cache.stats()
+            copies = stats.backed_up.count if server.bare is None else server.bare.copies
+            assert not has or backups in (0.0, copies / stats.requests), "a floor copies what a tier copies"
             if has:
-                backups = stats.backed_up.count / stats.requests
+                backups = copies / stats.requests
             assert stats.storage is None or stats.storage.persisted_boundaries, "the store gets what the host gets"
             server.cache.close()
             other.cache.close()
@@ -205,14 +232,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, measure, print the table, and write the rows."""
     parser = parser_of("benches.hosted", __doc__, lives=5, quick="two turns of each conversation")
     parser.add_argument("--running", type=int, default=1, help="conversations at a time")
+    parser.add_argument("--floor", action="store_true", help="also what the tiers cannot do without")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
     rows = (
-        measure(kinds, load, 2 if quick else turns, options.running, 1 if quick else options.lives)
+        measure(kinds, load, 2 if quick else turns, options.running, 1 if quick else options.lives, has_floor=options.floor)
         for load, (_, _, turns, _) in LOADS.items()
         for kinds in KINDS
     )
-    ways = " | ".join(f"{{{way}_us:.1f}} µs = {{{way}_ratio:.2f}}" for way in WAYS if way != "device")
+    floor = " (floor {{{way}_floor_ratio:.2f}})" if options.floor else ""
+    ways = " | ".join(f"{{{way}_us:.1f}} µs = {{{way}_ratio:.2f}}{floor.format(way=way)}" for way in WAYS if way != "device")
     print_table(
         "load | components | backups a request | device only | with a host tier | and ranks | host, store | host, ranks, store",
         f"{{load}} | {{components}} | {{backups:.1f}} | {{device_us:.1f}} µs | {ways}",

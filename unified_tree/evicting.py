@@ -199,10 +199,13 @@ def _book_victim(
 
 
 def _can_shorten(state: TreeState, victim: Value) -> bool:
-    """Whether a cut needs no node for what goes: the victim is all that its leaf has."""
-    if state.host_value_count or victim.copying:
+    """Whether a cut needs no node for what goes: the victim is all that its leaf has on either tier."""
+    node = victim.node
+    if victim.copying or victim.tier is not DEVICE or node.first_child is not None:
         return False
-    return all(value is None or value is victim for value in victim.node.device)
+    if state.host_value_count and any(value is not None for value in node.host):
+        return False
+    return all(value is None or value is victim for value in node.device)
 
 
 def _reclaim_some(state: TreeState, i: int, count: int, freed: Freed) -> bool:

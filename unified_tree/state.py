@@ -21,6 +21,7 @@ from unified_tree.ghosts import Ghosts
 from unified_tree.node import HOST, NO_BOUNDARY, PAGE_ID_BYTES, Node, NodeId, Root, Tier, Value
 from unified_tree.node_table import NodeTable
 from unified_tree.pool import Pool
+from unified_tree.receipt import Boundary
 from unified_tree.resumability import Resumability
 from unified_tree.retiring import Retired
 from unified_tree.reuse import Reuse
@@ -297,6 +298,11 @@ class TreeState:
             pool.stranded_pages -= page_count
         pool.add_evictable(value)
         return gone
+
+    def left_of(self, boundary: Boundary) -> Boundary:
+        """What is left of a boundary whose leaf was shortened: one at its end now. Any other stays as it is. Cost: O(1)."""
+        node = self.nodes.get(boundary.node)
+        return boundary if node is None or node.end >= boundary.length else Boundary(node.id, node.end)
 
     def remove(self, value: Value) -> list[Value]:
         """Remove an unlocked value from its node, and on device the sharers of its pages. Returns all removed values, owner

@@ -133,8 +133,11 @@ class BackupQueue:
         budget = self._shared.budget
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
-    def _begin_one(self, boundary: Boundary) -> Effect | None:
-        """Start the backup of a boundary; optional components for which the host has no room are left out."""
+    def _begin_one(self, waiting: Boundary) -> Effect | None:
+        """Start the backup of a boundary, or of what is left of it; optional components for which the host has no room are left
+        out.
+        """
+        boundary = self._tree.state.left_of(waiting)
         try:
             components = self._components_that_fit(boundary) if self._optional else None
             effect = self._effects.begin_unless_empty(BACKUP, boundary, self._host, components)

@@ -118,7 +118,7 @@ class IdleBoundaries:
         orders what was used last goes first."""
         for order in (iter, reversed):
             for end in list(islice(order(self._ends), FORGOTTEN_AT_ONCE)):
-                if self._resumability.is_boundary(end):
+                if self._resumability.is_boundary(self._tree.state.left_of(end)):
                     break
                 self._take(end)
                 self._raise_mark()
@@ -175,18 +175,21 @@ class IdleBoundaries:
         return False
 
     def take_oldest(self, *, may_leave_out: bool) -> list[Boundary]:
-        """Remove the oldest and return what is to be copied of it, ascending: nothing if it was lost, or is left out.
+        """Remove the oldest and return what is to be copied of it, or of what is left of it, ascending: nothing if it was lost,
+        or is left out.
 
         Cost: O(nodes of its path that the host lacks).
         """
         end = next(iter(self._ends))
         idle = self._take(end)
-        left = (*self._inner(idle.branches, idle.before), end)
+        left = [self._tree.state.left_of(boundary) for boundary in (*self._inner(idle.branches, idle.before), end)]
         found = [boundary for boundary in left if self._resumability.is_boundary(boundary)]
-        if not found:
+        if not found or left[-1] != end:
             self._raise_mark()
+        else:
+            self._lower_mark()
+        if not found:
             return []
-        self._lower_mark()
         return [] if may_leave_out and self._is_left_out(found[-1]) else found
 
     def _raise_mark(self) -> None:

@@ -15,12 +15,13 @@ pages only. Hashing whole prefixes anew at each page would be quadratic; one has
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.storage_engine import KEY_BYTES
 from unified_tree.errors import ConfigurationError, InvalidKeyError
 
@@ -97,18 +98,18 @@ class KeyChain:
             found.append(digest)
         return found
 
-    def continued(self, known: Sequence[bytes], key: Key) -> list[bytes]:
+    def continued(self, known: Digests, key: Key) -> Digests:
         """The chain digests of all of the key's whole pages, as `digests`, given those of the first ones.
 
         Args:
             key: may be the tail behind `known`.
 
-        Cost: O(tokens behind `known`), and a pointer a page.
+        Cost: O(tokens behind `known`), and a copy of 32 bytes a page.
         """
-        return [*known, *self.digests(key, start_page=len(known), parent=known[-1] if known else None)]
+        return known.followed_by(self.digests(key, start_page=len(known), parent=known[-1] if len(known) else None))
 
 
-def pool_keys(chain_digests: Sequence[bytes], format_digest: bytes) -> list[bytes]:
+def pool_keys(chain_digests: Iterable[bytes], format_digest: bytes) -> list[bytes]:
     """The keys under which a pool stores these pages. Cost: about half a microsecond a page."""
     return [sha256(digest + format_digest).digest() for digest in chain_digests]
 

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from numpy.typing import NDArray
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
 from unified_tree.controllers.storage.stored_pool import StoredPool
 from unified_tree.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.digests import Digests
 
 _MAGIC = b"UTrest\x00\x01"
 _HEAD = struct.Struct("<8sQ32sQ")
@@ -100,7 +104,7 @@ def record_pool(trailing: Sequence[StoredPool], name: str = "restore points") ->
 
 
 def attested_pages(
-    records: Mapping[int, RestorePoint], chain_digests: Sequence[bytes], format_digest: bytes
+    records: Mapping[int, RestorePoint], chain_digests: Sequence[bytes] | Digests, format_digest: bytes
 ) -> NDArray[np.int64]:
     """How many pages of a pool the record after each page attests, shape [pages]: `PoolFinding.attested`.
 

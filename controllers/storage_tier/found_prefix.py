@@ -7,13 +7,13 @@ queried. Only the restore points are read. Cost: one query per pool, O(pages), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.hit_policy import PoolFinding, restorable_lengths
 from unified_tree.controllers.storage.key_chain import pool_keys
 from unified_tree.controllers.storage.restore_point import RestorePoint, attested_pages
@@ -43,13 +43,13 @@ class FoundPrefix:
         lengths: which lengths can be restored, shape [reach_pages + 1], without those resumable without the store.
     """
 
-    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int, known: Sequence[bytes] = ()) -> None:
+    def __init__(self, key: Key, base_pages: int, limit_pages: int, resumable_pages: int, known: Digests | None = None) -> None:
         self.key = key
         self.base_pages = base_pages
         self.limit_pages = limit_pages
         self.resumable_pages = resumable_pages
-        self._known = known
-        self.digests: list[bytes] = []
+        self._known = Digests() if known is None else known
+        self.digests = Digests()
         self.chain: KeyChain | None = None
         self.reach_pages = base_pages
         self.lengths: NDArray[np.bool_] = np.zeros(base_pages + 1, np.bool_)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage_tier.stored_digests import NOT_SEEN, Seen
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ class KnownPrefix:
     """A prefix of whole pages under one weights version.
 
     Attributes:
-        weights_version: of the key chain; `digests`: of that chain, one a page. The list never changes.
+        weights_version: of the key chain; `digests`: of that chain, one a page.
         seen: how far it was seen in the store.
     """
 
     weights_version: str
-    digests: list[bytes]
+    digests: Digests
     seen: Seen = NOT_SEEN
 
 
@@ -37,7 +38,7 @@ class KnownPrefixes:
 
     Args:
         max_pages: how many pages those that are kept have in all; the one not used for longest goes first, the latest stays
-            however long it is. A page takes 8 bytes, and 65 more unless another prefix has it, too.
+            however long it is. A page takes 32 bytes.
     """
 
     def __init__(self, page_size: int, max_pages: int) -> None:
@@ -71,4 +72,4 @@ class KnownPrefixes:
                 self._by_node.move_to_end(node.id)
                 return known
             node = node.parent
-        return KnownPrefix(weights_version=weights_version, digests=[])
+        return KnownPrefix(weights_version=weights_version, digests=Digests())

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unified_tree.controllers.pools.host_layout import TRAILER_BYTES
+from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.key_chain import pool_keys
 from unified_tree.controllers.storage.restore_point import RestorePoint
 from unified_tree.controllers.storage.storage_engine import Outcome
 from unified_tree.controllers.storage_tier.known_prefixes import KnownPrefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -76,7 +77,7 @@ class PersistJob:
 
     def store(self, store: CheckedStorage, chain: KeyChain, stored_digests: StoredDigests, policy: PersistPolicy) -> Steps:
         """The job: write what the store lacks. It changes nothing but this object's attributes, the store and the digests."""
-        known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=[])
+        known = self._known or KnownPrefix(weights_version=chain.weights_version, digests=Digests())
         digests = chain.continued(known.digests, self.key)
         seen = stored_digests.leading(digests, known.seen)
         first, begin = self._first_page, seen.page_count
@@ -115,7 +116,7 @@ class PersistJob:
         self,
         store: CheckedStorage,
         access: PoolAccess,
-        digests: Sequence[bytes],
+        digests: Digests,
         begin: int,
         ids: NDArray[np.int64],
         policy: PersistPolicy,
@@ -141,7 +142,7 @@ class PersistJob:
                 return False
         return True
 
-    def _put_record(self, store: CheckedStorage, digests: Sequence[bytes], attested: Mapping[bytes, int]) -> Asking:
+    def _put_record(self, store: CheckedStorage, digests: Digests, attested: Mapping[bytes, int]) -> Asking:
         pool = self._composition.records
         if pool is None:
             return True

@@ -166,7 +166,7 @@ class PrefetchStages:
         controller.host.free_all(result.unused)
         controller.host.landed(result.boundary)
         found = fetch.found
-        if found.digests and found.chain is not None:
+        if len(found.digests) and found.chain is not None:
             known = KnownPrefix(weights_version=found.chain.weights_version, digests=found.digests[:length])
             controller.known_prefixes.add(result.boundary, known)
         totals, before = controller.totals, prefetch.tokens

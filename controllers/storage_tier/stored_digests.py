@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from unified_tree.controllers.storage.digests import Digests
 
 
 class Seen(NamedTuple):
@@ -54,7 +57,7 @@ class StoredDigests:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def leading(self, digests: Sequence[bytes], known: Seen = NOT_SEEN) -> Seen:
+    def leading(self, digests: Sequence[bytes] | Digests, known: Seen = NOT_SEEN) -> Seen:
         """How many leading digests are all known to be stored.
 
         Each needs its own entry, because a store may evict the beginning of a prefix and keep its end.
@@ -85,7 +88,7 @@ class StoredDigests:
     def _is_believed(self, known: Seen, oldest_s: float) -> bool:
         return known.discards == self.discards and known.oldest_s >= oldest_s
 
-    def add(self, digests: Sequence[bytes], *, written: bool = True) -> None:
+    def add(self, digests: Iterable[bytes], *, written: bool = True) -> None:
         """Add digests that were written, or else read."""
         now, unread = self._clock(), self._unread
         with self._lock:
@@ -104,7 +107,7 @@ class StoredDigests:
             self._unread.remove(digest)
             self.unread_count += 1
 
-    def discard(self, digests: Sequence[bytes]) -> None:
+    def discard(self, digests: Iterable[bytes]) -> None:
         """Remove digests whose pages were not found."""
         with self._lock:
             before = len(self._seen)

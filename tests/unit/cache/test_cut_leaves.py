@@ -10,8 +10,10 @@ import pytest
 
 from unified_tree import BlockBudget, Component, Key, MissCause, Path, Tier
 from unified_tree.controllers import HostTier, PrefixCache
+from unified_tree.controllers.host import WritePolicy
 from unified_tree.controllers.host.tier_pages import least_cut
 from unified_tree.controllers.transfer_engines import NullEngine
+from unified_tree.errors import OutOfPagesError
 
 FULL = Component(name="full", coverage=Path(), page_bytes=100, flops_per_token=1e9)
 DRAFT = Component(name="draft", coverage=Path(), page_bytes=100, flops_per_token=1e9)
@@ -30,14 +32,14 @@ def cache_of(kinds: list[Component], pages: int = PAGES, *, shared: bool = False
     return PrefixCache(kinds, PAGE, {kind.name: pages for kind in kinds}, **options)
 
 
-def serve(cache: PrefixCache, prompt: Prefix) -> int:
+def serve(cache: PrefixCache, prompt: Prefix, *, polls: int = 3) -> int:
     """One request, all of it published; how many pages it had on device."""
     tokens = np.repeat(np.array(prompt), PAGE)
     with cache.acquire(Key(np.append(tokens, 0))) as lease:
         cached = lease.cached_tokens
         cache.allocate(lease, tokens.size)
         cache.commit(lease, tokens)
-    for _ in range(3):
+    for _ in range(polls):
         cache.poll()
     assert not cache.tree.check()
     return cached // PAGE
@@ -111,6 +113,40 @@ def test_with_a_host_tier_what_was_cut_off_comes_back_from_there() -> None:
     with cache.acquire(Key(np.append(np.repeat(np.array(long), PAGE), 0))) as lease:
         assert lease.load is not None and lease.load.tokens == 7 * PAGE
         assert lease.cached_tokens == 30 * PAGE
+    assert not cache.tree.check()
+    cache.close()
+
+
+@pytest.mark.parametrize("write_policy", [WritePolicy.WRITE_THROUGH, WritePolicy.WRITE_BACK])
+def test_what_is_left_of_a_prompt_that_was_cut_before_its_copy_is_copied(write_policy: WritePolicy) -> None:
+    tier = HostTier(page_counts={"full": 4 * PAGES}, engine=NullEngine(), write_policy=write_policy)
+    cache = cache_of([FULL], host=tier)
+    long, other = tuple(range(1, 31)), tuple(range(101, 118))
+    serve(cache, long, polls=0)
+    serve(cache, other, polls=0)
+    assert cache.tree.pool("full").evicted_pages == 7 and not cache.tree.pool("full", Tier.HOST).used_pages
+    cache.drain()
+    assert cache.tree.match_prefix(Key(np.repeat(np.array(long), PAGE))).reachable.length == 23 * PAGE
+    assert not cache.stats().drops.get("backup stale")
+    assert not cache.tree.check()
+    cache.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kinds", [[FULL], [FULL, DRAFT]], ids=["full", "full+draft"])
+@pytest.mark.parametrize("write_policy", list(WritePolicy))
+def test_nothing_breaks_where_cuts_meet_copies(write_policy: WritePolicy, kinds: list[Component], seed: int) -> None:
+    draw = Random(seed)
+    counts = {kind.name: draw.choice([PAGES // 2, PAGES, 3 * PAGES]) for kind in kinds}
+    tier = HostTier(page_counts=counts, engine=NullEngine(), write_policy=write_policy, low_water=draw.random() / 4)
+    cache = cache_of(kinds, host=tier, policy=draw.choice(["lru", "density"]))
+    for prompt in prompts(seed, 120):
+        try:
+            serve(cache, prompt, polls=draw.choice([0, 0, 1, 3]))
+        except OutOfPagesError:  # copies under way lock what they read
+            cache.drain()
+    cache.drain()
+    assert cache.tree.pool("full").evicted_pages > 100
     assert not cache.tree.check()
     cache.close()
 

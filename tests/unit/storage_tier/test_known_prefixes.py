@@ -12,6 +12,7 @@ from stored_cache import StoredCache
 
 from unified_tree import Component, Key
 from unified_tree.controllers.storage import key_chain
+from unified_tree.controllers.storage.digests import Digests
 from unified_tree.controllers.storage.key_chain import KeyChain
 from unified_tree.controllers.storage_tier import PersistPolicy
 from unified_tree.controllers.storage_tier.jobs import Steps
@@ -147,9 +148,9 @@ def test_another_weights_version_knows_nothing() -> None:
     tree = cache.cache.tree
     known = KnownPrefixes(tree.page_size, 20)
     boundary = tree.match_prefix(Key(range(20))).device
-    known.add(boundary, KnownPrefix(weights_version="one", digests=[bytes(32)] * 10))
+    known.add(boundary, KnownPrefix(weights_version="one", digests=Digests([bytes(32)] * 10)))
     assert len(known.longest(*tree.locks.find(boundary), "one").digests) == 10
-    assert known.longest(*tree.locks.find(boundary), "another").digests == []
+    assert known.longest(*tree.locks.find(boundary), "another").digests == Digests()
     assert len(known) == 1
     cache.end()
 
@@ -162,7 +163,7 @@ def test_prefixes_are_kept_up_to_so_many_pages_and_the_latest_always() -> None:
         cache.compute(list(range(first, first + 20)))
         ends.append(tree.match_prefix(Key(range(first, first + 20))).device)
     known = KnownPrefixes(tree.page_size, 20)
-    prefix = KnownPrefix(weights_version="one", digests=[bytes(32)] * 10)
+    prefix = KnownPrefix(weights_version="one", digests=Digests([bytes(32)] * 10))
     for end in (*ends[:2], ends[0], ends[2]):  # the second is not used for longest
         known.add(end, prefix)
     assert [len(known.longest(*tree.locks.find(end), "one").digests) for end in ends] == [10, 0, 10]
