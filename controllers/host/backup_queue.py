@@ -133,15 +133,17 @@ class BackupQueue:
         budget = self._shared.budget
         return budget.blocks(self._locked) > self._tier.max_backup_share * budget.block_count
 
-    def _begin_one(self, waiting: Boundary) -> Effect | None:
+    def _begin_one(self, boundary: Boundary) -> Effect | None:
         """Start the backup of a boundary, or of what is left of it; optional components for which the host has no room are left
         out.
         """
-        boundary = self._tree.state.left_of(waiting)
         try:
             components = self._components_that_fit(boundary) if self._optional else None
             effect = self._effects.begin_unless_empty(BACKUP, boundary, self._host, components)
         except StaleBoundaryError:
+            left = self._tree.state.left_of(boundary)
+            if left != boundary:
+                return self._begin_one(left)
             self._counters.count_drop("backup stale")
             return None
         except OutOfPagesError:

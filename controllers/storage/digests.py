@@ -41,7 +41,9 @@ class Digests:
     def __getitem__(self, index: int | slice) -> bytes | Digests:
         count = len(self)
         if isinstance(index, slice):
-            begin, end, _ = index.indices(count)
+            begin, end, step = index.indices(count)
+            if step != 1:
+                raise ValueError(f"digests are cut in one piece, not in steps of {step}")
             return self._piece(begin, end)
         if not -count <= index < count:
             raise IndexError(f"{index} is none of {count} digests")
