@@ -1,13 +1,15 @@
 """What a host tier, ranks and a store cannot do without, beside a `PrefixCache` that has none of them.
 
-`BareTiers` makes, with the tree's own compiled calls, the copies, messages and writes that tiers make of the same requests, and
-nothing besides: no queue with a limit, no policy, no statistics, no failure that is handled, no choice of what is copied.
+`BareTiers` makes, with the tree's own compiled calls, the copies, messages and writes that tiers have to make of the same
+requests, and nothing besides: no queue with a limit, no policy, no statistics, no failure that is handled, no choice.
 
 - A copy to host: find what the host lacks, lock it, take host pages and claim them, list which page goes where, hand that to
   the engine, take its word that the copy has ended, and put the pages into the tree.
-- A write to a store: lock the boundary on host, copy the tokens and page ids that are new, hand them over, release the lock.
-- The question to a store: one match. What `acquire` is spared by it is spared here, too.
-- Ranks: one message a poll, and in it the end of each copy and write, and where each copy stands.
+- A write to a store: lock the boundary on host, copy the tokens and page ids that no write before it had, hand them over,
+  release the lock. (A tier knows only of writes that have ended, so of two in a row its second one copies more.)
+- The question to a store: one match, as where too little is missing to be looked for. What `acquire` is spared by it is spared
+  here, too.
+- Ranks: one message a poll, and in it the end of each copy and write, and where each copy stands; not where leases stand.
 
 A floor of this tree, not of any: one that locks, matches or lists pages in less has a lower one. The calls come from
 interpreted code, some microseconds of it a request.
@@ -34,7 +36,7 @@ class Copied(NamedTuple):
 
     Attributes:
         boundary: which.
-        stored: how many of its tokens the store has.
+        stored: how many of its tokens others write.
     """
 
     boundary: Boundary

@@ -243,7 +243,7 @@ def remove_victim(state: TreeState, value: Value, freed: Freed, eviction: Evicti
     if is_path and state.lacks_path(node):
         for tier in (Tier.DEVICE, Tier.HOST):
             for other in node.values(tier):
-                if other is not None:
+                if other is not None and node.values(tier)[other.component] is other:  # a sharer goes with its owner
                     freed.add(state.remove(other))
         state.delete(node, eviction, boundary_from)
         freed.deleted_nodes += 1

@@ -26,6 +26,7 @@ from unified_tree.errors import StaleBoundaryError
 if TYPE_CHECKING:
     from unified_tree.controllers.host.host_tier import HostTier
     from unified_tree.controllers.host.tier_pages import DevicePages, TierPages
+    from unified_tree.node import NodeId
     from unified_tree.receipt import Boundary
     from unified_tree.tree import UnifiedTree
 
@@ -47,11 +48,13 @@ class Idle(NamedTuple):
     """What one request left.
 
     Attributes:
+        end: where it ended; if that leaf is cut, what is left of it is the end.
         branches: boundaries on the way to its end that other prompts shared, ascending.
         before: the last of the others on the way, the end of its prompt for example; None for none.
         needs: host pages by component that all lacked then.
     """
 
+    end: Boundary
     branches: tuple[Boundary, ...]
     before: Boundary | None
     needs: dict[str, int]
@@ -72,8 +75,8 @@ class IdleBoundaries:
         self._host = host
         self._lost_share = tier.lost_share
         self._least_mark = self.mark = tier.low_water
-        self._ends: OrderedDict[Boundary, Idle] = OrderedDict()
-        self._end_of: dict[Boundary, Boundary] = {}
+        self._ends: OrderedDict[NodeId, Idle] = OrderedDict()  # by the node that each end is the end of
+        self._end_of: dict[Boundary, NodeId] = {}
         self._pages = dict.fromkeys(device.allocators, 0)
         self._bounded = {name: pages for name, pages in device.allocators.items() if pages.page_count is not None}
         self._saved = [c.name for c in tree.components if not c.coverage.is_path]
@@ -92,36 +95,56 @@ class IdleBoundaries:
 
     def add(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> None:
         """No request uses a boundary any more. Cost: O(nodes of its path that the host lacks). For the others see Idle."""
-        self._discard(end)
+        self._discard(end.node)
         self._forget_lost()
         if not self._resumability.is_boundary(end):
             return
         try:
-            needs = self._effects.needs(BACKUP, end, None)
-            for boundary in self._inner(branches, before):
-                lacking = self._effects.needs(BACKUP, boundary, None)
-                for name in self._saved:
-                    if name in lacking:
-                        needs[name] = needs.get(name, 0) + lacking[name]
+            needs = self._needs(end, branches, before)
         except StaleBoundaryError:
             return
         if not needs:
             self._lower_mark()
             return
-        self._ends[end] = Idle(branches, before, needs)
+        self._ends[end.node] = Idle(end, branches, before, needs)
         self._count(needs, 1)
         if before is not None:
-            self._end_of[before] = end
+            self._end_of[before] = end.node
+
+    def _needs(self, end: Boundary, branches: tuple[Boundary, ...], before: Boundary | None) -> dict[str, int]:
+        """Host pages by component that these lack. Raises StaleBoundaryError."""
+        needs = self._effects.needs(BACKUP, end, None)
+        for boundary in self._inner(branches, before):
+            lacking = self._effects.needs(BACKUP, boundary, None)
+            for name in self._saved:
+                if name in lacking:
+                    needs[name] = needs.get(name, 0) + lacking[name]
+        return needs
 
     def _forget_lost(self) -> None:
         """Forget the oldest ones that were evicted, a few at a time: more than are added. And the newest ones, for by some
         orders what was used last goes first."""
         for order in (iter, reversed):
-            for end in list(islice(order(self._ends), FORGOTTEN_AT_ONCE)):
-                if self._resumability.is_boundary(self._tree.state.left_of(end)):
+            for node in list(islice(order(self._ends), FORGOTTEN_AT_ONCE)):
+                idle = self._ends[node]
+                left = self._tree.state.left_of(idle.end)
+                if self._resumability.is_boundary(left):
+                    if left != idle.end:
+                        self._shrink(idle, left)
                     break
-                self._take(end)
+                self._take(node)
                 self._raise_mark()
+
+    def _shrink(self, idle: Idle, left: Boundary) -> None:
+        """An end was cut: a part of it is lost, and so much less is to be copied."""
+        self._raise_mark()
+        try:
+            needs = self._needs(left, idle.branches, idle.before)
+        except StaleBoundaryError:  # what was before it is gone
+            needs = {}
+        self._count(idle.needs, -1)
+        self._count(needs, 1)
+        self._ends[left.node] = Idle(left, idle.branches, idle.before, needs)
 
     def _inner(self, branches: tuple[Boundary, ...], before: Boundary | None) -> tuple[Boundary, ...]:
         """What is copied beside an end. Where hardly a prompt goes on from before an end, that is superseded by the end."""
@@ -131,9 +154,10 @@ class IdleBoundaries:
     def resumed(self, boundary: Boundary) -> None:
         """A request goes on from a boundary: what it leaves supersedes what was left there, or just behind it. Cost: O(1)."""
         end = self._end_of.get(boundary)
-        if boundary in self._ends:
+        idle = self._ends.get(boundary.node)
+        if idle is not None and self._tree.state.left_of(idle.end) == boundary:
             self._resumed_at_end += 1
-            self._discard(boundary)
+            self._discard(boundary.node)
         elif end is not None:
             self._resumed_before += 1
             self._discard(end)
@@ -141,11 +165,11 @@ class IdleBoundaries:
             self._resumed_at_end //= 2
             self._resumed_before = max(1, self._resumed_before // 2)
 
-    def _discard(self, end: Boundary) -> None:
+    def _discard(self, end: NodeId) -> None:
         if end in self._ends:
             self._take(end)
 
-    def _take(self, end: Boundary) -> Idle:
+    def _take(self, end: NodeId) -> Idle:
         idle = self._ends.pop(end)
         self._count(idle.needs, -1)
         if idle.before is not None and self._end_of.get(idle.before) == end:
@@ -180,11 +204,10 @@ class IdleBoundaries:
 
         Cost: O(nodes of its path that the host lacks).
         """
-        end = next(iter(self._ends))
-        idle = self._take(end)
-        left = [self._tree.state.left_of(boundary) for boundary in (*self._inner(idle.branches, idle.before), end)]
+        idle = self._take(next(iter(self._ends)))
+        left = [self._tree.state.left_of(boundary) for boundary in (*self._inner(idle.branches, idle.before), idle.end)]
         found = [boundary for boundary in left if self._resumability.is_boundary(boundary)]
-        if not found or left[-1] != end:
+        if not found or left[-1] != idle.end:
             self._raise_mark()
         else:
             self._lower_mark()

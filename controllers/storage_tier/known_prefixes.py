@@ -2,13 +2,14 @@
 stored digests.
 
 A turn of a conversation adds a few pages to a prefix of thousands. The node at which the earlier turn ends names that prefix:
-its id is never used again, a split leaves it where it is, and the tokens up to there never change.
+its id is never used again, a split leaves it where it is, and the tokens up to there never change. A node that is cut names
+what is left of the prefix.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unified_tree.controllers.storage.digests import Digests
@@ -59,6 +60,14 @@ class KnownPrefixes:
             _, oldest = self._by_node.popitem(last=False)
             self._pages -= len(oldest.digests)
 
+    def _shorten(self, node: Node, known: KnownPrefix) -> KnownPrefix:
+        """A node was cut since: keep what is known of what it has left."""
+        pages, seen = node.end // self._page_size, known.seen
+        shorter = replace(known, digests=known.digests[:pages], seen=seen._replace(page_count=min(seen.page_count, pages)))
+        self._pages -= len(known.digests) - pages
+        self._by_node[node.id] = shorter
+        return shorter
+
     def longest(self, node: Node | None, length: int, weights_version: str) -> KnownPrefix:
         """The longest known prefix of a boundary of this length, which lies in `node` (`Locks.find`); an empty one if none is
         known.
@@ -68,8 +77,9 @@ class KnownPrefixes:
         while node is not None:
             known = self._by_node.get(node.id)
             if known is not None and node.end <= length and known.weights_version == weights_version:
-                assert len(known.digests) * self._page_size == node.end
                 self._by_node.move_to_end(node.id)
+                if len(known.digests) * self._page_size > node.end:
+                    known = self._shorten(node, known)
                 return known
             node = node.parent
         return KnownPrefix(weights_version=weights_version, digests=Digests())

@@ -151,6 +151,22 @@ def test_nothing_breaks_where_cuts_meet_copies(write_policy: WritePolicy, kinds:
     cache.close()
 
 
+def test_an_idle_prompt_that_is_cut_waits_once_and_with_what_it_has_left() -> None:
+    tier = HostTier(page_counts={"full": 4 * PAGES}, engine=NullEngine(), write_policy=WritePolicy.WRITE_BACK, low_water=0.0)
+    cache = cache_of([FULL], host=tier)
+    long, other = tuple(range(1, 31)), tuple(range(101, 118))
+    serve(cache, long, polls=0)
+    serve(cache, other, polls=0)
+    assert cache.tree.pool("full").evicted_pages == 7
+    serve(cache, (*long[:23], 999), polls=0)  # goes on from what is left, and supersedes it
+    assert cache.controller is not None
+    idle = cache.controller._backups._idle
+    assert idle is not None and idle.count == 2, "the other prompt, and what went on"
+    assert idle._pages["full"] <= cache.tree.pool("full").evictable_pages
+    assert not cache.tree.check()
+    cache.close()
+
+
 def test_host_memory_gives_up_ends_as_well() -> None:
     tier = HostTier(page_counts={"full": PAGES}, engine=NullEngine())
     cache = cache_of([FULL], 4 * PAGES, host=tier, policy="lru")

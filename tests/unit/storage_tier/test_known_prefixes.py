@@ -142,6 +142,21 @@ def test_what_is_forgotten_is_hashed_again(known_pages: int) -> None:
     cache.end()
 
 
+@pytest.mark.parametrize(("device", "host", "second", "third"), [(150, 70, 60, 60), (140, 70, 60, 50), (150, 70, 30, 90)])
+def test_of_a_prompt_that_was_cut_what_is_left_is_known(device: int, host: int, second: int, third: int) -> None:
+    cache = StoredCache([FULL], page_size=2, device_pages=device, host_pages=host)
+    prompt = list(range(120))
+    for tokens in (prompt, list(range(1000, 1000 + 2 * second)), list(range(2000, 2000 + 2 * third))):
+        cache.compute(tokens)
+    assert cache.cache.tree.match_prefix(Key(prompt)).reachable.length < 120, "its end is gone"
+    cache.compute(prompt)
+    cache.compute([*prompt[:50], *range(3000, 3020)])
+    assert cache.like_this().fetch([*prompt, 9]) == 120
+    assert cache.like_this().fetch([*prompt[:50], *range(3000, 3021)]) == 70
+    assert cache.like_this().fetch([*prompt[:40], *range(3000, 3021)]) == 40, "what nobody computed is not found"
+    cache.end()
+
+
 def test_another_weights_version_knows_nothing() -> None:
     cache = StoredCache([FULL])
     cache.compute(list(range(20)))

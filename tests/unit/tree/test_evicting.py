@@ -5,11 +5,25 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from grove import Grove, lists
 from kinds import DRAFT, FULL, MAMBA, OWN_DRAFT, swa
 
-from unified_tree import ConfigurationError, Key, MissCause, StaleBoundaryError, TreeSettings, Value
+from unified_tree import (
+    Component,
+    ConfigurationError,
+    Key,
+    MissCause,
+    Path,
+    StaleBoundaryError,
+    TreeSettings,
+    UnifiedTree,
+    Value,
+)
+
+KV2 = Component(name="kv2", coverage=Path())
+DRAFT_OF_KV2 = Component(name="draft", coverage=Path(), required=False, shares="kv2")
 
 
 def test_a_path_is_evicted_from_its_leaves() -> None:
@@ -289,3 +303,12 @@ def test_a_custom_policy_is_told_of_a_victim_when_all_of_it_goes(ghost_bytes: in
     for page in (103, 102, 101, 100, 106, 105, 104):
         assert lists(grove.tree.evict({"full": 1}, cut_pages=1).freed) == {"full": [page]}
     assert grove.tree.pool("full").policy_failures == 0
+
+
+def test_a_sharer_goes_once_where_its_owner_goes_with_another_path() -> None:
+    tree = UnifiedTree([FULL, KV2, DRAFT_OF_KV2], 1)
+    tree.insert(Key(range(10)), {"full": np.arange(10), "kv2": np.arange(10)})
+    tree.insert(Key(range(20)), {"full": np.arange(10, 20), "kv2": np.arange(10, 20)})
+    assert lists(tree.evict({"full": 10}).freed) == {"full": list(range(10, 20)), "kv2": list(range(10, 20))}
+    assert not tree.check()
+    assert not lists(tree.evict({"full": 99}).freed_elsewhere) and not tree.check()
